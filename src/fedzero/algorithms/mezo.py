@@ -1,0 +1,78 @@
+"""MeZO (Malladi et al., "Fine-tuning language models with just forward passes"): zeroth-order SGD in one place.
+
+    g = (f(x + μz) − f(x − μz)) / 2μ;   x ← x − η g z          (averaged over P directions where P > 1)
+
+The original perturbs weights in place by +μz, −2μz, +μz, which leaves rounding drift; a view leaves none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from fedzero.algorithms.contract import Contribution, Delivery, State, Turn, Work, rounds_of
+from fedzero.directions import Distribution, Keys, Program, Terms, stream_of
+from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
+from fedzero.estimators.spsa import direction_keys, points_of, slopes
+from fedzero.oracles import Losses
+from fedzero.params import Params
+from fedzero.schedules import Schedule, rate_at
+from fedzero.updates import Seeded, Update, pack, unpack
+
+
+class MeZO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="mezo"):
+    """One party, central difference, one direction a step: the single-machine reference."""
+
+    rate: Schedule
+    directions: Annotated[int, Meta(ge=1)] = 1
+    radius: Annotated[float, Meta(gt=0)] = 1e-3
+    distribution: Distribution = "gaussian"
+
+    name = "mezo"
+    first_order = False
+    server_model = True
+    sync = False
+    pull_after = None
+
+    def check(self, clients: int, cohort: int, private: bool) -> None:
+        if clients != 1 or private:
+            raise FedzeroError(
+                f"MeZO trains in one place: set federation.clients = 1 and federation.cohort = 1 (got {clients} clients)"
+            )
+
+    def delivery(self, size: int) -> Delivery:
+        return "catch-up"
+
+    def expects(self, round: int, size: int) -> int:
+        return self.directions
+
+    def init(self, params: Params) -> State:
+        return State(params)
+
+    def client(self, state: State, turn: Turn) -> Work:
+        keys = direction_keys(turn.keys, turn.round, 0, self.directions)
+        points, scales = points_of(state.params, keys, self.radius, "central", self.distribution)
+        values = yield Losses(state.params, points, 0)
+        g, loss = slopes(values, scales, self.radius, "central")
+        return Contribution(g, loss)
+
+    def aggregate(self, round: int, size: int, contributions: Mapping[int, F32]) -> Seeded:
+        (g,) = contributions.values()
+        return Seeded(round, pack(g))
+
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        steps, rounding = [], []
+        for update in updates:
+            assert isinstance(update, Seeded)
+            g = unpack(update.scalars).astype(np.float64)
+            coefficients = (-rate_at(self.rate, update.round) / self.directions * g).astype(np.float32)
+            directions = direction_keys(keys, update.round, 0, self.directions)
+            steps.append(Terms.of(directions, coefficients, stream_of(self.distribution)))
+            rounding.append(keys.rounding(update.round))
+        if steps:
+            state.params.advance(Program.of(steps, rounding))
+        return rounds_of(state, updates)

@@ -1,0 +1,90 @@
+"""What a step does with the estimated gradient: the rules of `fedzero.directions.Rule` with their hyper-parameters.
+
+State (momentum, moments) is a function of the scalars alone, so every replica rebuilds it by the same fold.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from fedzero.directions import Domain, Rule, Terms
+from fedzero.directions.terms import F32
+
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+def power(base: float, exponent: int) -> float:
+    """baseᵉ by repeated squaring: a library's pow may differ in the last bit between machines."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+class Sgd(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sgd"):
+    """x ← x − η G."""
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.SGD
+
+    def hypers(self, rate: float, step: int) -> tuple[float, ...]:
+        return ()
+
+
+class Momentum(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="momentum"):
+    """M ← β M + (1−β) G;  x ← x − η M."""
+
+    beta: Fraction = 0.9
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.MOMENTUM
+
+    def hypers(self, rate: float, step: int) -> tuple[float, ...]:
+        return rate, self.beta, 1 - self.beta
+
+
+class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="adam"):
+    """m ← β1 m + (1−β1) G;  v ← β2 v + (1−β2) G²;  x ← x − η m̂ / (√v̂ + ε), with the usual bias correction."""
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: Positive = 1e-8
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.ADAM
+
+    def hypers(self, rate: float, step: int) -> tuple[float, ...]:
+        # η m̂/(√v̂ + ε) = (η √c2/c1) m / (√v + ε√c2) with c = 1 − βᵗ: the correction moves into two scalars.
+        c1, c2 = 1 - power(self.beta1, step + 1), math.sqrt(1 - power(self.beta2, step + 1))
+        return rate * c2 / c1, self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2, self.epsilon * c2
+
+
+class Sign(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sign"):
+    """x ← x − η sign(G)."""
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.SIGN
+
+    def hypers(self, rate: float, step: int) -> tuple[float, ...]:
+        return (rate,)
+
+
+Optimizer = Sgd | Momentum | Adam | Sign
+
+
+def step_terms(optimizer: Optimizer, keys: tuple[int, ...], g: F32, rate: float, stream: Domain) -> Terms:
+    """Terms of one step, from the P slopes of its directions: (1/P) Σ g z, times −η where the rule is plain descent."""
+    factor = -rate / len(keys) if optimizer.rule is Rule.SGD else 1 / len(keys)
+    return Terms.of(keys, (factor * g.astype(np.float64)).astype(np.float32), stream)

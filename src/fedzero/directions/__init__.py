@@ -1,0 +1,53 @@
+"""What a key means: the direction stream, its keys, and the kernels that run it on each device."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+import torch
+
+from fedzero.directions.keys import SHARED, Keys, derive, fingerprint
+from fedzero.directions.spec import VERSION, Domain
+from fedzero.directions.terms import Distribution, Program, Rule, Terms, stream_of
+from fedzero.errors import FedzeroError
+
+__all__ = [
+    "SHARED",
+    "VERSION",
+    "Distribution",
+    "Domain",
+    "Kernels",
+    "Keys",
+    "Program",
+    "Rule",
+    "Terms",
+    "derive",
+    "fingerprint",
+    "kernels",
+    "stream_of",
+]
+
+
+class Kernels(Protocol):
+    """What a device must be able to do; cpu.py and gpu.py are the two implementations."""
+
+    def generate(self, out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None: ...
+    def advance(
+        self, x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int
+    ) -> None: ...
+    def perturb(self, x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...
+    def round_into(self, x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None: ...
+    def checksum(self, x: torch.Tensor) -> int: ...
+    def squares(self, key: int, tensor: int, n: int, device: torch.device) -> int: ...
+
+
+_MODULES = {"cpu": "fedzero.directions.cpu", "cuda": "fedzero.directions.gpu"}
+
+
+def kernels(device: torch.device) -> Kernels:
+    """The kernels of a device; numba and triton are imported only here and only when wanted."""
+    if device.type not in _MODULES:
+        raise FedzeroError(f"device {device.type!r} has no direction kernels; use cpu or cuda")
+    module: Kernels = importlib.import_module(_MODULES[device.type])
+    return module

@@ -1,0 +1,422 @@
+"""CPU kernels (numba). The only module that imports numba.
+
+Work is cut into chunks of 4096 coordinates, small enough for the first-level cache, so a fold of many terms reads and
+writes memory once. Inner loops run over 32 lanes or 256 coordinates with no dependence between them: LLVM turns them
+into vector code, and without fast-math it never fuses a multiply with an add.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+
+from fedzero.directions import spec
+from fedzero.directions.spec import Domain
+from fedzero.directions.terms import Program, Rule, Terms
+
+CHUNK = 4096
+PARALLEL_FROM = 1 << 18
+"""Coordinates × terms from which the work is worth a second thread."""
+
+f32, i32, i64, u16, u32, u64 = np.float32, np.int32, np.int64, np.uint16, np.uint32, np.uint64
+_M0, _M1, _W0, _W1 = u64(spec.PHILOX_M0), u64(spec.PHILOX_M1), u32(spec.PHILOX_W0), u32(spec.PHILOX_W1)
+_Q0, _Q1, _Q2, _Q3, _Q4, _Q5, _Q6 = (f32(c) for c in spec.LOG2)
+_S0, _S1, _S2 = (f32(c) for c in spec.SIN)
+_C0, _C1, _C2, _C3 = (f32(c) for c in spec.COS)
+_BIAS, _SQRT_HALF = i32(spec.LOG_BIAS), i32(spec.SQRT_HALF_BITS)
+_GAUSSIAN, _RADEMACHER, _ROUNDING = u32(Domain.GAUSSIAN), u32(Domain.RADEMACHER), u32(Domain.ROUNDING)
+_GOLDEN, _H0, _H1 = u64(spec.CHECK_GOLDEN), u64(spec.CHECK_M0), u64(spec.CHECK_M1)
+_SIGN_BIT, _SCALE = u32(0x80000000), f32(spec.SQUARES_SCALE)
+_MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
+
+kernel = njit(nogil=True, cache=True)
+inlined = njit(inline="always")
+
+
+@inlined
+def _philox(c0, c1, c2, c3, k0, k1):
+    for _ in range(10):
+        p0 = _M0 * u64(c0)
+        p1 = _M1 * u64(c2)
+        c0, c1, c2, c3 = (
+            u32(u32(p1 >> u64(32)) ^ c1 ^ k0),
+            u32(p1),
+            u32(u32(p0 >> u64(32)) ^ c3 ^ k1),
+            u32(p0),
+        )
+        k0 = u32(k0 + _W0)
+        k1 = u32(k1 + _W1)
+    return c0, c1, c2, c3
+
+
+@inlined
+def _box_muller(a, b):
+    bits = i32(f32(u32(a | u32(1))).view(np.int32) - _BIAS)
+    k = i32(bits >> i32(23))
+    t = f32(i32(i32(bits & i32(0x7FFFFF)) + _SQRT_HALF).view(np.float32) - f32(1))
+    q = f32(f32(f32(f32(f32(f32(_Q6 * t + _Q5) * t + _Q4) * t + _Q3) * t + _Q2) * t + _Q1) * t + _Q0)
+    r = math.sqrt(f32(f32(-k) - t * q))
+    x = f32(u32(u32(b & u32(0x7FFFFF)) | u32(0x3F800000)).view(np.float32) - f32(1.5))
+    y = f32(x * x)
+    sine = f32(f32(f32(f32(_S2 * y + _S1) * y + _S0) * x) * r)
+    cosine = f32(f32(f32(f32(f32(_C3 * y + _C2) * y + _C1) * y + _C0)) * r)
+    cosine = f32(u32(cosine.view(np.uint32) ^ u32(b & _SIGN_BIT)).view(np.float32))
+    swap = u32(b & u32(0x40000000)) != u32(0)
+    return (sine if swap else cosine), (cosine if swap else sine)
+
+
+@inlined
+def _gaussian128(out, group, tensor, key):
+    """The 128 coordinates of group `group` (32 blocks, four planes of 32)."""
+    low, high = u32(u64(group) << u64(5)), u32(u64(group) >> u64(27))
+    k0, k1 = u32(key), u32(key >> u64(32))
+    for lane in range(32):
+        a, b, c, d = _philox(u32(low + u32(lane)), high, tensor, _GAUSSIAN, k0, k1)
+        z0, z1 = _box_muller(a, b)
+        z2, z3 = _box_muller(c, d)
+        out[lane] = z0
+        out[32 + lane] = z1
+        out[64 + lane] = z2
+        out[96 + lane] = z3
+
+
+@inlined
+def _signs(words, chunk, tensor, key):
+    """The 32 blocks behind a chunk of 4096 signs, word by word."""
+    low, high = u32(u64(chunk) << u64(5)), u32(u64(chunk) >> u64(27))
+    k0, k1 = u32(key), u32(key >> u64(32))
+    for lane in range(32):
+        a, b, c, d = _philox(u32(low + u32(lane)), high, tensor, _RADEMACHER, k0, k1)
+        words[0, lane] = a
+        words[1, lane] = b
+        words[2, lane] = c
+        words[3, lane] = d
+
+
+@kernel
+def _add_gaussian(y, m, chunk, tensor, keys, coefs, first, last):
+    z = np.empty(128, np.float32)
+    for j in range(first, last):
+        c = coefs[j]
+        for g in range((m + 127) // 128):
+            _gaussian128(z, chunk * 32 + g, tensor, keys[j])
+            o = g * 128
+            if m - o >= 128:
+                for i in range(128):
+                    y[o + i] += f32(c * z[i])
+            else:
+                for i in range(m - o):
+                    y[o + i] += f32(c * z[i])
+
+
+@kernel
+def _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last):
+    words = np.empty((4, 32), np.uint32)
+    spread = np.empty(256, np.uint32)
+    for j in range(first, last):
+        c = f32(coefs[j]).view(np.uint32)
+        _signs(words, chunk, tensor, keys[j])
+        for q in range(4):
+            if q * 1024 >= m:
+                break
+            # Bit v of each octet to bit 7: then one uniform shift serves 256 neighbours.
+            for g in range(32):
+                for v in range(8):
+                    spread[g * 8 + v] = u32(words[q, g] << u32(7 - v))
+            for s in range(4):
+                o = q * 1024 + s * 256
+                shift = u32(24 - 8 * s)
+                if m - o >= 256:
+                    for i in range(256):
+                        sign = u32(u32(spread[i] << shift) & _SIGN_BIT)
+                        y[o + i] += f32(u32(c ^ sign).view(np.float32))
+                else:
+                    for i in range(m - o):
+                        sign = u32(u32(spread[i] << shift) & _SIGN_BIT)
+                        y[o + i] += f32(u32(c ^ sign).view(np.float32))
+
+
+@inlined
+def _add_terms(y, m, chunk, tensor, gaussian, keys, coefs, first, last):
+    if gaussian:
+        _add_gaussian(y, m, chunk, tensor, keys, coefs, first, last)
+    else:
+        _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
+
+
+@kernel
+def _generate(out, tensor, gaussian, key, lo, hi):
+    keys, one = np.full(1, key, np.uint64), np.ones(1, np.float32)
+    z = np.empty(128, np.float32)
+    for chunk in range(lo, hi):
+        y = out[chunk * CHUNK : chunk * CHUNK + CHUNK]
+        m = y.size
+        if gaussian:
+            for g in range((m + 127) // 128):
+                _gaussian128(z, chunk * 32 + g, tensor, key)
+                for i in range(min(128, m - g * 128)):
+                    y[g * 128 + i] = z[i]
+        else:
+            y[:] = f32(0)
+            _add_rademacher(y, m, chunk, tensor, keys, one, 0, 1)
+
+
+@kernel
+def _rule_step(rule, x, m0, v0, grad, m, h):
+    """One step of a rule with memory (Rule states the equations); `grad` holds G."""
+    if rule == _MOMENTUM:
+        for i in range(m):
+            mo = f32(f32(h[1] * m0[i]) + f32(h[2] * grad[i]))
+            m0[i] = mo
+            x[i] = f32(x[i] - f32(h[0] * mo))
+    elif rule == _ADAM:
+        for i in range(m):
+            g = grad[i]
+            mo = f32(f32(h[1] * m0[i]) + f32(h[2] * g))
+            ve = f32(f32(h[3] * v0[i]) + f32(h[4] * f32(g * g)))
+            m0[i] = mo
+            v0[i] = ve
+            x[i] = f32(x[i] - f32(f32(h[0] * mo) / f32(math.sqrt(ve) + h[5])))
+    elif rule == _SIGN:
+        for i in range(m):
+            s = f32(1) if grad[i] > f32(0) else (f32(-1) if grad[i] < f32(0) else f32(0))
+            x[i] = f32(x[i] - f32(h[0] * s))
+
+
+@inlined
+def _step(rule, y, a, b, grad, m, chunk, tensor, gaussian, keys, coefs, first, last, h):
+    if rule == 0:
+        _add_terms(y, m, chunk, tensor, gaussian, keys, coefs, first, last)
+    else:
+        grad[:m] = f32(0)
+        _add_terms(grad, m, chunk, tensor, gaussian, keys, coefs, first, last)
+        _rule_step(rule, y, a, b, grad, m, h)
+
+
+@kernel
+def _advance32(x, slot0, slot1, tensor, gaussian, rule, keys, coefs, ends, hypers, lo, hi):
+    grad = np.empty(CHUNK, np.float32)
+    for chunk in range(lo, hi):
+        o = chunk * CHUNK
+        y, a, b = x[o : o + CHUNK], slot0[o : o + CHUNK], slot1[o : o + CHUNK]
+        first = 0
+        for s in range(ends.size):
+            _step(rule, y, a, b, grad, y.size, chunk, tensor, gaussian, keys, coefs, first, ends[s], hypers[s])
+            first = ends[s]
+
+
+@inlined
+def _from16(bits, bfloat):
+    if bfloat:
+        return f32(u32(u32(bits) << u32(16)).view(np.float32))
+    magnitude = u32(bits & u16(0x7FFF))
+    exponent = u32(magnitude >> u32(10))
+    sign = u32(u32(bits & u16(0x8000)) << u32(16))
+    if exponent == u32(31):
+        value = u32(u32(magnitude << u32(13)) + u32(0x70000000))
+    elif exponent > u32(0):
+        value = u32(u32(magnitude << u32(13)) + u32(112 << 23))
+    else:
+        value = f32(f32(magnitude) * f32(2.0**-24)).view(np.uint32)
+    return f32(u32(value | sign).view(np.float32))
+
+
+@inlined
+def _to16(x, random, bfloat):
+    """float32 to 16 bits: up with the probability that `random` (16 bits) gives it; reference.py says how."""
+    bits = f32(x).view(np.uint32)
+    if x != x:
+        return u16(0x7FC0) if bfloat else u16(0x7E00)
+    if bfloat:
+        return u16(u64(u64(bits) + u64(random)) >> u64(16))
+    magnitude = i64(u32(bits & u32(0x7FFFFFFF)))
+    exponent = i64(magnitude >> i64(23))
+    if exponent >= 113:
+        value = i64(((magnitude + i64(random >> u32(3))) >> i64(13)) - (112 << 10))
+    else:
+        drop = min(max(126 - exponent, 14), 40)
+        mantissa = magnitude & 0x7FFFFF
+        if exponent > 0:
+            mantissa |= 0x800000
+        noise = i64(random) >> (16 - drop) if drop <= 16 else i64(random) << (drop - 16)
+        value = (mantissa + noise) >> drop
+    return u16(u16(u32(bits >> u32(16)) & u32(0x8000)) | u16(min(value, i64(0x7C00))))
+
+
+@inlined
+def _nearest_bits(x, bfloat):
+    """The `random` that makes `_to16` round to nearest even, as ordinary arithmetic does."""
+    bits = f32(x).view(np.uint32)
+    if bfloat:
+        return u32(u32(0x7FFF) + u32(u32(bits >> u32(16)) & u32(1)))
+    magnitude = u32(bits & u32(0x7FFFFFFF))
+    exponent = i64(magnitude >> u32(23))
+    if exponent >= 113:
+        return u32(u32(u32(0x0FFF) + u32(u32(magnitude >> u32(13)) & u32(1))) << u32(3))
+    drop = min(max(126 - exponent, 14), 40)
+    mantissa = i64(magnitude & u32(0x7FFFFF))
+    if exponent > 0:
+        mantissa |= 0x800000
+    half = i64(1) << (drop - 1)
+    bump = half if ((mantissa >> drop) & 1) != 0 else half - 1
+    return u32(bump << (16 - drop)) if drop <= 16 else u32((bump >> (drop - 16)))
+
+
+@kernel
+def _round_chunk(y, out, m, chunk, tensor, key, stochastic, bfloat):
+    """Round a chunk to 16 bits and put what was stored back into `y`."""
+    random = np.empty(256, np.uint32)
+    k0, k1 = u32(key), u32(key >> u64(32))
+    for g in range((m + 255) // 256):
+        o = g * 256
+        if stochastic:
+            group = u64(chunk * 16 + g)
+            low, high = u32(group << u64(5)), u32(group >> u64(27))
+            for lane in range(32):
+                a, b, c, d = _philox(u32(low + u32(lane)), high, tensor, _ROUNDING, k0, k1)
+                random[lane], random[32 + lane] = u32(a & u32(0xFFFF)), u32(a >> u32(16))
+                random[64 + lane], random[96 + lane] = u32(b & u32(0xFFFF)), u32(b >> u32(16))
+                random[128 + lane], random[160 + lane] = u32(c & u32(0xFFFF)), u32(c >> u32(16))
+                random[192 + lane], random[224 + lane] = u32(d & u32(0xFFFF)), u32(d >> u32(16))
+        for i in range(min(256, m - o)):
+            noise = random[i] if stochastic else _nearest_bits(y[o + i], bfloat)
+            stored = _to16(y[o + i], noise, bfloat)
+            out[o + i] = stored
+            y[o + i] = _from16(stored, bfloat)
+
+
+@kernel
+def _advance16(
+    x, out, slot0, slot1, tensor, gaussian, rule, keys, coefs, ends, hypers, rounding, stochastic, bfloat, lo, hi
+):
+    grad, y = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32)
+    for chunk in range(lo, hi):
+        o = chunk * CHUNK
+        bits, a, b = x[o : o + CHUNK], slot0[o : o + CHUNK], slot1[o : o + CHUNK]
+        m = bits.size
+        for i in range(m):
+            y[i] = _from16(bits[i], bfloat)
+        first = 0
+        for s in range(ends.size):
+            _step(rule, y, a, b, grad, m, chunk, tensor, gaussian, keys, coefs, first, ends[s], hypers[s])
+            first = ends[s]
+            _round_chunk(y, out[o : o + CHUNK], m, chunk, tensor, rounding[s], stochastic, bfloat)
+
+
+@kernel
+def _round16(source, out, tensor, key, bfloat, lo, hi):
+    y = np.empty(CHUNK, np.float32)
+    for chunk in range(lo, hi):
+        part = source[chunk * CHUNK : chunk * CHUNK + CHUNK]
+        m = part.size
+        y[:m] = part
+        _round_chunk(y, out[chunk * CHUNK : chunk * CHUNK + CHUNK], m, chunk, tensor, key, True, bfloat)
+
+
+@kernel
+def _checksum(bits, lo, hi):
+    total = u64(0)
+    for i in range(lo * CHUNK, min(hi * CHUNK, bits.size)):
+        h = u64(u64(i) * _GOLDEN + u64(bits[i]))
+        h = u64((h ^ (h >> u64(33))) * _H0)
+        h = u64((h ^ (h >> u64(33))) * _H1)
+        total += h ^ (h >> u64(33))
+    return total
+
+
+@kernel
+def _squares(n, tensor, key, lo, hi):
+    z = np.empty(128, np.float32)
+    total = i64(0)
+    for group in range(lo * 32, min(hi * 32, (n + 127) // 128)):
+        _gaussian128(z, group, tensor, key)
+        for i in range(min(128, n - group * 128)):
+            total += i64(f32(f32(z[i] * z[i]) * _SCALE))
+    return total
+
+
+@cache
+def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
+    """Threads do not survive a fork, hence one pool a process."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="fedzero-kernel")
+
+
+def _run(work: Callable[[int, int], Any], n: int, terms: int) -> list[Any]:
+    """Run `work(first chunk, last chunk)` over n coordinates, on as many threads as torch may use."""
+    chunks = -(-n // CHUNK)
+    workers = min(torch.get_num_threads(), chunks)
+    if workers < 2 or n * max(terms, 1) < PARALLEL_FROM:
+        return [work(0, chunks)]
+    cuts = [chunks * w // workers for w in range(workers + 1)]
+    return list(_pool(workers, os.getpid()).map(work, cuts[:-1], cuts[1:]))
+
+
+def _bits(x: torch.Tensor) -> Any:
+    """The same memory as unsigned integers (NumPy has no bfloat16)."""
+    return x.view(torch.int32).numpy().view(np.uint32) if x.element_size() == 4 else x.view(torch.int16).numpy().view(u16)
+
+
+_NONE = np.empty(0, np.float32)
+
+
+def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
+    """out ← z(key) of tensor `tensor` (float32)."""
+    array = out.numpy()
+    _run(
+        lambda lo, hi: _generate(array, u32(tensor), stream is Domain.GAUSSIAN, u64(key), lo, hi), array.size, 1
+    )
+
+
+def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
+    """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
+    a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
+    p = program
+    common = (a, b, u32(tensor), p.stream is Domain.GAUSSIAN, int(p.rule), p.keys, p.coefficients, p.ends, p.hypers)
+    if x.dtype == torch.float32:
+        array = x.numpy()
+        _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(p.keys))
+    else:
+        bits, bfloat = _bits(x), x.dtype == torch.bfloat16
+        _run(
+            lambda lo, hi: _advance16(bits, bits, *common, p.rounding, True, bfloat, lo, hi), x.numel(), len(p.keys)
+        )
+
+
+def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
+    gaussian = terms.stream is Domain.GAUSSIAN
+    ends, hypers = np.array([len(terms)], np.int64), np.zeros((1, 1), np.float32)
+    common = (_NONE, _NONE, u32(tensor), gaussian, 0, terms.keys, terms.coefficients, ends, hypers)
+    if x.dtype == torch.float32:
+        out.copy_(x)
+        array = out.numpy()
+        _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(terms))
+    else:
+        source, target, bfloat = _bits(x), _bits(out), x.dtype == torch.bfloat16
+        none = np.zeros(1, np.uint64)
+        _run(lambda lo, hi: _advance16(source, target, *common, none, False, bfloat, lo, hi), x.numel(), len(terms))
+
+
+def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
+    """x ← source (float32), rounded stochastically to the 16 bits of x."""
+    bits, array, bfloat = _bits(x), source.numpy(), x.dtype == torch.bfloat16
+    _run(lambda lo, hi: _round16(array, bits, u32(tensor), u64(key), bfloat, lo, hi), x.numel(), 1)
+
+
+def checksum(x: torch.Tensor) -> int:
+    """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
+    bits = _bits(x)
+    return sum(int(s) for s in _run(lambda lo, hi: _checksum(bits, lo, hi), x.numel(), 1)) % (1 << 64)
+
+
+def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
+    """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
+    return sum(int(s) for s in _run(lambda lo, hi: _squares(n, u32(tensor), u64(key), lo, hi), n, 1))

@@ -1,0 +1,1 @@
+"""Engines: local (in process)."""

@@ -1,0 +1,25 @@
+"""An engine carries instruction bytes to clients and reply bytes back. Nothing above it knows which one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from fedzero.oracles import Metrics
+from fedzero.updates import Update
+
+
+class Engine(Protocol):
+    """One federation's clients, wherever they are."""
+
+    def exchange(self, round: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Exception]]:
+        """Deliver and gather: (sender, reply) pairs in any order; an exception stands for a client that failed."""
+        ...
+
+    def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
+        """The round is on the ledger: deliver its outcome to those who get it now."""
+        ...
+
+    def evaluate(self) -> tuple[bytes, Metrics]:
+        """Digest and quality of the current model."""
+        ...

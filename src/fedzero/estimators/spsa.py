@@ -1,0 +1,82 @@
+"""Simultaneous perturbation: slopes of f along random directions.
+
+    forward   g_p = (f(x + μ z_p) − f(x)) / μ                 P+1 queries (f(x) is shared), bias O(μ)
+    central   g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ        2P queries, bias O(μ²)
+
+(1/P) Σ_p g_p z_p estimates ∇f(x); its variance falls as 1/P. On the sphere of radius √d, z = s·n with n gaussian and
+s = √d/‖n‖: points and slopes carry the factor s, so that the recorded terms are plain gaussian ones, g·s·n.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from fedzero.directions import SHARED, Distribution, Domain, Keys, Terms, stream_of
+from fedzero.directions.terms import F32
+from fedzero.oracles.contract import F64
+from fedzero.params import Params
+
+Difference = Literal["forward", "central"]
+
+
+@lru_cache(maxsize=4096)
+def direction_keys(keys: Keys, round: int, step: int, count: int, client: int = SHARED) -> tuple[int, ...]:
+    """Keys of the P directions of a step."""
+    return tuple(keys.direction(round, step, p, client) for p in range(count))
+
+
+@lru_cache(maxsize=256)
+def probes(
+    directions: tuple[int, ...], scales: tuple[float, ...], radius: float, difference: Difference, stream: Domain
+) -> tuple[Terms, ...]:
+    """The points to evaluate: x, x + μz_1, … (forward) or x + μz_1, x − μz_1, … (central)."""
+    offsets = [(key, np.float32(radius * scale)) for key, scale in zip(directions, scales, strict=True)]
+    if difference == "forward":
+        return (Terms.of([], [], stream), *(Terms.of([key], [mu], stream) for key, mu in offsets))
+    return tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in (1, -1))
+
+
+def scales_of(params: Params, directions: tuple[int, ...], distribution: Distribution) -> tuple[float, ...]:
+    """√d/‖z‖ for directions on the sphere, 1 for all others."""
+    if distribution != "sphere":
+        return (1.0,) * len(directions)
+    return _sphere_scales(tuple((o, f.numel()) for o, f in params.flat()), params, directions)
+
+
+_norms: dict[tuple[tuple[tuple[int, int], ...], int], float] = {}
+
+
+def _sphere_scales(
+    layout: tuple[tuple[int, int], ...], params: Params, directions: tuple[int, ...]
+) -> tuple[float, ...]:
+    """Norms depend on the key and the layout only; a cohort asks for the same ones, so the last few are kept."""
+    if len(_norms) > 4096:
+        _norms.clear()
+    for key in directions:
+        if (layout, key) not in _norms:
+            _norms[layout, key] = params.norm(key)
+    root = math.sqrt(params.size)
+    return tuple(root / _norms[layout, key] for key in directions)
+
+
+def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Difference) -> tuple[F32, float]:
+    """(g_1 … g_P) as float32, raw-term scale included, and the loss at (or around) x."""
+    if difference == "forward":
+        raw = (values[1:] - values[0]) / radius
+        loss = float(values[0])
+    else:
+        raw = (values[0::2] - values[1::2]) / (2 * radius)
+        loss = float(values.mean())
+    return (raw * np.array(scales)).astype(np.float32), loss
+
+
+def points_of(
+    params: Params, directions: tuple[int, ...], radius: float, difference: Difference, distribution: Distribution
+) -> tuple[tuple[Terms, ...], tuple[float, ...]]:
+    """Probe points around the parameters, and the scales that `slopes` needs to read them."""
+    scales = scales_of(params, directions, distribution)
+    return probes(directions, scales, radius, difference, stream_of(distribution)), scales

@@ -1,0 +1,69 @@
+"""What a ledger holds, entry by entry. Bodies are msgpack; times are kept beside the entries, never in them."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.oracles import Metrics
+
+
+class Start(Struct, frozen=True, tag="start"):
+    """First entry: everything needed to begin again from nothing."""
+
+    recipe: bytes
+    """canonical JSON"""
+    base: bytes
+    """digest of the model the run starts from"""
+    parameters: int
+    directions: int
+    """version of the direction stream"""
+    secret: str | None
+    """fingerprint of the private seed shift's secret, if there is one"""
+
+
+class Round(Struct, frozen=True, tag="round"):
+    """One round. Seeded updates are kept whole; of dense ones the SHA-256."""
+
+    round: int
+    cohort: tuple[int, ...]
+    update: bytes | None
+    """encoded update; None if nobody answered"""
+    dense: bool
+    bytes_up: int
+    bytes_down: int
+    queries: int
+    loss: float | None
+    """mean training loss of the cohort, before local work"""
+    refused: tuple[tuple[int, str], ...] = ()
+
+
+class Evaluation(Struct, frozen=True, tag="evaluation"):
+    """The model after `round` rounds: digest, and how good it is."""
+
+    round: int
+    model: bytes
+    metrics: Metrics
+
+
+class End(Struct, frozen=True, tag="end"):
+    round: int
+    model: bytes
+
+
+Record = Start | Round | Evaluation | End
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def encode_record(record: Record) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_record(data: bytes) -> Record:
+    return _decoder.decode(data)
+
+
+def round_of(record: Record) -> int:
+    return -1 if isinstance(record, Start) else record.round

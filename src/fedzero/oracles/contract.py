@@ -1,0 +1,75 @@
+"""What may be asked of a client's data, and what an objective must answer.
+
+A method yields an `Ask` and is sent the answer. Because it asks instead of calling, whoever drives it may gather the
+asks of a whole cohort and answer them with one forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedzero.directions import Keys, Terms
+from fedzero.params import Params
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`."""
+
+    base: Params
+    points: tuple[Terms, ...]
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """f_i(x; ξ) and ∇f_i(x; ξ): what first-order baselines ask, and zeroth-order methods are never given."""
+
+    base: Params
+    step: int
+
+
+Ask = Losses | Gradient
+Answer = Any
+"""float64 (points,) for `Losses`; (float, Tensor of d) for `Gradient`."""
+
+
+class Metrics(Struct, frozen=True):
+    """How good a model is on held-out data; accuracy is None where the task has none."""
+
+    loss: float
+    accuracy: float | None = None
+
+
+class Shards(Protocol):
+    """Who holds which data."""
+
+    @property
+    def clients(self) -> int: ...
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Any:
+        """The mini-batch ξ of a client's local step: a function of the keys, so every run draws the same."""
+        ...
+
+
+class Objective(Protocol):
+    """A function of the parameters and a mini-batch. How it evaluates many points at once is its own business."""
+
+    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Any]) -> F64:
+        """Mean loss of every batch at every point, (batches, points)."""
+        ...
+
+    def gradient(self, base: Params, batch: Any) -> tuple[float, Tensor]:
+        """Loss and gradient (float32, d) at the base."""
+        ...
+
+    def evaluate(self, params: Params) -> Metrics: ...

@@ -1,0 +1,62 @@
+"""The oracle of one client: answers asks on that client's own data and counts every query."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Objective, Shards
+
+
+class Oracle:
+    """Values only. One query is one f_i(point; ξ), however it is batched."""
+
+    def __init__(self, objective: Objective, shards: Shards, keys: Keys, client: int):
+        self.objective, self.shards, self.keys, self.client = objective, shards, keys, client
+        self.queries = 0
+
+    def batch(self, round: int, step: int) -> Any:
+        return self.shards.batch(self.keys, round, step, self.client)
+
+    def answer(self, round: int, ask: Ask) -> Answer:
+        if not isinstance(ask, Losses):
+            raise FedzeroError("a value-only oracle was asked for a gradient: the method must declare first_order")
+        self.queries += len(ask.points)
+        return self.objective.losses(ask.base, ask.points, [self.batch(round, ask.step)])[0]
+
+
+class GradientOracle(Oracle):
+    """For first-order baselines only; a gradient counts as one query."""
+
+    def answer(self, round: int, ask: Ask) -> Answer:
+        if isinstance(ask, Gradient):
+            self.queries += 1
+            return self.objective.gradient(ask.base, self.batch(round, ask.step))
+        return super().answer(round, ask)
+
+
+def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Answer]:
+    """Answer the asks of a cohort, those about the same points in one evaluation.
+
+    Points are the same if they are the same objects: `spsa.probes` is memoised, so a cohort that shares directions
+    shares them.
+    """
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    answers: list[Answer] = [None] * len(pairs)
+    for position, (oracle, ask) in enumerate(pairs):
+        if isinstance(ask, Losses):
+            groups[id(ask.base), id(ask.points)].append(position)
+        else:
+            answers[position] = oracle.answer(round, ask)
+    for positions in groups.values():
+        oracle, first = pairs[positions[0]]
+        assert isinstance(first, Losses)
+        batches = [pairs[p][0].batch(round, first.step) for p in positions]
+        values = oracle.objective.losses(first.base, first.points, batches)
+        for position, row in zip(positions, values, strict=True):
+            pairs[position][0].queries += len(first.points)
+            answers[position] = row
+    return answers

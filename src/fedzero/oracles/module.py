@@ -1,0 +1,100 @@
+"""The loss of a torch module on mini-batches, at many points.
+
+Small models: the offsets c·z of all points are made once and kept while the same points are asked again (a cohort that
+shares directions asks the same points for every client), and added to the base in one operation. Large models: one
+point at a time through a scratch copy. On a GPU the points of a small model are evaluated together (vmap); on a CPU one
+after the other, which is faster there because each pass stays in the cache.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedzero.directions import Terms
+from fedzero.oracles.contract import F64, Metrics
+from fedzero.params import Params
+
+Batch = tuple[Tensor, Tensor]
+KEPT_NUMBERS = 1 << 27
+"""Offsets kept between asks: at most this many float32 numbers."""
+EVALUATION_BATCH = 1000
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """One loss a sample."""
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+class ModuleObjective:
+    """A module with a per-sample loss; `test` is what `evaluate` looks at."""
+
+    def __init__(self, module: torch.nn.Module, test: Batch, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy):
+        self.module, self.test, self.loss = module.eval(), test, loss
+        self._offsets: OrderedDict[int, tuple[Sequence[Terms], Tensor]] = OrderedDict()
+
+    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
+        inputs = torch.cat([x for x, _ in batches]) if len(batches) > 1 else batches[0][0]
+        labels = torch.cat([y for _, y in batches]) if len(batches) > 1 else batches[0][1]
+        sizes = [len(y) for _, y in batches]
+        with torch.no_grad():
+            rows = list(self._sample_losses(base, points, inputs, labels))
+            table = torch.cat(rows).double()  # (points, samples)
+            means = torch.stack([part.mean(dim=1) for part in table.split(sizes, dim=1)])
+        return means.cpu().numpy()
+
+    def _sample_losses(self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        """Losses of all samples, some points at a time, (points, samples) in all."""
+        if len(points) * base.size > KEPT_NUMBERS or any(t.dtype != torch.float32 for t in base.tensors.values()):
+            scratch = {name: torch.empty_like(tensor) for name, tensor in base.tensors.items()}
+            for terms in points:
+                base.view(terms).write(scratch)
+                yield self._forward(scratch, x, y)[None]
+            return
+        weights = base.vector() + self._offsets_of(base, points)
+        stacked = {
+            name: piece.view(len(points), *base.tensors[name].shape)
+            for name, piece in zip(base.names, weights.split([t.numel() for t in base.tensors.values()], 1), strict=True)
+        }
+        if base.device.type == "cpu":
+            for p in range(len(points)):
+                yield self._forward({name: tensor[p] for name, tensor in stacked.items()}, x, y)[None]
+        else:
+            yield torch.vmap(self._forward, in_dims=(0, None, None))(stacked, x, y)
+
+    def _forward(self, tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(functional_call(self.module, tensors, (x,)), y)
+
+    def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:
+        """(points, d) numbers Σ c z; kept with the points themselves so that an id is never reused."""
+        kept = self._offsets.get(id(points))
+        if kept is None:
+            zero = Params({name: torch.zeros_like(tensor) for name, tensor in base.tensors.items()})
+            kept = points, torch.stack([zero.view(terms).vector() for terms in points])
+            self._offsets[id(points)] = kept
+            while sum(o.numel() for _, o in self._offsets.values()) > KEPT_NUMBERS:
+                self._offsets.popitem(last=False)
+        return kept[1]
+
+    def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in base.tensors.items()}
+        with torch.enable_grad():
+            loss = self._forward(leaves, *batch).mean()
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return float(loss), torch.cat([g.reshape(-1).float() for g in gradients])
+
+    def evaluate(self, params: Params) -> Metrics:
+        total, right = np.float64(0), 0
+        with torch.no_grad():
+            for x, y in zip(*(t.split(EVALUATION_BATCH) for t in self.test), strict=True):
+                logits: Any = functional_call(self.module, params.tensors, (x,))
+                total += float(self.loss(logits, y).double().sum())
+                right += int((logits.argmax(-1) == y).sum())
+        count = len(self.test[1])
+        return Metrics(loss=float(total / count), accuracy=right / count)

@@ -1,0 +1,57 @@
+"""A federated quadratic with a known minimum, for tests, examples and first steps.
+
+    f_i(x; ξ) = ½ Σ_j a_j (x_j − b_ij)² + σ ⟨ξ, x⟩      F = mean f_i, minimum at x* = mean b_i
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedzero.directions import Keys, Terms
+from fedzero.oracles.contract import F64, Metrics
+from fedzero.params import Params
+
+Batch = tuple[F64, F64]
+
+
+class QuadraticShards:
+    """Client i holds b_i; a batch is (b_i, ξ)."""
+
+    def __init__(self, centres: F64, noise: float):
+        self.centres, self.noise = centres, noise
+
+    @property
+    def clients(self) -> int:
+        return len(self.centres)
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
+        centre = self.centres[client]
+        if self.noise == 0:
+            return centre, np.zeros_like(centre)
+        return centre, self.noise * keys.generator("batch", round, step, client).standard_normal(len(centre))
+
+
+class QuadraticObjective:
+    """Values in float64; `evaluate` gives the optimality gap F(x) − F(x*)."""
+
+    def __init__(self, curvature: F64, centres: F64):
+        self.curvature, self.optimum = curvature, centres.mean(axis=0)
+
+    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
+        xs = np.stack([base.view(terms).vector().double().numpy() for terms in points])
+        return np.stack(
+            [0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches]
+        )
+
+    def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
+        x, (centre, noise) = base.vector().double().numpy(), batch
+        value = float(0.5 * ((x - centre) ** 2) @ self.curvature + x @ noise)
+        return value, torch.from_numpy(self.curvature * (x - centre) + noise).float()
+
+    def evaluate(self, params: Params) -> Metrics:
+        x = params.vector().double().cpu().numpy()
+        return Metrics(loss=float(0.5 * ((x - self.optimum) ** 2) @ self.curvature))

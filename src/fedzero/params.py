@@ -1,0 +1,197 @@
+"""Parameters: named tensors as one index space, read through views and changed by folds.
+
+    params.view(terms)    the model at x + Σ c z; x itself untouched
+    params.fold(terms)    x ← x + Σ c z, all terms in one pass over memory
+
+There is no perturb-and-restore, hence no rounding drift. Each tensor has an ordinal, its position in the list, and its
+own direction stream, so tensors can be made one at a time and on different devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedzero.directions import Domain, Program, Terms, kernels
+from fedzero.directions.spec import SQUARES_SCALE
+from fedzero.errors import FedzeroError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+Slots = tuple[tuple[Tensor, ...], ...]
+"""Memory of a rule: for each tensor of the parameters as many float32 tensors as the rule needs."""
+
+
+class Params:
+    """An ordered set of named tensors that share storage with whatever owns them (a module, a vector).
+
+    Changed in place, and only by `advance`, `add` and `load`.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]):
+        if not tensors:
+            raise FedzeroError("the model has no trainable parameters: unfreeze at least one tensor")
+        for name, tensor in tensors.items():
+            if tensor.dtype not in DTYPES:
+                raise FedzeroError(f"parameter {name!r} is {tensor.dtype}; use float32, bfloat16 or float16")
+            if not tensor.is_contiguous():
+                raise FedzeroError(f"parameter {name!r} is not contiguous; call .contiguous() on it first")
+        self.tensors: dict[str, Tensor] = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._flat = tuple(tensor.view(-1) for tensor in self.tensors.values())
+        self._kernels = kernels(self.device)
+        self._digest: bytes | None = None
+
+    @staticmethod
+    def of_vector(vector: Tensor) -> Params:
+        return Params({"x": vector})
+
+    @staticmethod
+    def of_module(module: torch.nn.Module) -> Params:
+        """The trainable parameters of a module: tied ones once, frozen ones and buffers not at all."""
+        trainable = {n: p for n, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
+        for parameter in trainable.values():
+            if not parameter.is_contiguous():
+                parameter.data = parameter.data.contiguous()
+        return Params({name: parameter.data for name, parameter in trainable.items()})
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.tensors.values())).device
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tensors)
+
+    @property
+    def size(self) -> int:
+        """d, the number of coordinates."""
+        return sum(flat.numel() for flat in self._flat)
+
+    def flat(self) -> Iterator[tuple[int, Tensor]]:
+        """(ordinal, flat tensor) pairs."""
+        return enumerate(self._flat)
+
+    def clone(self) -> Params:
+        return Params({name: tensor.clone() for name, tensor in self.tensors.items()})
+
+    def view(self, terms: Terms) -> View:
+        return View(self, terms)
+
+    def fold(self, terms: Terms, rounding: int = 0) -> None:
+        """x ← x + Σ c z. 16-bit parameters are rounded once, stochastically, with the key `rounding`."""
+        self.advance(Program.of([terms], [rounding]))
+
+    def advance(self, program: Program, slots: Slots | None = None) -> None:
+        """Run the steps of a program (see `Rule`) in one pass over memory."""
+        self._digest = None
+        for ordinal, flat in self.flat():
+            self._kernels.advance(flat, slots[ordinal] if slots else (), program, ordinal)
+
+    def slots(self, count: int) -> Slots:
+        """Zeroed memory for a rule."""
+        return tuple(
+            tuple(torch.zeros(f.numel(), dtype=torch.float32, device=f.device) for _ in range(count))
+            for f in self._flat
+        )
+
+    def digest(self) -> bytes:
+        """8 bytes that tell two models apart: names, types and shapes, and an order-free checksum of the bits.
+
+        Runs at memory speed and is equal on CPU and GPU; not a cryptographic hash. Kept until the next change.
+        """
+        if self._digest is None:
+            hasher = hashlib.blake2b(digest_size=8, person=b"fedzero-model")
+            for (name, tensor), flat in zip(self.tensors.items(), self._flat, strict=True):
+                header = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{tuple(tensor.shape)}\0"
+                hasher.update(header.encode() + self._kernels.checksum(flat).to_bytes(8, "little"))
+            self._digest = hasher.digest()
+        return self._digest
+
+    def vector(self) -> Tensor:
+        """All coordinates as one float32 vector, a copy."""
+        return torch.cat([flat.float() for flat in self._flat])
+
+    def split(self, vector: Tensor) -> Iterator[Tensor]:
+        """Cut a vector of d numbers into the pieces of the tensors."""
+        if vector.numel() != self.size:
+            raise FedzeroError(f"a vector of {vector.numel()} numbers does not fit a model of {self.size}")
+        return iter(vector.split([flat.numel() for flat in self._flat]))
+
+    def add(self, vector: Tensor, rounding: int = 0) -> None:
+        """x ← x + vector; 16-bit parameters are rounded stochastically."""
+        self._digest = None
+        for (ordinal, flat), piece in zip(self.flat(), self.split(vector.to(self.device)), strict=True):
+            if flat.dtype == torch.float32:
+                flat.add_(piece)
+            else:
+                self._kernels.round_into(flat, flat.float() + piece, rounding, ordinal)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite the values from tensors of the same names and shapes."""
+        missing = [name for name in self.tensors if name not in tensors]
+        if missing:
+            raise FedzeroError(f"the model to load lacks {missing[0]!r} (and {len(missing) - 1} more)")
+        self._digest = None
+        for name, tensor in self.tensors.items():
+            if tensors[name].shape != tensor.shape:
+                raise FedzeroError(
+                    f"{name!r} has shape {tuple(tensors[name].shape)} there and {tuple(tensor.shape)} here"
+                )
+            tensor.copy_(tensors[name])
+
+    def norm(self, key: int) -> float:
+        """‖z(key)‖ of a gaussian direction over all tensors, the same on every device."""
+        total = sum(self._kernels.squares(key, ordinal, f.numel(), self.device) for ordinal, f in self.flat())
+        return math.sqrt(total / SQUARES_SCALE)
+
+    def direction(self, stream: Domain, key: int) -> Tensor:
+        """z(key) as one float32 vector; for tests and small problems."""
+        out = [torch.empty(f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
+        for ordinal, piece in enumerate(out):
+            self._kernels.generate(piece, stream, key, ordinal)
+        return torch.cat(out)
+
+
+@dataclass(frozen=True)
+class View:
+    """The model at x + Σ c z, made tensor by tensor when it is read."""
+
+    params: Params
+    terms: Terms
+
+    def write(self, out: Mapping[str, Tensor]) -> None:
+        """Materialise into tensors of the same names, shapes and types."""
+        p = self.params
+        for (ordinal, flat), name in zip(p.flat(), p.names, strict=True):
+            p._kernels.perturb(flat, out[name].view(-1), self.terms, ordinal)
+
+    def tensors(self) -> dict[str, Tensor]:
+        out = {name: torch.empty_like(tensor) for name, tensor in self.params.tensors.items()}
+        self.write(out)
+        return out
+
+    def vector(self) -> Tensor:
+        return torch.cat([t.reshape(-1).float() for t in self.tensors().values()])
+
+
+def to_bytes(tensors: Sequence[Tensor]) -> bytes:
+    """The raw little-endian bytes of tensors, one after the other."""
+    return b"".join(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
+
+
+def from_bytes(data: bytes, into: Sequence[Tensor]) -> None:
+    """Fill tensors from `to_bytes`; the sizes must match exactly."""
+    expected = sum(t.numel() * t.element_size() for t in into)
+    if len(data) != expected:
+        raise FedzeroError(f"{len(data)} bytes do not fit tensors of {expected} bytes")
+    offset = 0
+    for tensor in into:
+        count = tensor.numel() * tensor.element_size()
+        raw = torch.from_numpy(np.frombuffer(data, np.uint8, count, offset).copy())
+        tensor.view(-1).copy_(raw.view(tensor.dtype))
+        offset += count

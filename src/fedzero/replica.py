@@ -1,0 +1,52 @@
+"""A replica: a copy of the model that gets everywhere by folding updates.
+
+The server's model, a client that comes back after a week, and a replay next year run the same line, `follow`, and end
+in the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedzero.algorithms.contract import Algorithm, State, Turn, Work
+from fedzero.directions import Keys
+from fedzero.errors import Refused
+from fedzero.params import Params
+from fedzero.updates import Update
+from fedzero.wire import Close, Instruction, Snapshot
+
+
+class Replica:
+    """The current state under a method; the only holder of a state that changes."""
+
+    def __init__(self, algorithm: Algorithm, params: Params, keys: Keys):
+        self.algorithm, self.keys = algorithm, keys
+        self.state: State = algorithm.init(params)
+
+    @property
+    def round(self) -> int:
+        """The round this replica is ready for."""
+        return self.state.round
+
+    def digest(self) -> bytes:
+        return self.state.params.digest()
+
+    def follow(self, updates: Sequence[Update]) -> None:
+        """Fold the updates this replica has not seen yet, in one pass."""
+        missed = [update for update in updates if update.round >= self.round]
+        if missed:
+            self.state = self.algorithm.apply(self.state, missed, self.keys)
+
+    def obey(self, instruction: Instruction) -> None:
+        """Come to where an instruction wants this replica to be."""
+        if isinstance(instruction, Snapshot):
+            self.state = self.state.restored(instruction.state, instruction.round, instruction.steps)
+        elif isinstance(instruction, Close):
+            self.follow([instruction.update])
+        else:
+            self.follow(instruction.updates)
+        if self.round > instruction.round + isinstance(instruction, Close):
+            raise Refused(f"instruction of round {instruction.round} reached a replica at round {self.round}")
+
+    def work(self, round: int, client: int) -> Work:
+        return self.algorithm.client(self.state, Turn(round, client, self.keys))

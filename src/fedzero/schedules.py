@@ -1,0 +1,84 @@
+"""Learning rates as functions of the round.
+
+Server, clients and replay all evaluate them, so they use + − × ÷ and √ only: IEEE operations give every machine the
+same bits, a library's cosine would not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Rate = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Round = Annotated[int, Meta(ge=0)]
+
+
+class Linear(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="linear"):
+    """`start` until round `begin`, then a straight line to `end` at round `finish`, then `end`."""
+
+    start: Rate
+    end: NonNegative
+    finish: Round
+    begin: Round = 0
+
+    def at(self, round: int) -> float:
+        if round <= self.begin:
+            return self.start
+        if round >= self.finish:
+            return self.end
+        return self.start + (self.end - self.start) * ((round - self.begin) / (self.finish - self.begin))
+
+
+class Steps(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
+    """`start`, multiplied by `factor` at each round in `at_rounds`."""
+
+    start: Rate
+    factor: Rate
+    at_rounds: tuple[Round, ...]
+
+    def at(self, round: int) -> float:
+        rate = self.start
+        for milestone in self.at_rounds:
+            if round >= milestone:
+                rate *= self.factor
+        return rate
+
+
+class InverseSqrt(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse-sqrt"):
+    """start / √(round + 1)."""
+
+    start: Rate
+
+    def at(self, round: int) -> float:
+        return self.start / math.sqrt(round + 1)
+
+
+Schedule = Rate | Linear | Steps | InverseSqrt
+
+
+def rate_at(schedule: Schedule, round: int) -> float:
+    return schedule if isinstance(schedule, float) else schedule.at(round)
+
+
+class Count(Struct, frozen=True, forbid_unknown_fields=True):
+    """A number of directions that grows: `start`, then each `then` pair (round, count) from its round on."""
+
+    start: Annotated[int, Meta(ge=1)]
+    then: tuple[tuple[Round, Annotated[int, Meta(ge=1)]], ...] = ()
+
+    def at(self, round: int) -> int:
+        count = self.start
+        for milestone, value in self.then:
+            if round >= milestone:
+                count = value
+        return count
+
+
+Counts = Annotated[int, Meta(ge=1)] | Count
+
+
+def count_at(counts: Counts, round: int) -> int:
+    return counts if isinstance(counts, int) else counts.at(round)

@@ -1,0 +1,276 @@
+"""A run from recipe to model, and back from a ledger: start, resume, replay, verify.
+
+The folder of a run holds `ledger.db` and, when it is finished, `model.safetensors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedzero import recipe as recipes
+from fedzero.algorithms import Algorithm
+from fedzero.directions import VERSION, Keys, fingerprint
+from fedzero.engines.local import LocalEngine
+from fedzero.errors import FedzeroError
+from fedzero.federation import Books, Server
+from fedzero.ledger import replay
+from fedzero.ledger.records import End, Evaluation, Round, Start
+from fedzero.ledger.store import Ledger, Tampered
+from fedzero.params import Params
+from fedzero.recipe import Recipe
+from fedzero.replica import Replica
+from fedzero.tasks import Place, Problem
+
+LEDGER, MODEL = "ledger.db", "model.safetensors"
+
+
+class Watch(Protocol):
+    """Somebody who looks on while a run goes."""
+
+    def begin(self, recipe: Recipe, parameters: int, done: int) -> None: ...
+    def round(self, record: Round) -> None: ...
+    def evaluation(self, record: Evaluation) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run needs from the machine it is on and a recipe must not contain: data folder, secret."""
+
+    data: Path | None = None
+    secret: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A recipe made concrete."""
+
+    recipe: Recipe
+    algorithm: Algorithm
+    keys: Keys
+    problem: Problem
+
+    @property
+    def start(self) -> Start:
+        secret = self.keys.secret
+        return Start(
+            recipe=recipes.canonical(self.recipe),
+            base=self.problem.params.digest(),
+            parameters=self.problem.params.size,
+            directions=VERSION,
+            secret=None if secret is None else fingerprint(secret),
+        )
+
+
+def device_of(wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise FedzeroError("engine.device = 'cuda' but torch sees no CUDA device: use 'cpu' or 'auto'")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda":
+        # A finite difference divides the noise of a loss by μ: full float32, and the same kernels every time.
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+    return torch.device(wanted)
+
+
+def prepare(recipe: Recipe, around: Surroundings) -> Setup:
+    """Build task and base model; everything that can be wrong with a recipe is wrong here, before anything is written."""
+    private = recipe.federation.private
+    if private and not around.secret:
+        raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or give --secret FILE")
+    keys = Keys.of_seed(recipe.seed, around.secret if private else None)
+    place = Place(keys, device_of(recipe.engine.device), around.data)
+    problem = recipe.task.build(recipe.federation.clients, place)
+    if recipe.base is not None:
+        problem.params.load(load_model(Path(recipe.base)))
+    return Setup(recipe, recipe.algorithm, keys, problem)
+
+
+def reopen(folder: Path, around: Surroundings, writable: bool = False) -> tuple[Ledger, Setup]:
+    """A ledger and the set-up it was made with."""
+    if folder.is_file():
+        folder = folder.parent
+    ledger = Ledger.open(folder / LEDGER, writable)
+    try:
+        start = ledger.start()
+        if start.directions != VERSION:
+            raise FedzeroError(f"the run uses direction stream {start.directions}; this release makes stream {VERSION}")
+        setup = prepare(recipes.from_canonical(start.recipe), around)
+        if setup.start.secret != start.secret:
+            raise FedzeroError("the secret is not the one this run was started with")
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger, setup
+
+
+def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, overwrite: bool = False) -> dict[str, Any]:
+    """Run a recipe into a folder; the summary of what came out."""
+    path = folder / LEDGER
+    if path.exists() and not overwrite:
+        raise FedzeroError(
+            f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite starts anew, "
+            "--out chooses another folder"
+        )
+    setup = prepare(recipe, around)
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
+        leftover.unlink(missing_ok=True)
+    return _drive(setup, Ledger.create(path, setup.start), folder, watch)
+
+
+def resume(folder: Path, around: Surroundings, watch: Watch) -> dict[str, Any]:
+    """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
+    ledger, setup = reopen(folder, around, writable=True)
+    return _drive(setup, ledger, folder, watch)
+
+
+def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str, Any]:
+    try:
+        recipe, began = setup.recipe, time.perf_counter()
+        story = replay.read(ledger)
+        replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
+        engine = LocalEngine(
+            replica, setup.problem.objective, setup.problem.shards, recipe.engine.merge, recipe.engine.replicas
+        )
+        replay.rebuild(ledger, story, replica)
+        done, books = len(story.rounds), _books(story, setup)
+        server = Server(
+            setup.algorithm,
+            recipe.federation,
+            setup.keys,
+            setup.problem.params.size,
+            replica if setup.algorithm.server_model else None,
+            ledger,
+            books,
+        )
+
+        def seconds() -> float:
+            return story.seconds + time.perf_counter() - began
+
+        def evaluate(after: int) -> None:
+            model, metrics = engine.evaluate()
+            record = Evaluation(after, model, metrics)
+            ledger.append([record], seconds())
+            watch.evaluation(record)
+
+        watch.begin(recipe, setup.problem.params.size, done)
+        if story.end is None:
+            evaluated = story.evaluations[-1].round if story.evaluations else -1
+            if _due(recipe, done) and evaluated < done:
+                evaluate(done)
+            for round in range(done, recipe.rounds):
+                watch.round(server.play(round, engine, seconds()))
+                if _due(recipe, round + 1):
+                    evaluate(round + 1)
+            ledger.append([End(recipe.rounds, replica.digest())], seconds())
+        save_model(replica.state.params, folder / MODEL)
+        return summary(ledger)
+    finally:
+        watch.end()
+        ledger.close()
+
+
+def _due(recipe: Recipe, after: int) -> bool:
+    return after % recipe.evaluate_every == 0 or after == recipe.rounds
+
+
+def _books(story: replay.Story, setup: Setup) -> Books:
+    books = Books.empty(setup.recipe.federation.clients)
+    for record in story.rounds:
+        books.note(record, setup.algorithm.sync)
+    books.prune(len(story.rounds), setup.algorithm.pull_after)
+    return books
+
+
+def summary(ledger: Ledger) -> dict[str, Any]:
+    """The totals of a run, as `--json` prints them."""
+    story, first = replay.read(ledger), ledger.start()
+    recipe = recipes.from_canonical(first.recipe)
+    rounds, last = story.rounds, story.evaluations[-1] if story.evaluations else None
+    up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
+    turns = sum(len(r.cohort) for r in rounds)
+    return {
+        "name": recipe.name,
+        "algorithm": recipe.algorithm.name,
+        "rounds": len(rounds),
+        "parameters": first.parameters,
+        "clients": recipe.federation.clients,
+        "final_loss": None if last is None else last.metrics.loss,
+        "final_accuracy": None if last is None else last.metrics.accuracy,
+        "bytes_up_per_client": up / recipe.federation.clients,
+        "bytes_down_per_client": down / recipe.federation.clients,
+        "bytes_up_per_turn": up / turns if turns else 0.0,
+        "bytes_down_per_turn": down / turns if turns else 0.0,
+        "queries": sum(r.queries for r in rounds),
+        "refused": sum(len(r.refused) for r in rounds),
+        "seconds": round(story.seconds, 3),
+        "complete": story.end is not None,
+        "ledger_head": ledger.head.hex(),
+        "model_digest": last.model.hex() if story.end is None and last else story.end.model.hex() if story.end else None,
+    }
+
+
+def replayed(folder: Path, around: Surroundings, upto: int | None) -> Replica:
+    """The model before round `upto` (default: after the last), rebuilt from the ledger alone."""
+    ledger, setup = reopen(folder, around)
+    try:
+        story = replay.read(ledger)
+        if upto is not None and not 0 <= upto <= len(story.rounds):
+            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {len(story.rounds)}")
+        replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
+        replay.rebuild(ledger, story, replica, upto)
+        return replica
+    finally:
+        ledger.close()
+
+
+def verified(folder: Path, around: Surroundings) -> replay.Story:
+    """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
+    ledger = Ledger.open(folder / LEDGER)
+    try:
+        replay.verify(ledger, None)  # the chain first: a damaged recipe must not be obeyed
+        _, setup = reopen(folder, around)
+        replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
+        story = replay.verify(ledger, replica)
+    finally:
+        ledger.close()
+    model = folder / MODEL
+    if story.end is not None and model.exists():
+        replica.state.params.load(load_model(model))
+        if replica.digest() != story.end.model:
+            raise Tampered(story.end.round, f"{model} is not the model of this run")
+    return story
+
+
+def save_model(params: Params, path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file, all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in params.tensors.items()}
+    save_file(tensors, draft, {"format": "pt", "digest": params.digest().hex(), **(metadata or {})})
+    os.replace(draft, path)
+
+
+def load_model(path: Path) -> dict[str, torch.Tensor]:
+    if not path.exists():
+        raise FedzeroError(f"{path} does not exist: give a safetensors file")
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own type, and OSError, and ValueError
+        raise FedzeroError(f"{path} is not a safetensors file: {error}") from error
+
+
+def file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,86 @@
+"""MNIST: the packaged real subset, or the full IDX files from a data folder."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.tasks.partition import Indices
+
+MEAN, DEVIATION = 0.1307, 0.3081
+"""Pixel statistics of the MNIST training images, in units of 1/255."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Grey images and labels, as bytes."""
+
+    train_x: NDArray[np.uint8]
+    train_y: NDArray[np.uint8]
+    test_x: NDArray[np.uint8]
+    test_y: NDArray[np.uint8]
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """An IDX file of unsigned bytes, gzipped or not."""
+    if not path.exists() and path.with_suffix("").exists():
+        path = path.with_suffix("")
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError:
+        raise FedzeroError(f"{path} is missing: put the four MNIST IDX files there, or point --data elsewhere") from None
+    except (OSError, EOFError) as error:
+        raise FedzeroError(f"{path} cannot be read: {error}") from error
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise FedzeroError(f"{path} is not an IDX file of bytes")
+    shape = np.frombuffer(raw, ">i4", raw[3], 4)
+    data = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
+    if data.size != np.prod(shape):
+        raise FedzeroError(f"{path} is cut short: {data.size} bytes for shape {tuple(shape)}")
+    return data.reshape(shape)
+
+
+def load_idx(folder: Path) -> Images:
+    """The four files of MNIST (or Fashion-MNIST) under their usual names."""
+    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return Images(*(read_idx(folder / f"{part}-ubyte.gz") for part in parts))
+
+
+def load_subset() -> Images:
+    """5,000 real MNIST images that travel with the package: 400 training and 100 test images of each digit."""
+    data = np.load(io.BytesIO((resources.files("fedzero") / "data" / "mnist-subset.npz").read_bytes()))
+    return Images(data["train_x"], data["train_y"], data["test_x"], data["test_y"])
+
+
+def tensors(x: NDArray[np.uint8], y: NDArray[np.uint8], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Normalised float32 images (n, 1, 28, 28) and int64 labels."""
+    pixels = torch.from_numpy(x.astype(np.float32) / 255)
+    return ((pixels - MEAN) / DEVIATION)[:, None].to(device), torch.from_numpy(y.astype(np.int64)).to(device)
+
+
+class LabelledShards:
+    """Samples dealt to clients; a batch is drawn without replacement from the client's own."""
+
+    def __init__(self, x: Tensor, y: Tensor, parts: list[Indices], batch: int):
+        self.x, self.y, self.parts, self.size = x, y, parts, batch
+
+    @property
+    def clients(self) -> int:
+        return len(self.parts)
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> tuple[Tensor, Tensor]:
+        part = self.parts[client]
+        if len(part) > self.size:
+            part = keys.generator("batch", round, step, client).choice(part, self.size, replace=False, shuffle=False)
+        index = torch.from_numpy(part).to(self.x.device)
+        return self.x[index], self.y[index]

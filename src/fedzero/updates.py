@@ -1,0 +1,62 @@
+"""What a round does to the model: `Seeded`, coefficients of directions everybody can make, or `Dense`, the numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+
+from fedzero.directions.terms import F32
+from fedzero.errors import Refused
+
+Natural = Annotated[int, Meta(ge=0)]
+
+
+def pack(values: F32) -> bytes:
+    """Numbers as they travel: float32, little-endian, 4 bytes each and nothing else."""
+    return values.astype("<f4", copy=False).tobytes()
+
+
+def unpack(data: bytes) -> F32:
+    """The numbers of `pack`; refuses a length that is no whole number of them, NaN and infinity."""
+    if len(data) % 4:
+        raise Refused(f"{len(data)} bytes are not a whole number of float32 values")
+    values = np.frombuffer(data, "<f4")
+    # A sum is finite unless a value is not (or values are absurdly large): one pass, then look closer.
+    if not np.isfinite(values.sum(dtype=np.float64)):
+        raise Refused("a value is NaN or infinite")
+    return values
+
+
+class Seeded(Struct, frozen=True, array_like=True, tag=1):
+    """Scalars of the round's directions; their keys follow from the round number.
+
+    scalars: float32, (steps × directions) if the cohort shares directions, else (clients × steps × directions).
+    """
+
+    round: Natural
+    scalars: bytes
+    clients: tuple[Natural, ...] = ()
+
+
+class Dense(Struct, frozen=True, array_like=True, tag=2):
+    """x ← x + values; float32, d of them."""
+
+    round: Natural
+    values: bytes
+
+
+Update = Seeded | Dense
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Update)
+
+
+def encode_update(update: Update) -> bytes:
+    return _encoder.encode(update)
+
+
+def decode_update(data: bytes) -> Update:
+    return _decoder.decode(data)
