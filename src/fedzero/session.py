@@ -5,24 +5,24 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 
 from fedzero import recipe as recipes
-from fedzero.algorithms import Algorithm
-from fedzero.directions import VERSION, Keys, fingerprint
+from fedzero.algorithms import Algorithm, AnyAlgorithm
+from fedzero.directions import VERSION, Keys
 from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
-from fedzero.ledger import replay
+from fedzero.ledger import patch, replay
 from fedzero.ledger.records import End, Evaluation, Round, Start
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.params import Params
@@ -36,7 +36,7 @@ LEDGER, MODEL = "ledger.db", "model.safetensors"
 class Watch(Protocol):
     """Somebody who looks on while a run goes."""
 
-    def begin(self, recipe: Recipe, parameters: int, done: int) -> None: ...
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
     def end(self) -> None: ...
@@ -61,13 +61,12 @@ class Setup:
 
     @property
     def start(self) -> Start:
-        secret = self.keys.secret
         return Start(
             recipe=recipes.canonical(self.recipe),
             base=self.problem.params.digest(),
             parameters=self.problem.params.size,
             directions=VERSION,
-            secret=None if secret is None else fingerprint(secret),
+            secret=self.keys.secret,
         )
 
 
@@ -165,7 +164,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             ledger.append([record], seconds())
             watch.evaluation(record)
 
-        watch.begin(recipe, setup.problem.params.size, done)
+        watch.begin(recipe, setup.problem.params.size, story.rounds)
         if story.end is None:
             evaluated = story.evaluations[-1].round if story.evaluations else -1
             if _due(recipe, done) and evaluated < done:
@@ -272,5 +271,33 @@ def load_model(path: Path) -> dict[str, torch.Tensor]:
         raise FedzeroError(f"{path} is not a safetensors file: {error}") from error
 
 
-def file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def export_patch(folder: Path, around: Surroundings) -> bytes:
+    """The fine-tune of a finished run as a small file."""
+    ledger, setup = reopen(folder, around)
+    try:
+        algorithm = msgspec.json.encode(setup.recipe.algorithm, order="sorted")
+        return patch.export(ledger, replay.read(ledger), algorithm, setup.problem.params.names, setup.keys)
+    finally:
+        ledger.close()
+
+
+def apply_patch(path: Path, base: Path, out: Path) -> Params:
+    """Base checkpoint + patch → fine-tuned checkpoint; tensors the patch does not name are passed through."""
+    found, tensors = patch.load(path), load_model(base)
+    missing = [name for name in found.tensors if name not in tensors]
+    if missing:
+        raise FedzeroError(f"{base} has no tensor {missing[0]!r}: this patch is for another base model")
+    params = Params({name: tensors[name] for name in found.tensors})
+    if params.digest() != found.base:
+        raise FedzeroError(
+            f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
+            "give the base checkpoint the run started from"
+        )
+    keys = Keys(found.root, found.direction_root)
+    replica = Replica(msgspec.json.decode(found.algorithm, type=AnyAlgorithm), params, keys)
+    for burst in patch.bursts(found):
+        replica.follow(burst)
+    if replica.digest() != found.result:
+        raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
+    save_model(Params({**tensors, **replica.state.params.tensors}), out)
+    return replica.state.params

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -43,18 +42,16 @@ def fingerprint(secret: bytes) -> str:
 
 @dataclass(frozen=True)
 class Keys:
-    """All keys of a run. `secret` moves the directions and nothing else."""
+    """All keys of a run. A secret moves the directions and nothing else; only its fingerprint is kept."""
 
     root: bytes
-    secret: bytes | None = None
+    direction_root: bytes
+    secret: str | None = None
 
     @staticmethod
     def of_seed(seed: int, secret: bytes | None = None) -> Keys:
-        return Keys(root_of(seed), secret)
-
-    @cached_property
-    def direction_root(self) -> bytes:
-        return self.root if self.secret is None else shift(self.root, self.secret)
+        root = root_of(seed)
+        return Keys(root, root) if secret is None else Keys(root, shift(root, secret), fingerprint(secret))
 
     def direction(self, round: int, step: int, direction: int, client: int = SHARED) -> int:
         return derive(self.direction_root, "direction", round, step, direction, client)

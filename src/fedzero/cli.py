@@ -1,0 +1,252 @@
+"""The command line. Every command says what it does, and bad input gets one sentence and exit status 2."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedzero import __version__
+from fedzero.errors import FedzeroError
+
+# torch, numba and matplotlib are slow to import, so commands import what they use when they run.
+
+app = typer.Typer(
+    help="Federated optimization with zero gradients and near-zero communication.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
+app.add_typer(patches, name="patch")
+
+err = Console(stderr=True)
+out = Console()
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a run (it holds ledger.db).", show_default=False)]
+Data = Annotated[
+    Path | None, typer.Option("--data", envvar="FEDZERO_DATA", help="Folder with the datasets.", show_default=False)
+]
+Secret = Annotated[
+    Path | None,
+    typer.Option("--secret", help="File with the clients' secret (or set FEDZERO_SECRET).", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
+
+
+def _around(data: Path | None, secret: Path | None) -> Any:
+    from fedzero.session import Surroundings
+
+    if data is not None and not data.is_dir():
+        raise FedzeroError(f"--data {data}: no such folder")
+    key = os.environ.get("FEDZERO_SECRET", "").encode() or None
+    if secret is not None:
+        if not secret.is_file():
+            raise FedzeroError(f"--secret {secret}: no such file")
+        key = secret.read_bytes().strip()
+    if key is not None and len(key) > 64:
+        key = hashlib.sha256(key).digest()
+    return Surroundings(data, key)
+
+
+def _finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    from fedzero.histories import history
+    from fedzero.report.tables import terminal_table
+
+    (err if as_json else out).print(terminal_table([history(folder)]))
+    if as_json:
+        print(json.dumps(summary))
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
+    data: Data = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
+    ] = None,
+    secret: Secret = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe: writes OUT/ledger.db as it goes and OUT/model.safetensors at the end.
+
+    Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
+    """
+    from fedzero import recipe as recipes
+    from fedzero import session
+    from fedzero.progress import watch_on
+
+    loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    folder = out_ or Path("runs") / loaded.name
+    summary = session.start(loaded, folder, _around(data, secret), watch_on(err), overwrite)
+    _finish(summary, folder, as_json)
+
+
+@app.command()
+def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
+    """Continue a run that was stopped, killed or unplugged; the model comes out the same to the last bit."""
+    from fedzero import session
+    from fedzero.progress import watch_on
+
+    summary = session.resume(folder, _around(data, secret), watch_on(err))
+    _finish(summary, folder, as_json)
+
+
+@app.command()
+def replay(
+    folder: Folder,
+    out_: Annotated[Path, typer.Option("--out", help="Where to write the model (safetensors).")],
+    round_: Annotated[
+        int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
+    ] = None,
+    data: Data = None,
+    secret: Secret = None,
+) -> None:
+    """Rebuild the model of any round from the ledger alone."""
+    from fedzero import session
+
+    replica = session.replayed(folder, _around(data, secret), round_)
+    session.save_model(replica.state.params, out_)
+    out.print(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
+
+
+@app.command()
+def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
+    """Check a run: hash chain, updates, digests, model file. Exit 1 and the first bad round on any tampering."""
+    from fedzero import session
+    from fedzero.ledger.store import Tampered
+
+    try:
+        story = session.verified(folder, _around(data, secret))
+    except Tampered as error:
+        err.print(f"[bold red]not intact:[/] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    end = "complete" if story.end is not None else "unfinished"
+    out.print(f"intact: {len(story.rounds)} rounds, {end}, chain head {story.entries[-1].chain.hex()[:16]}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.", show_default=False)],
+    out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """One self-contained HTML page about a run or a comparison of runs; readable offline."""
+    from fedzero.histories import history
+    from fedzero.report import page
+    from fedzero.report.tables import terminal_table
+
+    histories = [history(folder) for folder in folders]
+    page.write(histories, out_)
+    out.print(terminal_table(histories))
+    out.print(f"report: {out_}")
+
+
+@patches.command("export")
+def patch_export(
+    folder: Folder,
+    out_: Annotated[Path, typer.Option("--out", help="The patch to write.")],
+    data: Data = None,
+    secret: Secret = None,
+) -> None:
+    """Write a finished run's fine-tune as a small file."""
+    from fedzero import session
+    from fedzero.report.units import human_bytes
+
+    content = session.export_patch(folder, _around(data, secret))
+    out_.parent.mkdir(parents=True, exist_ok=True)
+    out_.write_bytes(content)
+    out.print(f"patch of {human_bytes(len(content))}: {out_}")
+
+
+@patches.command("apply")
+def patch_apply(
+    patch: Annotated[Path, typer.Argument(help="A file from `fedzero patch export`.")],
+    base: Annotated[Path, typer.Option("--base", help="The checkpoint the run started from (safetensors).")],
+    out_: Annotated[Path, typer.Option("--out", help="Where to write the fine-tuned checkpoint.")],
+) -> None:
+    """Base checkpoint + patch = fine-tuned checkpoint, checked against the digest in the patch."""
+    from fedzero import session
+
+    params = session.apply_patch(patch, base, out_)
+    out.print(f"model {params.digest().hex()} → {out_}")
+
+
+@app.command("list")
+def list_() -> None:
+    """Algorithms, tasks and recipes, one line each."""
+    from typing import get_args
+
+    from fedzero import recipe as recipes
+    from fedzero.algorithms import AnyAlgorithm
+    from fedzero.tasks import AnyTask
+
+    for title, union in (("Algorithms", AnyAlgorithm), ("Tasks", AnyTask)):
+        table = Table(title=title, title_justify="left", show_header=False, box=None)
+        for kind in get_args(union):
+            table.add_row(f"[bold]{kind.__struct_config__.tag}", (kind.__doc__ or "").split("\n")[0])
+        out.print(table)
+    table = Table(title="Recipes", title_justify="left", show_header=False, box=None)
+    for name, path in recipes.recipes().items():
+        table.add_row(f"[bold]{name}", recipes.load(path).title)
+    out.print(table)
+
+
+@app.command()
+def directions(
+    key: Annotated[str, typer.Option(help="64-bit key, decimal or 0x….")],
+    tensor: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Ordinal of the tensor.")] = 0,
+    kind: Annotated[str, typer.Option(help="gaussian or rademacher.")] = "gaussian",
+    n: Annotated[int, typer.Option("--n", min=1, help="How many numbers.")] = 1 << 20,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """SHA-256 of a direction's float32 bytes: run it on two machines and compare by eye."""
+    import torch
+
+    from fedzero.directions import Domain, kernels
+    from fedzero.session import device_of
+
+    try:
+        number = int(key, 0)
+    except ValueError:
+        raise FedzeroError(f"--key {key}: not a number; write it in decimal or as 0x…") from None
+    if not 0 <= number < 1 << 64:
+        raise FedzeroError(f"--key {key}: a key has 64 bits")
+    if kind not in ("gaussian", "rademacher"):
+        raise FedzeroError(f"--kind {kind}: use gaussian or rademacher (the sphere is a scaled gaussian)")
+    if device not in ("cpu", "cuda"):
+        raise FedzeroError(f"--device {device}: use cpu or cuda")
+    z = torch.empty(n, dtype=torch.float32, device=device_of(device))
+    kernels(z.device).generate(z, Domain[kind.upper()], number, tensor)
+    print(hashlib.sha256(z.cpu().numpy().astype("<f4").tobytes()).hexdigest())
+
+
+@app.command()
+def version() -> None:
+    """The version of fedzero."""
+    print(__version__)
+
+
+def main() -> None:
+    """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
+    try:
+        app()
+    except FedzeroError as error:
+        err.print(f"[bold red]fedzero:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("stopped; `fedzero resume` continues from the last completed round")
+        sys.exit(130)

@@ -1,0 +1,48 @@
+"""A ledger as the report sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedzero import recipe as recipes
+from fedzero.ledger.replay import read
+from fedzero.ledger.store import Ledger
+from fedzero.report.history import History, Point
+from fedzero.session import LEDGER
+
+
+def history(folder: Path) -> History:
+    """Read one run; figures need nothing but the ledger."""
+    ledger = Ledger.open(folder if folder.is_file() else folder / LEDGER)
+    try:
+        story, start = read(ledger), ledger.start()
+    finally:
+        ledger.close()
+    recipe = recipes.from_canonical(start.recipe)
+    clients, rounds = recipe.federation.clients, story.rounds
+    up, down, queries = [0.0], [0.0], [0]
+    for record in rounds:
+        up.append(up[-1] + record.bytes_up / clients)
+        down.append(down[-1] + record.bytes_down / clients)
+        queries.append(queries[-1] + record.queries)
+    evaluations = story.evaluations
+    return History(
+        name=recipe.name,
+        algorithm=recipe.algorithm.name,
+        task=recipe.title or type(recipe.task).__name__.lower(),
+        parameters=start.parameters,
+        clients=clients,
+        cohort=recipe.federation.cohort,
+        rounds=len(rounds),
+        points=tuple(
+            Point(e.round, e.metrics.loss, e.metrics.accuracy, up[e.round], down[e.round], queries[e.round])
+            for e in evaluations
+        ),
+        train_loss=tuple((r.round, r.loss) for r in rounds if r.loss is not None),
+        seconds=story.seconds,
+        model_digest=evaluations[-1].model.hex() if evaluations else start.base.hex(),
+        recipe=json.dumps(json.loads(start.recipe), indent=2),
+        events=tuple(f"round {r.round}: client {client} {why}" for r in rounds for client, why in r.refused),
+        complete=story.end is not None,
+    )

@@ -1,0 +1,73 @@
+"""A fine-tune as a file of kilobytes: the updates of a seeded run, to be applied to the base checkpoint.
+
+The file is msgpack: who it is for (digest of the base), what it gives (digest of the result), the method, the root of
+the directions, and the updates. Applying it is a replay without the ledger.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.directions import VERSION, Keys
+from fedzero.errors import FedzeroError
+from fedzero.ledger.replay import BURST, Story, updates_of
+from fedzero.ledger.store import Ledger
+from fedzero.updates import Update, encode_update
+
+MAGIC = "fedzero patch"
+
+
+class Patch(Struct, frozen=True, tag=MAGIC):
+    """Everything but the base model. A private run's patch carries the shifted root: whoever has it can apply it."""
+
+    directions: int
+    base: bytes
+    result: bytes
+    tensors: tuple[str, ...]
+    """names in the order of their ordinals"""
+    algorithm: bytes
+    """the method and its hyper-parameters, as JSON"""
+    root: bytes
+    direction_root: bytes
+    updates: tuple[Update, ...]
+
+
+def export(ledger: Ledger, story: Story, algorithm: bytes, tensors: tuple[str, ...], keys: Keys) -> bytes:
+    """The patch of a finished run."""
+    if story.end is None:
+        raise FedzeroError("the run is not finished: `fedzero resume` it first, then export")
+    if story.dense:
+        raise FedzeroError(
+            "this run's updates are dense, so there is no small patch of it: ship model.safetensors instead"
+        )
+    updates = tuple(updates_of(ledger, story))
+    start = ledger.start()
+    return msgspec.msgpack.encode(
+        Patch(
+            VERSION, start.base, story.end.model, tensors, algorithm, keys.root, keys.direction_root, updates
+        )
+    )
+
+
+def load(path: Path) -> Patch:
+    if not path.exists():
+        raise FedzeroError(f"{path} does not exist: make one with `fedzero patch export`")
+    try:
+        patch = msgspec.msgpack.decode(path.read_bytes(), type=Patch)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FedzeroError(f"{path} is not a fedzero patch: {error}") from error
+    if patch.directions != VERSION:
+        raise FedzeroError(f"{path} uses direction stream {patch.directions}; this release makes stream {VERSION}")
+    return patch
+
+
+def bursts(patch: Patch) -> list[tuple[Update, ...]]:
+    """The updates in portions that are folded in one pass each."""
+    return [patch.updates[i : i + BURST] for i in range(0, len(patch.updates), BURST)]
+
+
+def size(patch: Patch) -> int:
+    return sum(len(encode_update(update)) for update in patch.updates)

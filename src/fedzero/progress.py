@@ -1,0 +1,112 @@
+"""What a person sees while a run goes: a live line in a terminal, plain lines now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedzero.ledger.records import Evaluation, Round
+from fedzero.recipe import Recipe
+from fedzero.report.units import human_bytes
+
+QUIET_SECONDS = 10.0
+
+
+class Totals:
+    """Running totals of a run, as they are shown."""
+
+    def __init__(self, clients: int, done: Sequence[Round]):
+        self.clients, self.round, self.bytes, self.queries = clients, 0, 0, 0
+        self.loss: float | None = None
+        self.evaluation: Evaluation | None = None
+        for record in done:
+            self.add(record)
+
+    def add(self, record: Round) -> None:
+        self.round = record.round + 1
+        self.bytes += record.bytes_up + record.bytes_down
+        self.queries += record.queries
+        self.loss = record.loss if record.loss is not None else self.loss
+
+    def line(self) -> str:
+        parts = [] if self.loss is None else [f"loss {self.loss:.4f}"]
+        if self.evaluation is not None:
+            metrics = self.evaluation.metrics
+            parts.append(f"test {metrics.loss:.4f}")
+            if metrics.accuracy is not None:
+                parts.append(f"accuracy {metrics.accuracy:.1%}")
+        parts += [f"{human_bytes(self.bytes / self.clients)} a client", f"{self.queries:,} queries"]
+        return " · ".join(parts)
+
+
+class LiveWatch:
+    """A progress bar with loss, accuracy, bytes per client, queries and time left, on standard error."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[line]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+        self._totals = Totals(recipe.federation.clients, done)
+        self._task = self._progress.add_task(recipe.name, total=recipe.rounds, completed=len(done), line="")
+        self._progress.start()
+
+    def round(self, record: Round) -> None:
+        self._totals.add(record)
+        self._progress.update(self._task, completed=record.round + 1, line=self._totals.line())
+        for client, reason in record.refused:
+            self.console.print(f"[yellow]round {record.round}: client {client} {reason}")
+
+    def evaluation(self, record: Evaluation) -> None:
+        self._totals.evaluation = record
+        self._progress.update(self._task, line=self._totals.line())
+
+    def end(self) -> None:
+        self._progress.stop()
+
+
+class PlainWatch:
+    """A line every ten seconds, for logs."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._last = time.monotonic()
+
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+        self._totals, self._recipe = Totals(recipe.federation.clients, done), recipe
+        self._began, self._done = time.monotonic(), len(done)
+        resumed = f", resumed at round {len(done)}" if done else ""
+        self.console.print(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{resumed}")
+
+    def round(self, record: Round) -> None:
+        self._totals.add(record)
+        for client, reason in record.refused:
+            self.console.print(f"round {record.round}: client {client} {reason}")
+        if time.monotonic() - self._last >= QUIET_SECONDS:
+            self._last = time.monotonic()
+            pace = (self._last - self._began) / (self._totals.round - self._done)
+            left = pace * (self._recipe.rounds - self._totals.round)
+            self.console.print(
+                f"{self._recipe.name}: round {self._totals.round}/{self._recipe.rounds} · "
+                f"{self._totals.line()} · {left:.0f} s left"
+            )
+
+    def evaluation(self, record: Evaluation) -> None:
+        self._totals.evaluation = record
+
+    def end(self) -> None:
+        pass
+
+
+def watch_on(console: Console) -> LiveWatch | PlainWatch:
+    return LiveWatch(console) if console.is_terminal else PlainWatch(console)

@@ -1,0 +1,80 @@
+"""A small federation in memory, for tests that want to look inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fedzero import recipe as recipes
+from fedzero.directions import Keys
+from fedzero.engines.local import LocalEngine
+from fedzero.federation import Books, Federation, Server
+from fedzero.ledger.records import Round
+from fedzero.ledger.store import Ledger
+from fedzero.replica import Replica
+from fedzero.session import Setup, Surroundings, prepare
+from fedzero.tasks import Quadratic
+
+
+class Free:
+    """An objective that costs nothing, so that a model's size costs nothing either."""
+
+    def losses(self, base: Any, points: Any, batches: Any) -> Any:
+        return np.ones((len(batches), len(points)))
+
+
+@dataclass
+class Small:
+    """Setup, server, engine and ledger of one run, played round by round."""
+
+    setup: Setup
+    replica: Replica
+    engine: LocalEngine
+    server: Server
+    ledger: Ledger
+    records: list[Round] = field(default_factory=list)
+
+    def play(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.records.append(self.server.play(len(self.records), self.engine, 0.0))
+
+
+def small(
+    folder: Path,
+    algorithm: Any,
+    clients: int = 10,
+    cohort: int = 3,
+    seed: int = 5,
+    replicas: bool = False,
+    merge: bool = False,
+    secret: bytes | None = None,
+    task: Any = None,
+    objective: Any = None,
+) -> Small:
+    recipe = recipes.Recipe(
+        name="small",
+        rounds=50,
+        seed=seed,
+        algorithm=algorithm,
+        task=task or Quadratic(dimension=50, noise=0.1),
+        federation=Federation(clients=clients, cohort=cohort, private=secret is not None),
+        engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
+    )
+    recipe = recipes.decode(msgspec.to_builtins(recipe))
+    setup = prepare(recipe, Surroundings(secret=secret))
+    replica = Replica(algorithm, setup.problem.params, setup.keys)
+    engine = LocalEngine(replica, objective or setup.problem.objective, setup.problem.shards, merge, replicas)
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger.create(folder / "ledger.db", setup.start)
+    held = replica if algorithm.server_model else None
+    books = Books.empty(clients)
+    server = Server(algorithm, recipe.federation, setup.keys, setup.problem.params.size, held, ledger, books)
+    return Small(setup, replica, engine, server, ledger)
+
+
+def keys_of(run: Small) -> Keys:
+    return run.setup.keys

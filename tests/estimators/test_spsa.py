@@ -1,0 +1,89 @@
+"""Theory of the estimator: bias in μ, variance in P, unbiased for linear functions, sphere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedzero.directions import Domain, Keys, stream_of
+from fedzero.estimators.spsa import Difference, direction_keys, points_of, slopes
+from fedzero.params import Params
+
+KEYS = Keys.of_seed(7)
+DIMENSION = 40
+DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
+
+
+def estimate(f, x, count, radius, difference: Difference, distribution, draw=0):
+    """(1/P) Σ g_p z_p in float64, evaluated on exact points so that only the method's own error shows."""
+    params = Params.of_vector(torch.from_numpy(x.astype(np.float32)))
+    keys = direction_keys(KEYS, draw, 0, count)
+    points, scales = points_of(params, keys, radius, difference, distribution)
+    zs = [params.direction(stream_of(distribution), key).double().numpy() for key in keys]
+    exact = {key: z for key, z in zip(keys, zs, strict=True)}
+    values = np.array(
+        [f(x + sum((float(c) * exact[int(k)] for k, c in zip(p.keys, p.coefficients, strict=True)), 0)) for p in points]
+    )
+    g, loss = slopes(values, scales, radius, difference)
+    return sum(gi * z for gi, z in zip(g.astype(np.float64), zs, strict=True)) / count, loss, values.size
+
+
+def cubic(x):
+    return float(np.sum(x**2 / 2 + x**3 / 6))
+
+
+@pytest.mark.parametrize(("difference", "order"), [("forward", 1), ("central", 2)])
+def test_bias_falls_as_mu_to_the_order_of_the_difference(difference, order) -> None:
+    x = np.linspace(-0.5, 0.5, DIMENSION)
+    keys = direction_keys(KEYS, 0, 0, 200)
+    params = Params.of_vector(torch.from_numpy(x.astype(np.float32)))
+    z = np.stack([params.direction(Domain.GAUSSIAN, k).double().numpy() for k in keys])
+    x = x.astype(np.float32).astype(np.float64)
+    limit = np.mean([(z[p] @ (x + x**2 / 2)) * z[p] for p in range(200)], axis=0)  # the estimate for μ → 0
+
+    def error(mu):
+        mu = float(np.float32(mu))
+        return np.linalg.norm(estimate(cubic, x, 200, mu, difference, "gaussian")[0] - limit)
+
+    ratio = error(0.2) / error(0.1)
+    assert ratio == pytest.approx(2**order, rel=0.15)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_variance_falls_as_one_over_p(distribution) -> None:
+    x = np.ones(DIMENSION)
+
+    def spread(count):
+        runs = [estimate(lambda y: float(y.sum()), x, count, 1e-2, "central", distribution, r)[0] for r in range(400)]
+        return np.stack(runs).var(axis=0).sum()
+
+    assert spread(2) / spread(16) == pytest.approx(8, rel=0.2)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_unbiased_on_a_linear_function(distribution) -> None:
+    a, x = np.linspace(-1, 2, DIMENSION), np.zeros(DIMENSION)
+    runs = np.stack(
+        [estimate(lambda y: float(a @ y), x, 8, 1e-2, "forward", distribution, r)[0] for r in range(1500)]
+    )
+    standard_error = runs.std(axis=0) / np.sqrt(len(runs))
+    assert np.all(np.abs(runs.mean(axis=0) - a) < 5 * standard_error)
+
+
+def test_queries_and_loss() -> None:
+    x = np.ones(DIMENSION)
+    _, loss, queries = estimate(cubic, x, 10, 1e-3, "forward", "gaussian")
+    assert queries == 11
+    assert loss == pytest.approx(cubic(x))
+    _, loss, queries = estimate(cubic, x, 10, 1e-3, "central", "gaussian")
+    assert queries == 20
+    assert loss == pytest.approx(cubic(x), rel=1e-3)
+
+
+def test_sphere_points_lie_on_the_sphere() -> None:
+    params = Params({"a": torch.zeros(300), "b": torch.zeros(77)})
+    points, scales = points_of(params, direction_keys(KEYS, 1, 0, 5), 0.5, "forward", "sphere")
+    for point in points[1:]:
+        assert params.view(point).vector().double().norm().item() == pytest.approx(0.5 * np.sqrt(377), rel=1e-6)
+    assert len(set(scales)) == 5
