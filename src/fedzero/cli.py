@@ -201,7 +201,7 @@ def list_() -> None:
         out.print(table)
     table = Table(title="Recipes", title_justify="left", show_header=False, box=None)
     for name, path in recipes.recipes().items():
-        table.add_row(f"[bold]{name}", recipes.load(path).title)
+        table.add_row(f"[bold]{name}", recipes.load(path).about)
     out.print(table)
 
 

@@ -1,9 +1,9 @@
 """One round of a federation, start to finish, seen from the server.
 
-    cohort ← sample                     a function of the keys and the round
-    instructions → engine → replies     bytes out, bytes in, both counted
-    admit each reply, or refuse it by name and go on with the others
-    update ← aggregate                  → ledger (durable) → only then does any state change
+cohort ← sample                     a function of the keys and the round
+instructions → engine → replies     bytes out, bytes in, both counted
+admit each reply, or refuse it by name and go on with the others
+update ← aggregate                  → ledger (durable) → only then does any state change
 """
 
 from __future__ import annotations

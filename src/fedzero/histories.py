@@ -28,9 +28,9 @@ def history(folder: Path) -> History:
         queries.append(queries[-1] + record.queries)
     evaluations = story.evaluations
     return History(
-        name=recipe.name,
+        name=recipe.title or recipe.name,
         algorithm=recipe.algorithm.name,
-        task=recipe.title or type(recipe.task).__name__.lower(),
+        task=recipe.task.label,
         parameters=start.parameters,
         clients=clients,
         cohort=recipe.federation.cohort,

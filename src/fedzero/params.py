@@ -120,7 +120,7 @@ class Params:
         """Cut a vector of d numbers into the pieces of the tensors."""
         if vector.numel() != self.size:
             raise FedzeroError(f"a vector of {vector.numel()} numbers does not fit a model of {self.size}")
-        return iter(vector.split([flat.numel() for flat in self._flat]))
+        return iter(torch.split(vector, [flat.numel() for flat in self._flat]))
 
     def add(self, vector: Tensor, rounding: int = 0) -> None:
         """x ← x + vector; 16-bit parameters are rounded stochastically."""

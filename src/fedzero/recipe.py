@@ -33,6 +33,9 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     title: str = ""
+    """How tables and figures call the run; default: its name."""
+    about: str = ""
+    """One line for `fedzero list`."""
     rounds: Annotated[int, Meta(ge=1)]
     seed: Annotated[int, Meta(ge=0)] = 0
     evaluate_every: Annotated[int, Meta(ge=1)] = 10

@@ -5,7 +5,6 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,10 +83,10 @@ def device_of(wanted: str) -> torch.device:
 
 
 def prepare(recipe: Recipe, around: Surroundings) -> Setup:
-    """Build task and base model; everything that can be wrong with a recipe is wrong here, before anything is written."""
+    """Build task and base model. What is wrong with a recipe shows here, before anything is written."""
     private = recipe.federation.private
     if private and not around.secret:
-        raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or give --secret FILE")
+        raise FedzeroError("federation.private = true needs the clients' secret: FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, around.secret if private else None)
     place = Place(keys, device_of(recipe.engine.device), around.data)
     problem = recipe.task.build(recipe.federation.clients, place)
@@ -217,7 +216,7 @@ def summary(ledger: Ledger) -> dict[str, Any]:
         "seconds": round(story.seconds, 3),
         "complete": story.end is not None,
         "ledger_head": ledger.head.hex(),
-        "model_digest": last.model.hex() if story.end is None and last else story.end.model.hex() if story.end else None,
+        "model_digest": last.model.hex() if last is not None else first.base.hex(),
     }
 
 
@@ -259,7 +258,7 @@ def save_model(params: Params, path: Path, metadata: Mapping[str, str] | None = 
     draft = path.with_name(path.name + ".new")
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in params.tensors.items()}
     save_file(tensors, draft, {"format": "pt", "digest": params.digest().hex(), **(metadata or {})})
-    os.replace(draft, path)
+    draft.replace(path)
 
 
 def load_model(path: Path) -> dict[str, torch.Tensor]:

@@ -58,4 +58,5 @@ def encode_update(update: Update) -> bytes:
 
 
 def decode_update(data: bytes) -> Update:
-    return _decoder.decode(data)
+    update: Update = _decoder.decode(data)
+    return update

@@ -70,9 +70,10 @@ def encode_work(round: int, exchange: int, updates: Sequence[bytes]) -> bytes:
 
 def decode_instruction(data: bytes) -> Instruction:
     try:
-        return _instructions.decode(data)
+        instruction: Instruction = _instructions.decode(data)
     except msgspec.DecodeError as error:
         raise Refused(f"not an instruction: {error}") from error
+    return instruction
 
 
 def decode_reply(data: bytes, limit: int) -> Reply:

@@ -80,7 +80,7 @@ def test_replay_equals_the_live_run_bit_for_bit(tmp_path: Path, algorithm) -> No
 
 @methods
 def test_a_resumed_run_ends_in_the_same_ledger(tmp_path: Path, algorithm) -> None:
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     class Quiet:
@@ -92,14 +92,14 @@ def test_a_resumed_run_ends_in_the_same_ledger(tmp_path: Path, algorithm) -> Non
         def end(self) -> None: ...
         def round(self, record: Any) -> None:
             if record.round == self.stop:
-                raise Stop
+                raise StopError
 
     recipe = small(tmp_path / "x", algorithm, **federation_for(algorithm)).setup.recipe
     recipe = msgspec.structs.replace(recipe, rounds=14, evaluate_every=3)
     whole = session.start(recipe, tmp_path / "whole", Surroundings(), Quiet())
     for stop in (4, 11):
         folder = tmp_path / f"stop{stop}"
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             session.start(recipe, folder, Surroundings(), Quiet(stop))
         resumed = session.resume(folder, Surroundings(), Quiet())
         assert resumed["model_digest"] == whole["model_digest"]

@@ -21,7 +21,7 @@ def estimate(f, x, count, radius, difference: Difference, distribution, draw=0):
     keys = direction_keys(KEYS, draw, 0, count)
     points, scales = points_of(params, keys, radius, difference, distribution)
     zs = [params.direction(stream_of(distribution), key).double().numpy() for key in keys]
-    exact = {key: z for key, z in zip(keys, zs, strict=True)}
+    exact = dict(zip(keys, zs, strict=True))
     values = np.array(
         [f(x + sum((float(c) * exact[int(k)] for k, c in zip(p.keys, p.coefficients, strict=True)), 0)) for p in points]
     )
@@ -64,9 +64,7 @@ def test_variance_falls_as_one_over_p(distribution) -> None:
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_unbiased_on_a_linear_function(distribution) -> None:
     a, x = np.linspace(-1, 2, DIMENSION), np.zeros(DIMENSION)
-    runs = np.stack(
-        [estimate(lambda y: float(a @ y), x, 8, 1e-2, "forward", distribution, r)[0] for r in range(1500)]
-    )
+    runs = np.stack([estimate(lambda y: float(a @ y), x, 8, 1e-2, "forward", distribution, r)[0] for r in range(1500)])
     standard_error = runs.std(axis=0) / np.sqrt(len(runs))
     assert np.all(np.abs(runs.mean(axis=0) - a) < 5 * standard_error)
 

@@ -7,7 +7,7 @@ and its first version FedDisco: seeds and scalars replace models on the wire.
     everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]                when it next needs the model
 
 The paper's eq. (7) prints a sum over p; its proof and its experiments average, and so do we. Both ways of getting back
-to the server's model are here. *Revert* forgets the local steps; the client learns the round's outcome at its next turn.
+to the server's model are here. *Revert* forgets the local steps; the client learns the outcome at its next turn.
 *Sync* (eq. 10) adds −η Σ (g − g_i) z to the local model: on expressions that is replacing the coefficients g_i by g,
 so it is done there, exactly, and the client stands at round r+1 at once.
 """

@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al., AISTATS 2017): the first-order baseline, gradients on the clients and models on the wire.
 
-    client i: K steps  M ← β M + ∇f_i(x; ξ);  x ← x − η M
-    server:   x_{r+1} = x_r + mean over the cohort of (x_i − x_r)
+client i: K steps  M ← β M + ∇f_i(x; ξ);  x ← x − η M
+server:   x_{r+1} = x_r + mean over the cohort of (x_i − x_r)
 """
 
 from __future__ import annotations

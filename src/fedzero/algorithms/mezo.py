@@ -41,7 +41,7 @@ class MeZO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fi
     def check(self, clients: int, cohort: int, private: bool) -> None:
         if clients != 1 or private:
             raise FedzeroError(
-                f"MeZO trains in one place: set federation.clients = 1 and federation.cohort = 1 (got {clients} clients)"
+                f"MeZO trains in one place: set federation.clients = 1 and cohort = 1 (not {clients} clients)"
             )
 
     def delivery(self, size: int) -> Delivery:

@@ -267,7 +267,7 @@ def _nearest_bits(x, bfloat):
         mantissa |= 0x800000
     half = i64(1) << (drop - 1)
     bump = half if ((mantissa >> drop) & 1) != 0 else half - 1
-    return u32(bump << (16 - drop)) if drop <= 16 else u32((bump >> (drop - 16)))
+    return u32(bump << (16 - drop)) if drop <= 16 else u32(bump >> (drop - 16))
 
 
 @kernel
@@ -361,7 +361,9 @@ def _run(work: Callable[[int, int], Any], n: int, terms: int) -> list[Any]:
 
 def _bits(x: torch.Tensor) -> Any:
     """The same memory as unsigned integers (NumPy has no bfloat16)."""
-    return x.view(torch.int32).numpy().view(np.uint32) if x.element_size() == 4 else x.view(torch.int16).numpy().view(u16)
+    return (
+        x.view(torch.int32).numpy().view(np.uint32) if x.element_size() == 4 else x.view(torch.int16).numpy().view(u16)
+    )
 
 
 _NONE = np.empty(0, np.float32)
@@ -370,9 +372,7 @@ _NONE = np.empty(0, np.float32)
 def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
     """out ← z(key) of tensor `tensor` (float32)."""
     array = out.numpy()
-    _run(
-        lambda lo, hi: _generate(array, u32(tensor), stream is Domain.GAUSSIAN, u64(key), lo, hi), array.size, 1
-    )
+    _run(lambda lo, hi: _generate(array, u32(tensor), stream is Domain.GAUSSIAN, u64(key), lo, hi), array.size, 1)
 
 
 def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
@@ -385,9 +385,7 @@ def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, 
         _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(p.keys))
     else:
         bits, bfloat = _bits(x), x.dtype == torch.bfloat16
-        _run(
-            lambda lo, hi: _advance16(bits, bits, *common, p.rounding, True, bfloat, lo, hi), x.numel(), len(p.keys)
-        )
+        _run(lambda lo, hi: _advance16(bits, bits, *common, p.rounding, True, bfloat, lo, hi), x.numel(), len(p.keys))
 
 
 def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:

@@ -86,7 +86,8 @@ def direction(stream: Domain, key: int, tensor: int, n: int) -> F32:
 
 
 def rounding_bits(key: int, tensor: int, n: int) -> NDArray[np.uint32]:
-    """16 random bits a coordinate: half (j mod 2) of word j div 2, j = (i div 32) mod 8, block 32·(i div 256) + i mod 32."""
+    """16 random bits a coordinate i, with j = (i div 32) mod 8: half j mod 2 of word j div 2 of block
+    32·(i div 256) + i mod 32."""
     chunks = -(-n // spec.ROUNDING_CHUNK)
     words = philox(np.arange(chunks * spec.LANES, dtype=np.uint64), tensor, Domain.ROUNDING, key)
     halves = [half for word in words for half in (word & np.uint32(0xFFFF), word >> np.uint32(16))]
@@ -110,13 +111,14 @@ def round_float16(x: F32, random: NDArray[np.uint32]) -> NDArray[np.uint16]:
     # Below 2⁻¹⁴ the unit is 2⁻²⁴ whatever the exponent: more bits are dropped the smaller the number.
     drop = np.clip(126 - exponent, 14, 40)
     mantissa = np.where(exponent > 0, (magnitude & 0x7FFFFF) | 0x800000, magnitude & 0x7FFFFF)
-    noise = np.where(drop <= 16, random.astype(np.int64) >> np.maximum(16 - drop, 0), random.astype(np.int64) << np.maximum(drop - 16, 0))
+    wide = random.astype(np.int64)
+    noise = np.where(drop <= 16, wide >> np.maximum(16 - drop, 0), wide << np.maximum(drop - 16, 0))
     small = (mantissa + noise) >> drop
     result = np.minimum(np.where(exponent >= 113, normal, small), 0x7C00)
     return np.where(np.isnan(x), np.uint16(0x7E00), sign | result.astype(np.uint16))
 
 
-def checksum(bits: NDArray[np.unsignedinteger[object]] | NDArray[np.uint32] | NDArray[np.uint16]) -> int:
+def checksum(bits: NDArray[np.uint32] | NDArray[np.uint16]) -> int:
     """Σ_i mix(i, bits_i) mod 2⁶⁴, mix the MurmurHash3 finaliser of i·GOLDEN + bits_i."""
     h = np.arange(bits.size, dtype=np.uint64) * np.uint64(spec.CHECK_GOLDEN) + bits.astype(np.uint64)
     h = (h ^ (h >> np.uint64(33))) * np.uint64(spec.CHECK_M0)

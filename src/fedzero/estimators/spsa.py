@@ -34,7 +34,7 @@ def probes(
     directions: tuple[int, ...], scales: tuple[float, ...], radius: float, difference: Difference, stream: Domain
 ) -> tuple[Terms, ...]:
     """The points to evaluate: x, x + μz_1, … (forward) or x + μz_1, x − μz_1, … (central)."""
-    offsets = [(key, np.float32(radius * scale)) for key, scale in zip(directions, scales, strict=True)]
+    offsets = [(key, radius * scale) for key, scale in zip(directions, scales, strict=True)]
     if difference == "forward":
         return (Terms.of([], [], stream), *(Terms.of([key], [mu], stream) for key, mu in offsets))
     return tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in (1, -1))

@@ -46,9 +46,7 @@ def export(ledger: Ledger, story: Story, algorithm: bytes, tensors: tuple[str, .
     updates = tuple(updates_of(ledger, story))
     start = ledger.start()
     return msgspec.msgpack.encode(
-        Patch(
-            VERSION, start.base, story.end.model, tensors, algorithm, keys.root, keys.direction_root, updates
-        )
+        Patch(VERSION, start.base, story.end.model, tensors, algorithm, keys.root, keys.direction_root, updates)
     )
 
 

@@ -62,7 +62,8 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    return _decoder.decode(data)
+    record: Record = _decoder.decode(data)
+    return record
 
 
 def round_of(record: Record) -> int:

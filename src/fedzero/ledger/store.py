@@ -151,9 +151,7 @@ class Ledger:
                 seq, body = seq + 1, encode_record(record)
                 chain = link(chain, seq, body)
                 self._db.execute("INSERT INTO entries VALUES (?, ?, ?)", (seq, body, chain))
-                self._db.execute(
-                    "INSERT INTO clock VALUES (?, ?, ?, ?)", (seq, at, seconds, _seal(chain, at, seconds))
-                )
+                self._db.execute("INSERT INTO clock VALUES (?, ?, ?, ?)", (seq, at, seconds, _seal(chain, at, seconds)))
             if dense is not None:
                 self._db.execute("INSERT INTO dense VALUES (?, ?)", dense)
             if checkpoint is not None:

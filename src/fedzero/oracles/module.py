@@ -46,7 +46,7 @@ class ModuleObjective:
         with torch.no_grad():
             rows = list(self._sample_losses(base, points, inputs, labels))
             table = torch.cat(rows).double()  # (points, samples)
-            means = torch.stack([part.mean(dim=1) for part in table.split(sizes, dim=1)])
+            means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
         return means.cpu().numpy()
 
     def _sample_losses(self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor) -> Iterator[Tensor]:
@@ -58,9 +58,10 @@ class ModuleObjective:
                 yield self._forward(scratch, x, y)[None]
             return
         weights = base.vector() + self._offsets_of(base, points)
+        sizes = [tensor.numel() for tensor in base.tensors.values()]
         stacked = {
             name: piece.view(len(points), *base.tensors[name].shape)
-            for name, piece in zip(base.names, weights.split([t.numel() for t in base.tensors.values()], 1), strict=True)
+            for name, piece in zip(base.names, torch.split(weights, sizes, 1), strict=True)
         }
         if base.device.type == "cpu":
             for p in range(len(points)):
@@ -92,7 +93,7 @@ class ModuleObjective:
     def evaluate(self, params: Params) -> Metrics:
         total, right = np.float64(0), 0
         with torch.no_grad():
-            for x, y in zip(*(t.split(EVALUATION_BATCH) for t in self.test), strict=True):
+            for x, y in zip(*(torch.split(t, EVALUATION_BATCH) for t in self.test), strict=True):
                 logits: Any = functional_call(self.module, params.tensors, (x,))
                 total += float(self.loss(logits, y).double().sum())
                 right += int((logits.argmax(-1) == y).sum())

@@ -1,6 +1,6 @@
 """A federated quadratic with a known minimum, for tests, examples and first steps.
 
-    f_i(x; ξ) = ½ Σ_j a_j (x_j − b_ij)² + σ ⟨ξ, x⟩      F = mean f_i, minimum at x* = mean b_i
+f_i(x; ξ) = ½ Σ_j a_j (x_j − b_ij)² + σ ⟨ξ, x⟩      F = mean f_i, minimum at x* = mean b_i
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class QuadraticObjective:
 
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
         xs = np.stack([base.view(terms).vector().double().numpy() for terms in points])
-        return np.stack(
-            [0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches]
-        )
+        return np.stack([0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches])
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
         x, (centre, noise) = base.vector().double().numpy(), batch

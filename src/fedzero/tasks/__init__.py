@@ -49,6 +49,10 @@ class Mnist(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     batch: Positive = 32
     partition: Partition = Iid()
 
+    @property
+    def label(self) -> str:
+        return f"MNIST ({'60,000' if self.full else '4,000'} training digits), CNN"
+
     def build(self, clients: int, place: Place) -> Problem:
         if self.full and place.data is None:
             raise FedzeroError("task.full = true needs the MNIST files: give --data DIR or set FEDZERO_DATA")
@@ -70,6 +74,10 @@ class Quadratic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     spread: Annotated[float, Meta(ge=0)] = 1.0
     """How far the clients' minima lie apart."""
     noise: Annotated[float, Meta(ge=0)] = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"quadratic in {self.dimension} dimensions"
 
     def build(self, clients: int, place: Place) -> Problem:
         generator = place.keys.generator("quadratic")

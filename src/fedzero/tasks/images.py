@@ -38,7 +38,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError:
-        raise FedzeroError(f"{path} is missing: put the four MNIST IDX files there, or point --data elsewhere") from None
+        raise FedzeroError(f"{path} is missing: put the four IDX files there, or point --data elsewhere") from None
     except (OSError, EOFError) as error:
         raise FedzeroError(f"{path} cannot be read: {error}") from error
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":

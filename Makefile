@@ -1,0 +1,40 @@
+# Two commands set everything up: `make demo` and `make test`. Both need Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint bench golden clean
+
+demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
+	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
+	$(BIN)/fedzero run demo-fedavg --out runs/demo/fedavg --overwrite
+	@echo
+	$(BIN)/fedzero report runs/demo/decomfl runs/demo/fedavg --out runs/demo/report.html
+
+test: $(READY) lint  ## style, types, layers, then every test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## figures beside the baselines they are compared with, measured in the same run
+	$(BIN)/python bench/cpu.py
+	$(BIN)/python bench/federation.py
+	$(BIN)/python bench/e1_round.py
+	$(BIN)/python bench/gpu.py
+
+golden: $(READY)  ## derive the golden digests of the direction stream again and compare
+	$(BIN)/python tests/directions/golden.py --check
+
+# The marker is newer than what it was made from, so a second call installs nothing.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,45 @@
+"""Folds on the CPU beside torch's randn-and-add."""
+
+from __future__ import annotations
+
+import torch
+from table import best, show
+
+from fedzero.directions import Domain, Terms
+from fedzero.params import Params
+
+N = 1 << 24
+
+
+def main() -> None:
+    x = torch.zeros(N)
+    params = Params.of_vector(torch.zeros(N))
+    half = Params.of_vector(torch.zeros(N, dtype=torch.bfloat16))
+
+    def terms(count: int, stream: Domain) -> Terms:
+        return Terms.of(range(count), [1e-3] * count, stream)
+
+    baseline = N / best(lambda: x.add_(torch.randn(N), alpha=1e-3))
+    rows = [("torch randn-and-add", f"{baseline / 1e6:.0f}", "1.0")]
+
+    def row(name: str, work: object, count: int = 1) -> None:
+        rate = N * count / best(work)  # type: ignore[arg-type]
+        rows.append((name, f"{rate / 1e6:.0f}", f"{rate / baseline:.1f}"))
+
+    row("torch in-place add", lambda: x.add_(1.0))
+    for stream in (Domain.RADEMACHER, Domain.GAUSSIAN):
+        name = stream.name.lower()
+        row(f"{name} fold, 1 term", lambda s=stream: params.fold(terms(1, s)))
+        row(f"{name} fold, 10 terms", lambda s=stream: params.fold(terms(10, s)), 10)
+        row(f"{name} fold, 10 terms, bfloat16", lambda s=stream: half.fold(terms(10, s)), 10)
+
+    def checksum() -> None:
+        params._digest = None
+        params.digest()
+
+    row("digest", checksum)
+    show(f"CPU folds, {N:,} parameters", rows, ("", "M numbers/s", "× randn-and-add"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""A plain table for benches: every figure beside the baseline measured in the same run."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import torch
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    else:
+        device = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    return f"{device} · torch {torch.__version__} · {datetime.now(UTC):%Y-%m-%d}"
+
+
+def best(work: Callable[[], object], repeats: int = 5) -> float:
+    """Seconds of the quickest of several runs after a warm-up: the least disturbed by neighbours."""
+    work()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def show(title: str, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:
+    print(f"\n{title}\n{machine()}")
+    table = [header, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    for number, row in enumerate(table):
+        print("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))))
+        if number == 0:
+            print("  ".join("-" * w for w in widths))

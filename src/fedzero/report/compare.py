@@ -1,0 +1,169 @@
+"""The one sentence: what the same result cost one run and another, in bytes per client.
+
+The goal is what both runs ended with or passed: the smaller of their final accuracies (the larger of their final losses
+where no accuracy was measured). The price is what a client had sent and received at the first evaluated round that
+met the goal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Literal
+
+from fedzero.report.history import History, Point
+from fedzero.report.units import human_bytes, human_loss, percent, times
+
+Metric = Literal["accuracy", "loss"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`frugal` met the `goal` with fewer bytes than `lavish`."""
+
+    metric: Metric
+    goal: float
+    frugal: History
+    lavish: History
+    frugal_bytes: float
+    lavish_bytes: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes of the lavish run for one byte of the frugal one; None when the frugal one needed none."""
+        return self.lavish_bytes / self.frugal_bytes if self.frugal_bytes > 0 else None
+
+    @property
+    def goal_text(self) -> str:
+        return percent(self.goal) if self.metric == "accuracy" else f"a loss of {human_loss(self.goal)}"
+
+
+def value(point: Point, metric: Metric) -> float | None:
+    """The metric at a point, None where it is missing or not finite."""
+    number = point.accuracy if metric == "accuracy" else point.loss
+    return number if number is not None and isfinite(number) else None
+
+
+def values(history: History, metric: Metric) -> list[float]:
+    return [v for p in history.points if (v := value(p, metric)) is not None]
+
+
+def learned(history: History, metric: Metric) -> bool:
+    """Whether the run got anywhere: it ended better than it began, or has one point only."""
+    seen = values(history, metric)
+    if not seen or value(history.points[-1], "loss") is None:
+        return False
+    return len(seen) == 1 or (seen[-1] > seen[0] if metric == "accuracy" else seen[-1] < seen[0])
+
+
+def bytes_at(history: History, metric: Metric, goal: float) -> float:
+    """Bytes per client at the first evaluated round that met the goal, infinity if none did."""
+    for point in history.points:
+        got = value(point, metric)
+        if got is not None and (got >= goal if metric == "accuracy" else got <= goal):
+            return point.bytes
+    return inf
+
+
+def compare(histories: Sequence[History]) -> Comparison | None:
+    """The two runs furthest apart in bytes, of those that learned; None where a comparison would say nothing."""
+    if len({h.task for h in histories}) > 1:
+        return None
+    metrics: tuple[Metric, ...] = ("accuracy", "loss")
+    for metric in metrics:
+        able = sorted((h for h in histories if learned(h, metric)), key=lambda h: h.bytes)
+        if len(able) >= 2:
+            return pair(able[0], able[-1], metric)
+    return None
+
+
+def pair(one: History, other: History, metric: Metric) -> Comparison:
+    finals = [values(h, metric)[-1] for h in (one, other)]
+    goal = min(finals) if metric == "accuracy" else max(finals)
+    priced = [(bytes_at(one, metric, goal), one), (bytes_at(other, metric, goal), other)]
+    (low, frugal), (high, lavish) = sorted(priced, key=lambda item: item[0])
+    return Comparison(metric, goal, frugal, lavish, low, high)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A piece of the sentence; an amount that belongs to a run names it, so that a page can show it in its colour."""
+
+    text: str
+    run: History | None = None
+
+
+def sentence(histories: Sequence[History]) -> str:
+    """The striking sentence of a page, computed from the histories, or an honest one where there is nothing to say."""
+    return "".join(phrase.text for phrase in phrases(histories))
+
+
+def phrases(histories: Sequence[History]) -> tuple[Phrase, ...]:
+    if len(histories) == 1:
+        return alone(histories[0])
+    found = compare(histories)
+    if found is None:
+        return incomparable(histories)
+    frugal, lavish, goal = found.frugal.name, found.lavish.name, found.goal_text
+    if found.lavish_bytes <= 0:
+        return (Phrase(f"{frugal} and {lavish} both reached {goal}; nothing was exchanged."),)
+    low = Phrase(human_bytes(found.frugal_bytes), found.frugal)
+    high = Phrase(human_bytes(found.lavish_bytes), found.lavish)
+    if found.ratio is None:
+        start = Phrase(f"{frugal} reached {goal} without exchanging a byte; {lavish} needed ")
+        return start, high, Phrase(" per client to get as far.")
+    if found.ratio < 1.05:
+        return Phrase(f"{frugal} and {lavish} both reached {goal} with about "), low, Phrase(" per client.")
+    middle = Phrase(f" per client; {lavish} needed ")
+    end = Phrase(f" to get as far: {times(found.ratio)} times as much.")
+    return Phrase(f"{frugal} reached {goal} with "), low, middle, high, end
+
+
+def incomparable(histories: Sequence[History]) -> tuple[Phrase, ...]:
+    if len({h.task for h in histories}) > 1:
+        return (Phrase("These runs solve different tasks: read them side by side, not against each other."),)
+    able = [h for h in histories if learned(h, "accuracy") or (not h.measured and learned(h, "loss"))]
+    if len(able) == 1:
+        return Phrase("Only one of these runs learned: "), *alone(able[0])
+    if able:
+        return (Phrase("These runs measured different things, so there is no common result to price."),)
+    return (Phrase("None of these runs has learned anything yet."),)
+
+
+def alone(history: History) -> tuple[Phrase, ...]:
+    """A single run is held against sending the model there and back in every round a client takes part in."""
+    name = history.name
+    if not history.points:
+        return (Phrase(f"{name} has no evaluated round yet."),)
+    if not isfinite(history.final_loss):
+        return (Phrase(f"{name} diverged: its loss is no longer finite."),)
+    reached, after = ("reached", "with") if len(history.points) > 1 else ("stands at", "after")
+    if history.final_accuracy is not None:
+        result = f"{name} {reached} {percent(history.final_accuracy)}"
+    elif learned(history, "loss") and len(history.points) > 1:
+        result = f"{name} took the loss from {human_loss(history.first_loss)} to {human_loss(history.final_loss)}"
+    else:
+        result = f"{name} stands at a loss of {human_loss(history.final_loss)}"
+    if history.bytes <= 0:
+        return (Phrase(f"{result}; nothing was exchanged."),)
+    spent = Phrase(human_bytes(history.bytes), history)
+    ratio = history.dense_bytes / history.bytes
+    if ratio < 1.5:
+        return Phrase(f"{result} {after} "), spent, Phrase(" per client.")
+    dense = human_bytes(history.dense_bytes)
+    end = f" per client; sending the model back and forth would take {dense}: {times(ratio)} times as much."
+    return Phrase(f"{result} {after} "), spent, Phrase(end)
+
+
+def afterword(histories: Sequence[History]) -> str:
+    """Where both ended: the other half of the truth. Empty when there is nothing to add."""
+    found = compare(histories) if len(histories) > 1 else None
+    if found is None:
+        return ""
+    ends = [
+        f"{h.name} ended at {percent(h.final_accuracy) if found.metric == 'accuracy' else human_loss(h.final_loss)}"
+        f" after {human_bytes(h.bytes)} per client"
+        for h in (found.frugal, found.lavish)
+    ]
+    return f"{ends[0]}, {ends[1]}."

@@ -1,0 +1,60 @@
+"""The totals, one row a run: the same cells for the page and for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedzero.report.history import History
+from fedzero.report.units import DASH, human_bytes, human_loss, human_seconds, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["COLUMNS", "Column", "human_bytes", "loss_of", "rows", "terminal_table"]
+
+
+@dataclass(frozen=True)
+class Column:
+    heading: str
+    cell: Callable[[History], str]
+    number: bool = True  # right-aligned, digits of equal width
+
+
+def loss_of(history: History) -> str:
+    return human_loss(history.final_loss) if history.points else DASH
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("run", lambda h: h.name if h.complete else f"{h.name} (unfinished)", number=False),
+    Column("algorithm", lambda h: h.algorithm, number=False),
+    Column("rounds", lambda h: f"{h.rounds:,}"),
+    Column("loss", loss_of),
+    Column("accuracy", lambda h: percent(h.final_accuracy)),
+    Column("best", lambda h: percent(h.best_accuracy)),
+    Column("up / client", lambda h: human_bytes(h.bytes_up, 3)),
+    Column("down / client", lambda h: human_bytes(h.bytes_down, 3)),
+    Column("total / client", lambda h: human_bytes(h.bytes, 3)),
+    Column("queries", lambda h: f"{h.queries:,}"),
+    Column("time", lambda h: human_seconds(h.seconds)),
+    Column("model", lambda h: h.model_digest[:12], number=False),
+)
+
+
+def rows(histories: Sequence[History]) -> tuple[tuple[str, ...], ...]:
+    """Cells in the order of `COLUMNS`, as plain text: whoever prints them escapes them."""
+    return tuple(tuple(column.cell(history) for column in COLUMNS) for history in histories)
+
+
+def terminal_table(histories: Sequence[History]) -> Table:
+    """The same table for a `rich` console. Names are text, never markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        table.add_column(column.heading, justify="right" if column.number else "left", no_wrap=column.number)
+    for row in rows(histories):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
