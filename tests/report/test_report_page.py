@@ -353,7 +353,7 @@ def test_reply_and_dense_bytes() -> None:
 
 def test_totals_are_those_of_the_last_point() -> None:
     cells = dict(zip((c.heading for c in COLUMNS), rows([SEEDED])[0], strict=True))
-    assert cells["run"] == "DeComFL" and cells["model"] == "9f3a6c11d0e2"
+    assert cells["run"] == "DeComFL" and cells["model"] == "9f3a6c11d0e27b48"
     assert cells["up / client"] == "1.8 KB" and cells["total / client"] == "16.8 KB"
     assert cells["queries"] == "300,000" and cells["accuracy"] == "89.5 %" and cells["loss"] == "0.3135"
 

@@ -38,7 +38,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("total / client", lambda h: human_bytes(h.bytes, 3)),
     Column("queries", lambda h: f"{h.queries:,}"),
     Column("time", lambda h: human_seconds(h.seconds)),
-    Column("model", lambda h: h.model_digest[:12], number=False),
+    Column("model", lambda h: h.model_digest[:16], number=False),
 )
 
 
@@ -48,13 +48,15 @@ def rows(histories: Sequence[History]) -> tuple[tuple[str, ...], ...]:
 
 
 def terminal_table(histories: Sequence[History]) -> Table:
-    """The same table for a `rich` console. Names are text, never markup."""
+    """The same cells for a `rich` console, a column a run so that they fit a narrow one. Names are text, not markup."""
     from rich.table import Table
     from rich.text import Text
 
+    first, *others = COLUMNS
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column.heading, justify="right" if column.number else "left", no_wrap=column.number)
-    for row in rows(histories):
-        table.add_row(*(Text(cell) for cell in row))
+    table.add_column("")
+    for history in histories:
+        table.add_column(Text(first.cell(history)), justify="right")
+    for column in others:
+        table.add_row(column.heading, *(Text(column.cell(history)) for history in histories))
     return table
