@@ -26,7 +26,7 @@ from fedzero.ledger.records import Round
 from fedzero.ledger.store import Checkpoint, Ledger
 from fedzero.replica import Replica
 from fedzero.updates import Dense, Update, encode_update, unpack
-from fedzero.wire import Close, Reply, Snapshot, decode_reply, encode, encode_work
+from fedzero.wire import Close, Snapshot, decode_reply, encode, encode_work
 
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
@@ -85,6 +85,16 @@ class Books:
         return [self.history[r] for r in range(self.known[client], round) if r in self.history]
 
 
+@dataclass(frozen=True)
+class Admitted:
+    """A reply that counts, unpacked."""
+
+    values: F32
+    loss: float
+    queries: int
+    digest: bytes
+
+
 class Server:
     """Plays rounds. `replica` is None for a server without a model; `size` is all it then knows of it."""
 
@@ -109,7 +119,7 @@ class Server:
         replies, refused, bytes_up = self._gather(round, engine, instructions)
         update = self._aggregate(round, replies)
         closings = self._closings(round, update, replies)
-        losses = [float(unpack(reply.loss)[0]) for reply in replies.values()]
+        losses = [reply.loss for _, reply in sorted(replies.items())]
         encoded = None if update is None else encode_update(update)
         dense = isinstance(update, Dense)
         record = Round(
@@ -152,9 +162,9 @@ class Server:
 
     def _gather(
         self, round: int, engine: Engine, instructions: dict[int, bytes]
-    ) -> tuple[dict[int, Reply], dict[int, str], int]:
+    ) -> tuple[dict[int, Admitted], dict[int, str], int]:
         """Replies that count, reasons why others do not, and the bytes that came up."""
-        replies: dict[int, Reply] = {}
+        replies: dict[int, Admitted] = {}
         refused: dict[int, str] = {}
         bytes_up, expected = 0, self.algorithm.expects(round, self.size)
         for client, data in engine.exchange(round, instructions):
@@ -176,18 +186,18 @@ class Server:
         self._refuse_diverged(replies, refused)
         return replies, refused, bytes_up
 
-    def _admit(self, round: int, data: bytes, expected: int) -> Reply:
+    def _admit(self, round: int, data: bytes, expected: int) -> Admitted:
         reply = decode_reply(data, limit=4 * expected + 96)
         if reply.round != round or reply.exchange != 0:
             raise Refused(f"answered round {reply.round}, not round {round}")
         if len(reply.values) != 4 * expected:
             raise Refused(f"sent {len(reply.values) / 4:g} numbers where {expected} were expected")
-        unpack(reply.values)
-        if unpack(reply.loss).size != 1:
+        values, loss = unpack(reply.values), unpack(reply.loss)
+        if loss.size != 1:
             raise Refused("sent no training loss")
-        return reply
+        return Admitted(values, float(loss[0]), reply.queries, reply.digest)
 
-    def _refuse_diverged(self, replies: dict[int, Reply], refused: dict[int, str]) -> None:
+    def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> None:
         """Values computed on another model than ours (or, without a model, than most others') do not count."""
         if not replies:
             return
@@ -199,13 +209,12 @@ class Server:
         for client in [c for c, reply in replies.items() if reply.digest != right]:
             refused[client] = f"worked on model {replies.pop(client).digest.hex()}, not {right.hex()}: must rebuild"
 
-    def _aggregate(self, round: int, replies: dict[int, Reply]) -> Update | None:
+    def _aggregate(self, round: int, replies: dict[int, Admitted]) -> Update | None:
         if not replies:
             return None
-        contributions: dict[int, F32] = {client: unpack(reply.values) for client, reply in replies.items()}
-        return self.algorithm.aggregate(round, self.size, contributions)
+        return self.algorithm.aggregate(round, self.size, {c: reply.values for c, reply in replies.items()})
 
-    def _closings(self, round: int, update: Update | None, replies: dict[int, Reply]) -> dict[int, bytes]:
+    def _closings(self, round: int, update: Update | None, replies: dict[int, Admitted]) -> dict[int, bytes]:
         if not self.algorithm.sync or update is None:
             return {}
         closing = encode(Close(round, update))

@@ -149,6 +149,27 @@ class Params:
         total = sum(self._kernels.squares(key, ordinal, f.numel(), self.device) for ordinal, f in self.flat())
         return math.sqrt(total / SQUARES_SCALE)
 
+    def offsets(self, points: Sequence[Terms]) -> Tensor:
+        """Σ c z of every point as a row of a (points, d) float32 matrix; single terms are made all at once."""
+        out = torch.zeros(len(points), self.size, dtype=torch.float32, device=self.device)
+        single = [row for row, terms in enumerate(points) if len(terms) == 1]
+        if single:
+            together = Terms(
+                np.concatenate([points[row].keys for row in single]),
+                np.concatenate([points[row].coefficients for row in single]),
+                points[single[0]].stream,
+            )
+            pieces = []
+            for ordinal, flat in self.flat():
+                pieces.append(torch.empty(len(single), flat.numel(), dtype=torch.float32, device=self.device))
+                self._kernels.spread(pieces[-1], together, ordinal)
+            out[single] = torch.cat(pieces, dim=1)
+        for row, terms in enumerate(points):
+            if len(terms) > 1:
+                zero = Params({name: torch.zeros_like(t, dtype=torch.float32) for name, t in self.tensors.items()})
+                out[row] = zero.view(terms).vector()
+        return out
+
     def direction(self, stream: Domain, key: int) -> Tensor:
         """z(key) as one float32 vector; for tests and small problems."""
         out = [torch.empty(f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]

@@ -37,7 +37,8 @@ _GOLDEN, _H0, _H1 = u64(spec.CHECK_GOLDEN), u64(spec.CHECK_M0), u64(spec.CHECK_M
 _SIGN_BIT, _SCALE = u32(0x80000000), f32(spec.SQUARES_SCALE)
 _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
 
-kernel = njit(nogil=True, cache=True)
+# NumPy's error model: division by zero gives infinity or NaN, as IEEE has it and as on a GPU.
+kernel = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always")
 
 
@@ -170,6 +171,14 @@ def _generate(out, tensor, gaussian, key, lo, hi):
 
 
 @kernel
+def _spread(rows, tensor, gaussian, keys, coefs):
+    for j in range(keys.size):
+        _generate(rows[j], tensor, gaussian, keys[j], 0, (rows.shape[1] + CHUNK - 1) // CHUNK)
+        for i in range(rows.shape[1]):
+            rows[j, i] = f32(coefs[j] * rows[j, i])
+
+
+@kernel
 def _rule_step(rule, x, m0, v0, grad, m, h):
     """One step of a rule with memory (Rule states the equations); `grad` holds G."""
     if rule == _MOMENTUM:
@@ -267,7 +276,10 @@ def _nearest_bits(x, bfloat):
         mantissa |= 0x800000
     half = i64(1) << (drop - 1)
     bump = half if ((mantissa >> drop) & 1) != 0 else half - 1
-    return u32(bump << (16 - drop)) if drop <= 16 else u32(bump >> (drop - 16))
+    if drop <= 16:
+        return u32(bump << (16 - drop))
+    # More bits are dropped than `random` has: all of them or none decide.
+    return u32(0xFFFF) if ((mantissa + bump) >> drop) > (mantissa >> drop) else u32(0)
 
 
 @kernel
@@ -401,6 +413,12 @@ def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> No
         source, target, bfloat = _bits(x), _bits(out), x.dtype == torch.bfloat16
         none = np.zeros(1, np.uint64)
         _run(lambda lo, hi: _advance16(source, target, *common, none, False, bfloat, lo, hi), x.numel(), len(terms))
+
+
+def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
+    rows, gaussian = out.numpy(), terms.stream is Domain.GAUSSIAN
+    _spread(rows, u32(tensor), gaussian, terms.keys, terms.coefficients)
 
 
 def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:

@@ -32,6 +32,8 @@ def root_of(seed: int) -> bytes:
 
 def shift(root: bytes, secret: bytes) -> bytes:
     """Private seed shift: the root of the directions once mixed with a secret that only the clients share."""
+    if not 1 <= len(secret) <= 64:
+        raise ValueError("a secret has 1 to 64 bytes")
     return hashlib.blake2b(root, digest_size=32, key=secret, person=b"fedzero-shift").digest()
 
 

@@ -34,10 +34,11 @@ class Terms:
     stream: Domain
 
     @staticmethod
-    def of(keys: Iterable[int], coefficients: Iterable[float] | F32, stream: Domain) -> Terms:
-        return Terms(
-            np.fromiter(keys, np.uint64), np.ascontiguousarray(np.array(coefficients, np.float32, ndmin=1)), stream
-        )
+    def of(keys: Iterable[int], coefficients: Iterable[float], stream: Domain) -> Terms:
+        keys, coefficients = np.fromiter(keys, np.uint64), np.fromiter(coefficients, np.float32)
+        if len(keys) != len(coefficients):
+            raise ValueError(f"{len(keys)} keys with {len(coefficients)} coefficients")
+        return Terms(keys, coefficients, stream)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -86,8 +87,9 @@ class Program:
         hypers: Sequence[Sequence[float]] | None = None,
     ) -> Program:
         table = np.zeros((len(steps), HYPERS), np.float32)
-        for row, values in zip(table, hypers or (), strict=False):
-            row[: len(values)] = values
+        if hypers is not None:
+            for row, values in zip(table, hypers, strict=True):
+                row[: len(values)] = values
         return Program(
             np.concatenate([t.keys for t in steps]),
             np.concatenate([t.coefficients for t in steps]),

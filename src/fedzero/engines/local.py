@@ -7,9 +7,8 @@ about the same points are answered by one evaluation.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
-
-import numpy as np
 
 from fedzero.algorithms.contract import Contribution, Work
 from fedzero.errors import FedzeroError
@@ -57,7 +56,7 @@ class LocalEngine:
                 continue
             digest = self._replica_of(client).digest()
             queries = self.oracles[client].queries - before[client]
-            loss = pack(np.array([given.loss], np.float32))
+            loss = struct.pack("<f", given.loss)
             yield client, encode(Reply(round, 0, digest, pack(given.values), loss, queries))
         yield from failures.items()
 

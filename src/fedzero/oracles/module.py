@@ -33,10 +33,17 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class ModuleObjective:
-    """A module with a per-sample loss; `test` is what `evaluate` looks at."""
+    """A module with a per-sample loss; `test` is what `evaluate` looks at, `together` turns vmap on."""
 
-    def __init__(self, module: torch.nn.Module, test: Batch, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        test: Batch,
+        loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        together: bool | None = None,
+    ):
         self.module, self.test, self.loss = module.eval(), test, loss
+        self.together = test[0].device.type != "cpu" if together is None else together
         self._offsets: OrderedDict[int, tuple[Sequence[Terms], Tensor]] = OrderedDict()
 
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
@@ -63,7 +70,7 @@ class ModuleObjective:
             name: piece.view(len(points), *base.tensors[name].shape)
             for name, piece in zip(base.names, torch.split(weights, sizes, 1), strict=True)
         }
-        if base.device.type == "cpu":
+        if not self.together:
             for p in range(len(points)):
                 yield self._forward({name: tensor[p] for name, tensor in stacked.items()}, x, y)[None]
         else:
@@ -76,8 +83,7 @@ class ModuleObjective:
         """(points, d) numbers Σ c z; kept with the points themselves so that an id is never reused."""
         kept = self._offsets.get(id(points))
         if kept is None:
-            zero = Params({name: torch.zeros_like(tensor) for name, tensor in base.tensors.items()})
-            kept = points, torch.stack([zero.view(terms).vector() for terms in points])
+            kept = points, base.offsets(points)
             self._offsets[id(points)] = kept
             while sum(o.numel() for _, o in self._offsets.values()) > KEPT_NUMBERS:
                 self._offsets.popitem(last=False)
@@ -88,7 +94,7 @@ class ModuleObjective:
         with torch.enable_grad():
             loss = self._forward(leaves, *batch).mean()
             gradients = torch.autograd.grad(loss, list(leaves.values()))
-        return float(loss), torch.cat([g.reshape(-1).float() for g in gradients])
+        return float(loss.detach()), torch.cat([g.reshape(-1).float() for g in gradients])
 
     def evaluate(self, params: Params) -> Metrics:
         total, right = np.float64(0), 0

@@ -59,7 +59,7 @@ class Mnist(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
         data = images.load_idx(place.data / "mnist") if self.full and place.data else images.load_subset()
         parts = split(self.partition, data.train_y.astype(np.int64), clients, place.keys)
         x, y = images.tensors(data.train_x, data.train_y, place.device)
-        module = SmallCnn().to(place.device)
+        module = SmallCnn(channels_last=place.device.type == "cpu").to(place.device)
         params = Params.of_module(module)
         initialise(params, place.keys.root)
         objective = ModuleObjective(module, images.tensors(data.test_x, data.test_y, place.device))
