@@ -35,6 +35,7 @@ def show(title: str, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> No
     table = [header, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     for number, row in enumerate(table):
-        print("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))))
+        padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), *padded[1:]]))
         if number == 0:
             print("  ".join("-" * w for w in widths))

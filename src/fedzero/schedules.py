@@ -7,6 +7,7 @@ same bits, a library's cosine would not.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -16,20 +17,23 @@ NonNegative = Annotated[float, Meta(ge=0)]
 Round = Annotated[int, Meta(ge=0)]
 
 
-class Linear(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="linear"):
-    """`start` until round `begin`, then a straight line to `end` at round `finish`, then `end`."""
+class Piecewise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="piecewise"):
+    """Straight lines through `points`, pairs (round, rate) in order; constant before the first and after the last."""
 
-    start: Rate
-    end: NonNegative
-    finish: Round
-    begin: Round = 0
+    points: Annotated[tuple[tuple[Round, NonNegative], ...], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        rounds = [round for round, _ in self.points]
+        if any(later <= earlier for earlier, later in pairwise(rounds)):
+            raise ValueError("points must have increasing rounds")
 
     def at(self, round: int) -> float:
-        if round <= self.begin:
-            return self.start
-        if round >= self.finish:
-            return self.end
-        return self.start + (self.end - self.start) * ((round - self.begin) / (self.finish - self.begin))
+        if round <= self.points[0][0]:
+            return self.points[0][1]
+        for (left, start), (right, end) in pairwise(self.points):
+            if round <= right:
+                return start + (end - start) * ((round - left) / (right - left))
+        return self.points[-1][1]
 
 
 class Steps(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
@@ -56,7 +60,7 @@ class InverseSqrt(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
         return self.start / math.sqrt(round + 1)
 
 
-Schedule = Rate | Linear | Steps | InverseSqrt
+Schedule = Rate | Piecewise | Steps | InverseSqrt
 
 
 def rate_at(schedule: Schedule, round: int) -> float:

@@ -15,7 +15,7 @@ from fedzero.directions import Keys, reference
 from fedzero.errors import FedzeroError
 from fedzero.federation import cohort_of
 from fedzero.replica import Replica
-from fedzero.schedules import Count, Linear
+from fedzero.schedules import Count, Piecewise
 from fedzero.tasks import Quadratic
 from fedzero.updates import decode_update
 from fedzero.wire import Work, encode
@@ -202,7 +202,7 @@ def test_server_without_a_model_gives_the_same_run(tmp_path: Path) -> None:
 
 def test_schedules_of_directions_and_rate_reach_both_sides(tmp_path: Path) -> None:
     counts = Count(start=2, then=((5, 4), (10, 8)))
-    algorithm = DeComFL(rate=Linear(start=2e-3, end=1e-4, finish=15), directions=counts)
+    algorithm = DeComFL(rate=Piecewise(points=((0, 2e-3), (15, 1e-4))), directions=counts)
     run = small(tmp_path, algorithm, replicas=True)
     run.play(15)
     assert [len(decode_update(r.update).scalars) // 4 for r in run.records] == [2] * 5 + [4] * 5 + [8] * 5

@@ -29,7 +29,7 @@ WARPS = 4
 """128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
 SIGN_WARPS = 2
 """Signs need few registers besides: 64 numbers a thread, and half the threads that make them."""
-SUM_PROGRAMS = 1 << 11
+SUM_PROGRAMS = 1 << 14
 """Programs that share a checksum or a sum of squares, each with many tiles: few additions to one address."""
 
 _M0, _M1, _W0, _W1 = (tl.constexpr(v) for v in (spec.PHILOX_M0, spec.PHILOX_M1, spec.PHILOX_W0, spec.PHILOX_W1))
@@ -252,9 +252,9 @@ def _apply(y, m, v, g, hypers, RULE: tl.constexpr):
     return y, m, v
 
 
-@triton.jit(do_not_specialize=["n", "first", "tensor", "steps"])
+@triton.jit(do_not_specialize=["n", "first", "tensor", "terms", "steps"])
 def _advance(
-    source, out, slot0, slot1, n, first, tensor, keys, coefs, cuts, rounding, hypers, steps,
+    n, first, source, out, slot0, slot1, tensor, integers, floats, terms, steps,
     STREAM: tl.constexpr, RULE: tl.constexpr, SLOTS: tl.constexpr, KIND: tl.constexpr, STOCHASTIC: tl.constexpr,
     ONE: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
@@ -263,6 +263,8 @@ def _advance(
     Step s takes terms cuts[s] … cuts[s+1] − 1. Both are loaded: of a value carried from step to step and used as the
     bound of an inner loop, Triton 3.6 and 3.9 keep only the first. ONE says that there is but one step of one term.
     """
+    keys, rounding, cuts = integers, integers + terms, integers + terms + steps
+    coefs, hypers = floats, floats + terms
     base = (first + tl.program_id(0)).to(tl.int64) * (8 * LANES)
     off = _offsets(LANES)
     mask = off < n - base if MASKED else None
@@ -293,7 +295,7 @@ def _advance(
 
 
 @triton.jit(do_not_specialize=["n", "first", "tensor", "key"])
-def _generate(out, n, first, tensor, key, STREAM: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
+def _generate(n, first, out, tensor, key, STREAM: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
     """out ← z(key) on tile `first` + program id."""
     base = (first + tl.program_id(0)).to(tl.int64) * (8 * LANES)
     off = _offsets(LANES)
@@ -306,7 +308,7 @@ def _generate(out, n, first, tensor, key, STREAM: tl.constexpr, MASKED: tl.const
 
 
 @triton.jit(do_not_specialize=["n", "tensor"])
-def _spread(out, n, tensor, keys, coefs, STREAM: tl.constexpr, LANES: tl.constexpr):
+def _spread(n, out, tensor, keys, coefs, STREAM: tl.constexpr, LANES: tl.constexpr):
     """out[j] ← c_j z(key_j) on one tile; programs go through the tiles of row 0, then 1, … Always masked."""
     tiles = tl.cdiv(n, 8 * LANES)
     j = (tl.program_id(0) // tiles).to(tl.int64)
@@ -316,7 +318,7 @@ def _spread(out, n, tensor, keys, coefs, STREAM: tl.constexpr, LANES: tl.constex
 
 
 @triton.jit(do_not_specialize=["n", "first", "tensor", "key"])
-def _narrow(source, out, n, first, tensor, key, KIND: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
+def _narrow(n, first, source, out, tensor, key, KIND: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
     """out ← source, rounded at random, on tile `first` + program id."""
     base = (first + tl.program_id(0)).to(tl.int64) * (8 * LANES)
     off = _offsets(LANES)
@@ -326,7 +328,7 @@ def _narrow(source, out, n, first, tensor, key, KIND: tl.constexpr, MASKED: tl.c
 
 
 @triton.jit(do_not_specialize=["n", "first", "last"])
-def _checksum(bits, total, n, first, last, WORD: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
+def _checksum(n, first, last, total, bits, WORD: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
     """total += Σ mix(i·GOLDEN + bits_i) over tiles first … last − 1, shared by the programs; reference.checksum."""
     WIDTH: tl.constexpr = 128 // WORD  # coordinates in a load of 16 bytes
     row = tl.arange(0, 8 * LANES // WIDTH)
@@ -350,7 +352,7 @@ def _checksum(bits, total, n, first, last, WORD: tl.constexpr, MASKED: tl.conste
 
 
 @triton.jit(do_not_specialize=["n", "first", "last", "tensor", "key"])
-def _squares(total, n, first, last, tensor, key, MASKED: tl.constexpr, LANES: tl.constexpr):
+def _squares(n, first, last, total, tensor, key, MASKED: tl.constexpr, LANES: tl.constexpr):
     """total += Σ ⌊z²·2²⁴⌋ over tiles first … last − 1, shared by the programs."""
     block = tl.arange(0, 2 * LANES)
     off = (block // 32) * 128 + block % 32
@@ -370,41 +372,57 @@ def _squares(total, n, first, last, tensor, key, MASKED: tl.constexpr, LANES: tl
 
 
 _KINDS = {torch.float32: _FLOAT32.value, torch.bfloat16: _BFLOAT16.value, torch.float16: _FLOAT16.value}
+_compiled: dict[tuple[Any, ...], Any] = {}
 
 
-def _launch(kernel: Any, anchor: torch.Tensor, n: int, **arguments: Any) -> None:
-    """Run `kernel` over n coordinates on the device of `anchor`: whole tiles without masks, then a rest with them."""
+def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """Launch on the current device. Triton looks at everything anew each time, longer than most tensors take; so what
+    it compiled is kept by all it looked at: device, type and alignment of tensors, width of integers, constants."""
+    looks: list[Any] = [kernel.__name__, constants]
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            looks.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))
+        else:
+            looks.append(value.bit_length() < 32)
+    known = _compiled.get(tuple(looks))
+    if known is None:
+        launched = kernel[(programs,)](*arguments, *constants, num_warps=warps, enable_fp_fusion=False)
+        if launched is not None:  # the interpreter compiles nothing
+            _compiled[tuple(looks)] = launched
+    else:
+        known[(programs, 1, 1)](*arguments, *constants)
+
+
+def _launch(kernel: Any, n: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """Run `kernel` over n coordinates, on the device of its first argument: whole tiles, then a rest with masks."""
     whole, rest = divmod(n, 8 * LANES)
-    signs = arguments.get("STREAM") == Domain.RADEMACHER and not arguments.get("SLOTS")
-    arguments |= {"LANES": LANES, "num_warps": SIGN_WARPS if signs else WARPS, "enable_fp_fusion": False}
-    with torch.cuda.device_of(anchor):
+    with torch.cuda.device_of(arguments[0]):
         if whole:
-            kernel[(whole,)](n=n, first=0, MASKED=False, **arguments)
+            _start(kernel, whole, warps, (n, 0, *arguments), (*constants, False, LANES))
         if rest:
-            kernel[(1,)](n=n, first=whole, MASKED=True, **arguments)
+            _start(kernel, 1, warps, (n, whole, *arguments), (*constants, True, LANES))
 
 
-def _total(kernel: Any, n: int, device: torch.device, **arguments: Any) -> int:
+def _total(kernel: Any, n: int, device: torch.device, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> int:
     """What the programs of `kernel` add up over n coordinates, as a signed 64-bit integer."""
     whole, rest = divmod(n, 8 * LANES)
     total = torch.zeros(1, dtype=torch.int64, device=device)
-    arguments |= {"total": total, "LANES": LANES, "num_warps": WARPS, "enable_fp_fusion": False}
     with torch.cuda.device_of(total):
         if whole:
-            kernel[(min(whole, SUM_PROGRAMS),)](n=n, first=0, last=whole, MASKED=False, **arguments)
+            programs = min(whole, SUM_PROGRAMS)
+            _start(kernel, programs, WARPS, (n, 0, whole, total, *arguments), (*constants, False, LANES))
         if rest:
-            kernel[(1,)](n=n, first=whole, last=whole + 1, MASKED=True, **arguments)
+            _start(kernel, 1, WARPS, (n, whole, whole + 1, total, *arguments), (*constants, True, LANES))
     return int(total.item())
 
 
 class _Tables(NamedTuple):
-    """A program's arrays on the device."""
+    """A program's arrays on the device: keys, rounding keys, 0 and ends; coefficients, hyper-parameters."""
 
-    keys: torch.Tensor
-    rounding: torch.Tensor
-    cuts: torch.Tensor
-    coefs: torch.Tensor
-    hypers: torch.Tensor
+    integers: torch.Tensor
+    floats: torch.Tensor
+    terms: int
+    steps: int
 
 
 _recent: dict[tuple[int, torch.device], tuple[Program | Terms, _Tables]] = {}
@@ -416,17 +434,23 @@ def _tables(work: Program | Terms, device: torch.device) -> _Tables:
     if held is None:
         program = Program.of([work], [0]) if isinstance(work, Terms) else work
         terms, steps = len(program.keys), len(program)
-        wide = (program.keys.view(np.int64), program.rounding.view(np.int64), np.zeros(1, np.int64), program.ends)
-        narrow = (program.coefficients, program.hypers.reshape(-1))
-        buffer = torch.from_numpy(np.concatenate([part.view(np.int32) for part in (*wide, *narrow)])).to(device)
-        integers, floats = buffer.split([2 * (terms + 2 * steps + 1), terms + steps * HYPERS])
-        keys, rounding, cuts = integers.view(torch.int64).split([terms, steps, steps + 1])
-        coefs, hypers = floats.view(torch.float32).split([terms, steps * HYPERS])
-        held = work, _Tables(keys, rounding, cuts, coefs, hypers)
+        integers = terms + 2 * steps + 1
+        even = integers + integers % 2  # what follows starts at a multiple of 16 bytes, as Triton likes it
+        buffer = np.zeros(2 * even + terms + steps * HYPERS, np.int32)
+        parts = (program.keys.view(np.int64), program.rounding.view(np.int64), np.zeros(1, np.int64), program.ends)
+        buffer[: 2 * integers].view(np.int64)[:] = np.concatenate(parts)
+        buffer[2 * even :].view(np.float32)[:] = np.concatenate([program.coefficients, program.hypers.reshape(-1)])
+        there = torch.from_numpy(buffer).to(device)
+        floats = there[2 * even :].view(torch.float32)
+        held = work, _Tables(there[: 2 * even].view(torch.int64), floats, terms, steps)
         while len(_recent) >= 8:
             _recent.pop(next(iter(_recent)), None)
         _recent[id(work), device] = held
     return held[1]
+
+
+def _warps(stream: Domain, rule: Rule = Rule.SGD) -> int:
+    return SIGN_WARPS if stream is Domain.RADEMACHER and not rule.slots else WARPS
 
 
 def _integers(x: torch.Tensor) -> torch.Tensor:
@@ -440,51 +464,47 @@ def _signed(key: int) -> int:
 
 def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
     """out ← z(key) of tensor `tensor` (float32)."""
-    _launch(_generate, out, out.numel(), out=out, tensor=tensor, key=_signed(key), STREAM=int(stream))
+    _launch(_generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
 
 
 def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
     """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
-    slot0, slot1 = (*slots, x, x)[:2]
-    bits = _integers(x)
-    _launch(
-        _advance, x, x.numel(), source=bits, out=bits, slot0=slot0, slot1=slot1, tensor=tensor, steps=len(program),
-        STREAM=int(program.stream), RULE=int(program.rule), SLOTS=len(slots), KIND=_KINDS[x.dtype], STOCHASTIC=True,
-        ONE=len(program) == len(program.keys) == 1, **_tables(program, x.device)._asdict(),
-    )  # fmt: skip
+    bits, tables, rule = _integers(x), _tables(program, x.device), program.rule
+    arguments = (bits, bits, *(*slots, bits, bits)[:2], tensor, *tables)
+    one = tables.terms == tables.steps == 1
+    constants = (int(program.stream), int(rule), rule.slots, _KINDS[x.dtype], True, one)
+    _launch(_advance, x.numel(), _warps(program.stream, rule), arguments, constants)
 
 
 def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
-    _launch(
-        _advance, x, x.numel(), source=_integers(x), out=_integers(out), slot0=x, slot1=x, tensor=tensor, steps=1,
-        STREAM=int(terms.stream), RULE=int(Rule.SGD), SLOTS=0, KIND=_KINDS[x.dtype], STOCHASTIC=False,
-        ONE=len(terms) == 1, **_tables(terms, x.device)._asdict(),
-    )  # fmt: skip
+    bits, tables = _integers(x), _tables(terms, x.device)
+    arguments = (bits, _integers(out), bits, bits, tensor, *tables)
+    constants = (int(terms.stream), int(Rule.SGD), 0, _KINDS[x.dtype], False, tables.terms == 1)
+    _launch(_advance, x.numel(), _warps(terms.stream), arguments, constants)
 
 
 def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up, in one launch."""
     n, tables = out.shape[1], _tables(terms, out.device)
-    with torch.cuda.device_of(out):
-        _spread[(len(terms) * triton.cdiv(n, 8 * LANES),)](
-            out, n, tensor, tables.keys, tables.coefs, STREAM=int(terms.stream),
-            LANES=LANES, num_warps=WARPS, enable_fp_fusion=False,
-        )  # fmt: skip
+    programs = len(terms) * triton.cdiv(n, 8 * LANES)
+    if programs:
+        with torch.cuda.device_of(out):
+            arguments = (n, out, tensor, tables.integers, tables.floats)
+            _start(_spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
 
 
 def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
-    kind = _KINDS[x.dtype]
-    _launch(_narrow, x, x.numel(), source=source, out=_integers(x), tensor=tensor, key=_signed(key), KIND=kind)
+    _launch(_narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))
 
 
 def checksum(x: torch.Tensor) -> int:
     """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
     bits = x.view(torch.int32) if x.element_size() == 4 else x.view(torch.int16)
-    return _total(_checksum, x.numel(), x.device, bits=bits, WORD=8 * x.element_size()) % (1 << 64)
+    return _total(_checksum, x.numel(), x.device, (bits,), (8 * x.element_size(),)) % (1 << 64)
 
 
 def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
     """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
-    return _total(_squares, n, device, tensor=tensor, key=_signed(key))
+    return _total(_squares, n, device, (tensor, _signed(key)), ())
