@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,5 +43,7 @@ def initialise(params: Params, root: bytes) -> None:
     values = {}
     for (name, tensor), piece in zip(params.tensors.items(), params.split(vector), strict=True):
         fan_in = tensor[0].numel() if tensor.dim() > 1 else fan_in  # a bias follows its weight
-        values[name] = (piece / math.sqrt(3 * fan_in)).view(tensor.shape).to(tensor.dtype)
+        # A product: torch divides by a scalar differently on CPU and GPU, and both must start from the same bits.
+        scale = float(np.float32(1) / np.float32(math.sqrt(3 * fan_in)))
+        values[name] = (piece * scale).view(tensor.shape).to(tensor.dtype)
     params.load(values)

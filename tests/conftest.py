@@ -1,0 +1,182 @@
+"""Small recipes, and the command line called in process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = """
+name = "tiny"
+rounds = 12
+seed = 3
+evaluate_every = 2
+
+[algorithm]
+kind = "decomfl"
+rate = 0.01
+directions = 3
+local_steps = 2
+
+[algorithm.optimizer]
+kind = "momentum"
+
+[task]
+kind = "quadratic"
+dimension = 16
+noise = 0.1
+
+[federation]
+clients = 5
+cohort = 2
+"""
+
+DENSE = """
+name = "dense"
+rounds = 12
+seed = 3
+evaluate_every = 4
+
+[algorithm]
+kind = "fedavg"
+rate = 0.01
+local_steps = 2
+
+[task]
+kind = "quadratic"
+dimension = 8
+noise = 0.1
+
+[federation]
+clients = 4
+cohort = 2
+"""
+
+DIGITS = """
+name = "digits"
+rounds = 2
+seed = 1
+evaluate_every = 2
+
+[algorithm]
+kind = "decomfl"
+rate = 5e-3
+directions = 2
+
+[task]
+kind = "mnist"
+batch = 4
+
+[federation]
+clients = 10
+cohort = 2
+"""
+
+
+@pytest.fixture(scope="session")
+def recipe_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny.toml (seeded, momentum, partial participation), dense.toml (FedAvg past a checkpoint), digits.toml."""
+    folder = tmp_path_factory.mktemp("recipes")
+    for name, text in (("tiny", TINY), ("dense", DENSE), ("digits", DIGITS)):
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(recipe_folder: Path) -> Path:
+    return recipe_folder / "tiny.toml"
+
+
+@pytest.fixture(scope="session")
+def dense(recipe_folder: Path) -> Path:
+    return recipe_folder / "dense.toml"
+
+
+@pytest.fixture(scope="session")
+def digits(recipe_folder: Path) -> Path:
+    return recipe_folder / "digits.toml"
+
+
+class Quiet:
+    """A watch that only notes what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def begin(self, *_: object) -> None: ...
+
+    def round(self, record: Any) -> None:
+        self.seen.append(record)
+
+    def evaluation(self, record: Any) -> None:
+        self.seen.append(record)
+
+    def end(self) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def run_recipe() -> Callable[..., dict[str, Any]]:
+    """run_recipe(path, folder, *overrides): a whole run in this process; its summary."""
+    from fedzero import recipe, session
+
+    def run(path: Path, folder: Path, *overrides: str) -> dict[str, Any]:
+        return session.start(recipe.load(path, list(overrides)), folder, session.Surroundings(), Quiet())
+
+    return run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind: exit status and both streams."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        last: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return last
+
+    def refused(self, *words: str) -> None:
+        """Bad input: exit status 2 and one sentence with these words in it."""
+        assert self.code == 2, (self.code, self.err)
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        (sentence,) = self.err.splitlines()
+        assert sentence.startswith("fedzero: ")
+        for word in words:
+            assert word in sentence, sentence
+
+
+@pytest.fixture
+def fedzero(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """fedzero("run", path, "--json", …): the entry point with these arguments, in this process.
+
+    An exception that is not an exit passes through and fails the test, as the user's traceback would.
+    """
+    from fedzero import cli
+
+    for console in (cli.out, cli.err):  # no line breaks in the middle of a path
+        monkeypatch.setattr(console, "width", 500)
+    monkeypatch.delenv("FEDZERO_DATA", raising=False)
+    monkeypatch.delenv("FEDZERO_SECRET", raising=False)
+
+    def call(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["fedzero", *map(str, arguments)])
+            try:
+                cli.main()
+                code: Any = 0
+            except SystemExit as done:
+                code = done.code or 0
+        streams = capsys.readouterr()
+        return Outcome(code, streams.out, streams.err)
+
+    return call

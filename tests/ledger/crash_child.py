@@ -1,0 +1,113 @@
+"""What the processes of test_crash.py do: run or resume with a fuse, and look at what came out.
+
+Imported by children of a fork server that has fedzero loaded already, so it imports nothing heavy of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedzero import recipe as recipes
+from fedzero import session
+from fedzero.errors import FedzeroError
+
+
+class Quiet:
+    """A watch that does not look."""
+
+    def begin(self, *_: object) -> None: ...
+    def round(self, *_: object) -> None: ...
+    def evaluation(self, *_: object) -> None: ...
+    def end(self) -> None: ...
+
+
+class Fuse:
+    """Counts the steps by which a run changes its disk, and kills the process just before or just after step `at`."""
+
+    def __init__(self, at: int = -1, when: str = "before"):
+        self.at, self.when, self.steps = at, when, 0
+
+    def __call__(self, action: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        step, self.steps = self.steps, self.steps + 1
+        if (step, "before") == (self.at, self.when):
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            return action(*args, **options)
+        finally:
+            if (step, "after") == (self.at, self.when):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def light(self, folder: Path) -> None:
+        """Every SQL statement, every closing of the database, every file made, renamed or removed in `folder`."""
+        fuse, connect = self, sqlite3.connect
+
+        class Connection(sqlite3.Connection):
+            def execute(self, *args: Any) -> Any:
+                return fuse(super().execute, *args)
+
+            def executescript(self, *args: Any) -> Any:
+                return fuse(super().executescript, *args)
+
+            def close(self) -> None:
+                fuse(super().close)
+
+        sqlite3.connect = lambda *args, **options: connect(*args, factory=Connection, **options)
+        for name in ("replace", "unlink", "mkdir"):
+            setattr(os, name, self._only_in(folder, getattr(os, name)))
+
+    def _only_in(self, folder: Path, action: Callable[..., Any]) -> Callable[..., Any]:
+        def maybe(path: Any, *args: Any, **options: Any) -> Any:
+            if str(path).startswith(str(folder)):
+                return self(action, path, *args, **options)
+            return action(path, *args, **options)
+
+        return maybe
+
+
+def go(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before"), report: str | None = None) -> None:
+    """Run the recipe into the folder, or resume the run that is there; `report` gets what came out, as JSON."""
+    torch.set_num_threads(1)
+    where, lit = Path(folder), Fuse(*fuse)
+    lit.light(where)
+    if (where / session.LEDGER).exists():
+        summary = session.resume(where, session.Surroundings(), Quiet())
+    else:
+        summary = session.start(recipes.load(recipe), where, session.Surroundings(), Quiet())
+    if report is not None:
+        steps = lit.steps
+        Path(report).write_text(json.dumps({"steps": steps, "summary": summary, **looked_at(where)}))
+
+
+def begin(recipe: str, folder: str) -> None:
+    """`fedzero run` and nothing else: exit code 0, 2 if refused, 1 on a traceback."""
+    torch.set_num_threads(1)
+    try:
+        session.start(recipes.load(recipe), Path(folder), session.Surroundings(), Quiet())
+    except FedzeroError:
+        raise SystemExit(2) from None
+
+
+def looked_at(folder: Path) -> dict[str, Any]:
+    """What must be the same in every history of a run: model, head, bodies, working state; and `verify` is content."""
+    story = session.verified(folder, session.Surroundings())
+    with closing(sqlite3.connect(folder / session.LEDGER)) as db:
+        entries = db.execute("SELECT body, chain FROM entries ORDER BY seq").fetchall()
+        working = [db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in ("dense", "checkpoint")]
+    model = session.load_model(folder / session.MODEL)
+    return {
+        "rounds": len(story.rounds),
+        "head": entries[-1][1].hex(),
+        "bodies": [hashlib.sha256(body).hexdigest() for body, _ in entries],
+        "model": hashlib.sha256(b"".join(model[name].numpy().tobytes() for name in sorted(model))).hexdigest(),
+        "working": hashlib.sha256(repr(working).encode()).hexdigest(),
+    }

@@ -1,0 +1,157 @@
+"""Who gets which samples: everything is dealt exactly once, nobody goes empty-handed, and the keys decide."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
+
+DIGITS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 400))
+"""As many labels as in the packaged subset."""
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, int, int]:
+    """(labels in any order, clients, seed), at least two samples a client."""
+    count = draw(st.integers(2, 300))
+    classes = draw(st.integers(1, 12))
+    labels = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).integers(0, classes, count)
+    return labels, draw(st.integers(1, count // 2)), draw(st.integers(0, 2**40))
+
+
+partitions = st.one_of(
+    st.just(Iid()),
+    st.floats(1e-3, 1e3).map(Dirichlet),
+    st.integers(1, 2).map(Shards),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(), partitions)
+def test_every_sample_goes_to_exactly_one_client_and_nobody_is_left_out(problem, partition):
+    labels, clients, seed = problem
+    parts = split(partition, labels, clients, Keys.of_seed(seed))
+    assert len(parts) == clients
+    assert all(part.dtype == np.int64 for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert min(len(part) for part in parts) > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), partitions)
+def test_a_partition_is_a_function_of_its_keys(problem, partition):
+    labels, clients, seed = problem
+    first = split(partition, labels, clients, Keys.of_seed(seed))
+    np.random.default_rng(0).random(3)  # nothing else that draws random numbers matters
+    again = split(
+        msgspec.convert(msgspec.to_builtins(partition), Partition), labels.copy(), clients, Keys.of_seed(seed)
+    )
+    assert [part.tolist() for part in first] == [part.tolist() for part in again]
+    private = split(partition, labels, clients, Keys.of_seed(seed, b"secret"))
+    assert [part.tolist() for part in first] == [part.tolist() for part in private], "a secret moves directions only"
+
+
+@pytest.mark.parametrize("partition", [Iid(), Dirichlet(0.5), Shards(2)])
+def test_another_seed_deals_otherwise(partition):
+    one, two = (split(partition, DIGITS, 10, Keys.of_seed(seed)) for seed in (1, 2))
+    assert [part.tolist() for part in one] != [part.tolist() for part in two]
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems())
+def test_iid_shares_are_equal_to_within_one(problem):
+    labels, clients, seed = problem
+    sizes = [len(part) for part in split(Iid(), labels, clients, Keys.of_seed(seed))]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def label_counts(partition: Partition, clients: int = 20, seed: int = 3) -> np.ndarray:
+    """(clients, labels)"""
+    parts = split(partition, DIGITS, clients, Keys.of_seed(seed))
+    return np.stack([np.bincount(DIGITS[part], minlength=10) for part in parts])
+
+
+def test_iid_mixes_the_labels():
+    counts = label_counts(Iid())
+    # Hypergeometric, 200 of 4,000: mean 20 a label and deviation 4.1.
+    assert np.abs(counts - 20).max() < 6 * 4.1
+    assert 3 < counts.std() < 5.5
+
+
+def imbalance(alpha: float) -> float:
+    """Mean share of a client's most common label, over a few seeds."""
+    shares = []
+    for seed in range(5):
+        counts = label_counts(Dirichlet(alpha), seed=seed)
+        shares.append((counts.max(axis=1) / counts.sum(axis=1)).mean())
+    return float(np.mean(shares))
+
+
+def test_dirichlet_is_more_uneven_the_smaller_alpha():
+    found = [imbalance(alpha) for alpha in (0.05, 0.3, 1.0, 10.0, 1000.0)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.6
+    assert found[-1] < 0.15
+
+
+def test_dirichlet_shares_have_the_variance_of_the_distribution():
+    """A share is Beta(α, (n−1)α): mean 1/n, variance (n−1)/(n²(nα+1))."""
+    alpha, n = 1.0, 8
+    shares = np.concatenate([label_counts(Dirichlet(alpha), n, seed).ravel() / 400 for seed in range(30)])
+    variance = (n - 1) / (n**2 * (n * alpha + 1))
+    assert shares.mean() == pytest.approx(1 / n)
+    assert shares.var() == pytest.approx(variance, rel=0.12)  # 2,400 shares: about 3.5 deviations
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-12, 1e-300])
+def test_dirichlet_with_almost_no_alpha_gives_each_label_to_one_client(alpha):
+    parts = split(Dirichlet(alpha), DIGITS, 6, Keys.of_seed(4))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(DIGITS)))
+    counts = np.stack([np.bincount(DIGITS[part], minlength=10) for part in parts])
+    assert min(len(part) for part in parts) > 0
+    # All of a label, but for samples given away so that nobody is empty.
+    assert (counts.max(axis=0) >= 400 - 5).all()
+
+
+def test_dirichlet_deals_one_sample_each_when_there_are_no_more():
+    parts = split(Dirichlet(0.1), DIGITS[::40], 100, Keys.of_seed(5))
+    assert [len(part) for part in parts] == [1] * 100
+
+
+@pytest.mark.parametrize("per_client", [1, 2, 5])
+def test_shards_give_few_labels_a_client(per_client):
+    counts = label_counts(Shards(per_client), clients=20)
+    # 20 divides the 10 labels evenly, so every shard lies within one label.
+    assert ((counts > 0).sum(axis=1) <= per_client).all()
+    assert (counts.sum(axis=1) == 200).all()
+    assert ((counts > 0).sum(axis=1) == per_client).any()
+
+
+def test_shards_that_cross_labels_add_at_most_one_label_each():
+    counts = label_counts(Shards(2), clients=7)  # 14 shards of about 286 samples, labels of 400
+    assert ((counts > 0).sum(axis=1) <= 4).all()
+
+
+@pytest.mark.xfail(strict=True, reason="more shards than samples leave clients without data")
+def test_shards_leave_nobody_empty_or_say_so():
+    """More shards than samples: some shards are empty, and a client may get only such."""
+    for seed in range(5):
+        try:
+            parts = split(Shards(3), np.arange(12) % 3, 10, Keys.of_seed(seed))
+        except FedzeroError as error:
+            assert "per_client" in str(error)
+        else:
+            assert min(len(part) for part in parts) > 0
+
+
+@pytest.mark.parametrize("partition", [Iid(), Dirichlet(1.0), Shards(1)])
+def test_more_clients_than_samples(partition):
+    with pytest.raises(FedzeroError, match=r"federation\.clients = 5 .* 4 "):
+        split(partition, np.zeros(4, np.int64), 5, Keys.of_seed(0))
+    assert [len(part) for part in split(partition, np.zeros(4, np.int64), 4, Keys.of_seed(0))] == [1] * 4
