@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedzero import __version__
@@ -57,6 +60,21 @@ def _around(data: Path | None, secret: Path | None) -> Any:
     return Surroundings(data, key)
 
 
+def _expect_file(path: Path) -> None:
+    if path.is_dir():
+        raise FedzeroError(f"--out {path} is a folder: name a file to write")
+
+
+@contextmanager
+def _interruptible(folder: Path) -> Iterator[None]:
+    """Ctrl-C loses nothing: say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"stopped; `fedzero resume {escape(str(folder))}` goes on from the last completed round")
+        raise typer.Exit(130) from None
+
+
 def _finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     from fedzero.histories import history
     from fedzero.report.tables import terminal_table
@@ -92,7 +110,8 @@ def run(
 
     loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
     folder = out_ or Path("runs") / loaded.name
-    summary = session.start(loaded, folder, _around(data, secret), watch_on(err), overwrite)
+    with _interruptible(folder):
+        summary = session.start(loaded, folder, _around(data, secret), watch_on(err), overwrite)
     _finish(summary, folder, as_json)
 
 
@@ -102,7 +121,8 @@ def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: As
     from fedzero import session
     from fedzero.progress import watch_on
 
-    summary = session.resume(folder, _around(data, secret), watch_on(err))
+    with _interruptible(folder):
+        summary = session.resume(folder, _around(data, secret), watch_on(err))
     _finish(summary, folder, as_json)
 
 
@@ -133,7 +153,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
     try:
         story = session.verified(folder, _around(data, secret))
     except Tampered as error:
-        err.print(f"[bold red]not intact:[/] {error}", highlight=False)
+        err.print(f"[bold red]not intact:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     end = "complete" if story.end is not None else "unfinished"
     out.print(f"intact: {len(story.rounds)} rounds, {end}, chain head {story.entries[-1].chain.hex()[:16]}")
@@ -150,6 +170,7 @@ def report(
     from fedzero.report.tables import terminal_table
 
     histories = [history(folder) for folder in folders]
+    _expect_file(out_)
     page.write(histories, out_)
     out.print(terminal_table(histories))
     out.print(f"report: {out_}")
@@ -167,6 +188,7 @@ def patch_export(
     from fedzero.report.units import human_bytes
 
     content = session.export_patch(folder, _around(data, secret))
+    _expect_file(out_)
     out_.parent.mkdir(parents=True, exist_ok=True)
     out_.write_bytes(content)
     out.print(f"patch of {human_bytes(len(content))}: {out_}")
@@ -245,8 +267,11 @@ def main() -> None:
     try:
         app()
     except FedzeroError as error:
-        err.print(f"[bold red]fedzero:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("stopped; `fedzero resume` continues from the last completed round")
-        sys.exit(130)
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _refuse(sentence: str) -> None:
+    err.print(f"[bold red]fedzero:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+    sys.exit(2)

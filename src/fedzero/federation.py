@@ -22,8 +22,8 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.engines.contract import Engine
 from fedzero.errors import FedzeroError, Refused
-from fedzero.ledger.records import Round
-from fedzero.ledger.store import Checkpoint, Ledger
+from fedzero.ledger.records import Round, Saved
+from fedzero.ledger.store import Ledger
 from fedzero.replica import Replica
 from fedzero.updates import Dense, Update, encode_update, unpack
 from fedzero.wire import Close, Snapshot, decode_reply, encode, encode_work
@@ -96,7 +96,10 @@ class Admitted:
 
 
 class Server:
-    """Plays rounds. `replica` is None for a server without a model; `size` is all it then knows of it."""
+    """Plays rounds. `replica` is None for a server without a model; `size` is all it then knows of it.
+
+    `saved` is the round of the last checkpoint.
+    """
 
     def __init__(
         self,
@@ -107,10 +110,12 @@ class Server:
         replica: Replica | None,
         ledger: Ledger,
         books: Books,
+        saved: int = 0,
     ):
         self.algorithm, self.federation, self.keys, self.size = algorithm, federation, keys, size
         self.replica, self.ledger, self.books = replica, ledger, books
         self.snapshots = algorithm.delivery(size) == "snapshot"
+        self.saved = saved
 
     def play(self, round: int, engine: Engine, seconds: float) -> Round:
         """One round; returns when its record is durable and the model has moved on."""
@@ -139,10 +144,18 @@ class Server:
         engine.close(round, update, closings)
         self.books.note(record, self.algorithm.sync)
         self.books.prune(round + 1, self.algorithm.pull_after)
-        if dense and (round + 1) % CHECKPOINT_EVERY == 0 and self.replica is not None:
-            state = self.replica.state
-            self.ledger.append([], seconds, checkpoint=Checkpoint(round + 1, state.steps, state.to_bytes()))
+        self.save_if_due(round + 1, seconds)
         return record
+
+    def save_if_due(self, done: int, seconds: float) -> None:
+        """The rolling checkpoint of a run with dense updates; also written on resume, if the crash came before it."""
+        if self.replica is None or not self.snapshots or done == 0 or done % CHECKPOINT_EVERY or self.saved >= done:
+            return
+        state = self.replica.state
+        content = state.to_bytes()
+        record = Saved(done, state.steps, hashlib.sha256(content).digest())
+        self.ledger.append([record], seconds, checkpoint=content)
+        self.saved = done
 
     def _instructions(self, round: int, cohort: Sequence[int]) -> dict[int, bytes]:
         snapshot: bytes | None = None

@@ -9,12 +9,12 @@ from fedzero import recipe as recipes
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import History, Point
-from fedzero.session import LEDGER
+from fedzero.session import LEDGER, folder_of
 
 
 def history(folder: Path) -> History:
     """Read one run; figures need nothing but the ledger."""
-    ledger = Ledger.open(folder if folder.is_file() else folder / LEDGER)
+    ledger = Ledger.open(folder_of(folder) / LEDGER)
     try:
         story, start = read(ledger), ledger.start()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -37,7 +38,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     about: str = ""
     """One line for `fedzero list`."""
     rounds: Annotated[int, Meta(ge=1)]
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     evaluate_every: Annotated[int, Meta(ge=1)] = 10
     base: str | None = None
     """A safetensors file to start from instead of a fresh model."""
@@ -88,6 +89,7 @@ def recipes() -> dict[str, Path]:
 
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
+    _refuse_infinite(table, where, "")
     try:
         recipe = msgspec.convert(table, Recipe)
     except msgspec.ValidationError as error:
@@ -99,6 +101,15 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
         )
     recipe.algorithm.check(n, m, recipe.federation.private)
     return recipe
+
+
+def _refuse_infinite(value: Any, where: str, path: str) -> None:
+    """TOML can write inf and nan; nothing here can use them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FedzeroError(f"{where}: {path} = {value}: give a finite number")
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in inner:
+        _refuse_infinite(item, where, f"{path}.{key}" if path else str(key))
 
 
 def _override(table: dict[str, Any], override: str) -> None:
@@ -138,4 +149,6 @@ def _explain(message: str, table: dict[str, Any]) -> str:
             found = found[int(part)] if isinstance(found, list) else found[part]
         except (KeyError, IndexError, TypeError, ValueError):
             return f"{field}: {complaint}"
-    return f"{field} = {found!r}: {complaint[0].lower()}{complaint[1:]}".replace("`", "")
+    if complaint.startswith("Invalid value") and field.rsplit(".", 1)[-1] == "kind":
+        return f"{field} = {found!r}: there is no such kind; `fedzero list` shows what there is"
+    return f"{field} = {found!r} does not fit: {complaint[0].lower()}{complaint[1:]}".replace("`", "")

@@ -5,6 +5,7 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.ledger import patch, replay
 from fedzero.ledger.records import End, Evaluation, Round, Start
-from fedzero.ledger.store import Ledger, Tampered
+from fedzero.ledger.store import Claim, Ledger, Tampered
 from fedzero.params import Params
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
@@ -91,25 +92,36 @@ def prepare(recipe: Recipe, around: Surroundings) -> Setup:
     place = Place(keys, device_of(recipe.engine.device), around.data)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
-        problem.params.load(load_model(Path(recipe.base)))
+        try:
+            problem.params.load(load_model(Path(recipe.base)))
+        except FedzeroError as error:
+            raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
     return Setup(recipe, recipe.algorithm, keys, problem)
 
 
+def folder_of(path: Path) -> Path:
+    """The folder of a run, also where its ledger was named instead."""
+    return path.parent if path.name == LEDGER else path
+
+
 def reopen(folder: Path, around: Surroundings, writable: bool = False) -> tuple[Ledger, Setup]:
-    """A ledger and the set-up it was made with."""
-    if folder.is_file():
-        folder = folder.parent
-    ledger = Ledger.open(folder / LEDGER, writable)
+    """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit."""
+    path = folder_of(folder) / LEDGER
+    ledger = Ledger.open(path)
     try:
         start = ledger.start()
         if start.directions != VERSION:
             raise FedzeroError(f"the run uses direction stream {start.directions}; this release makes stream {VERSION}")
         setup = prepare(recipes.from_canonical(start.recipe), around)
-        if setup.start.secret != start.secret:
+        if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
+        replay.check_base(ledger, setup.problem.params)
     except BaseException:
         ledger.close()
         raise
+    if writable:
+        ledger.close()
+        ledger = Ledger.open(path, writable=True)
     return ledger, setup
 
 
@@ -123,15 +135,19 @@ def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, over
         )
     setup = prepare(recipe, around)
     folder.mkdir(parents=True, exist_ok=True)
+    claim = Claim(folder)
+    if path.exists() and not overwrite:  # somebody was quicker
+        claim.release()
+        raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
         leftover.unlink(missing_ok=True)
-    return _drive(setup, Ledger.create(path, setup.start), folder, watch)
+    return _drive(setup, Ledger.create(path, setup.start, claim), folder, watch)
 
 
 def resume(folder: Path, around: Surroundings, watch: Watch) -> dict[str, Any]:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
     ledger, setup = reopen(folder, around, writable=True)
-    return _drive(setup, ledger, folder, watch)
+    return _drive(setup, ledger, folder_of(folder), watch)
 
 
 def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str, Any]:
@@ -144,6 +160,8 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
         )
         replay.rebuild(ledger, story, replica)
         done, books = len(story.rounds), _books(story, setup)
+        if recipe.engine.replicas and not story.dense:
+            engine.rejoin(books.known, list(replay.updates_of(ledger, story)))
         server = Server(
             setup.algorithm,
             recipe.federation,
@@ -152,6 +170,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             replica if setup.algorithm.server_model else None,
             ledger,
             books,
+            story.saved.round if story.saved is not None else 0,
         )
 
         def seconds() -> float:
@@ -165,6 +184,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
 
         watch.begin(recipe, setup.problem.params.size, story.rounds)
         if story.end is None:
+            server.save_if_due(done, seconds())
             evaluated = story.evaluations[-1].round if story.evaluations else -1
             if _due(recipe, done) and evaluated < done:
                 evaluate(done)
@@ -205,7 +225,7 @@ def summary(ledger: Ledger) -> dict[str, Any]:
         "rounds": len(rounds),
         "parameters": first.parameters,
         "clients": recipe.federation.clients,
-        "final_loss": None if last is None else last.metrics.loss,
+        "final_loss": last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
         "final_accuracy": None if last is None else last.metrics.accuracy,
         "bytes_up_per_client": up / recipe.federation.clients,
         "bytes_down_per_client": down / recipe.federation.clients,
@@ -236,28 +256,43 @@ def replayed(folder: Path, around: Surroundings, upto: int | None) -> Replica:
 
 def verified(folder: Path, around: Surroundings) -> replay.Story:
     """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
+    folder = folder_of(folder)
     ledger = Ledger.open(folder / LEDGER)
     try:
         replay.verify(ledger, None)  # the chain first: a damaged recipe must not be obeyed
-        _, setup = reopen(folder, around)
+    finally:
+        ledger.close()
+    ledger, setup = reopen(folder, around)
+    try:
         replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
         story = replay.verify(ledger, replica)
     finally:
         ledger.close()
     model = folder / MODEL
-    if story.end is not None and model.exists():
-        replica.state.params.load(load_model(model))
+    if model.exists():
+        if story.end is None:
+            raise Tampered(len(story.rounds), f"{model} is finished but the ledger is not: it was cut off")
+        try:
+            replica.state.params.load(load_model(model))
+        except FedzeroError as error:
+            raise Tampered(story.end.round, str(error)) from error
         if replica.digest() != story.end.model:
             raise Tampered(story.end.round, f"{model} is not the model of this run")
     return story
 
 
-def save_model(params: Params, path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, all or nothing."""
+def save_model(params: Params, path: Path) -> None:
+    save_tensors(params.tensors, path)
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a safetensors file, all or nothing; the same tensors give the same bytes."""
+    if path.is_dir():
+        raise FedzeroError(f"{path} is a folder: name a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".new")
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in params.tensors.items()}
-    save_file(tensors, draft, {"format": "pt", "digest": params.digest().hex(), **(metadata or {})})
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(plain, draft, {"format": "pt"})
     draft.replace(path)
 
 
@@ -293,10 +328,10 @@ def apply_patch(path: Path, base: Path, out: Path) -> Params:
             "give the base checkpoint the run started from"
         )
     keys = Keys(found.root, found.direction_root)
-    replica = Replica(msgspec.json.decode(found.algorithm, type=AnyAlgorithm), params, keys)
+    replica = Replica(msgspec.json.decode(found.algorithm, type=AnyAlgorithm), params, keys)  # sealed by the patch
     for burst in patch.bursts(found):
         replica.follow(burst)
     if replica.digest() != found.result:
         raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
-    save_model(Params({**tensors, **replica.state.params.tensors}), out)
+    save_tensors({**tensors, **replica.state.params.tensors}, out)
     return replica.state.params

@@ -52,7 +52,7 @@ def test_fedzo_auto_takes_the_smaller_form(tmp_path: Path) -> None:
     many.play(1)
     assert isinstance(decode_update(few.records[0].update), Seeded)
     assert many.records[0].dense
-    assert isinstance(decode_update(many.ledger.dense_updates()[0]), Dense)
+    assert isinstance(decode_update(many.ledger.dense_updates({0: many.records[0].update})[0]), Dense)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])

@@ -172,12 +172,10 @@ def test_dense_run_killed_around_its_checkpoint(dense_kills):
     assert {point: wrong for point, wrong in dense_kills.items() if wrong[0] != "working"} == {}
 
 
-@pytest.mark.xfail(strict=True, reason="a kill between a round and its checkpoint: the resumed run never writes it")
 def test_dense_run_has_the_same_checkpoint_in_the_end(dense_kills):
     assert {point: wrong for point, wrong in dense_kills.items() if wrong[0] == "working"} == {}
 
 
-@pytest.mark.xfail(strict=True, reason="replicas begin at the base after a resume, but the books say they are ahead")
 def test_clients_with_models_of_their_own_are_rebuilt(undisturbed, tiny, tmp_path):
     run = undisturbed(tiny, REPLICAS)
     assert all_of(run, tmp_path, [(step, "after") for step in range(20, run.right["steps"], 16)]) == {}
@@ -216,7 +214,6 @@ def test_killed_from_outside_at_random_times(undisturbed, tiny, tmp_path):
     assert together(run.wrong(tmp_path / str(number)) for number in range(3)) == [[]] * 3
 
 
-@pytest.mark.xfail(strict=True, reason="two runs begun at once share one draft of the ledger and spoil each other's")
 def test_two_runs_begun_at_once_in_one_folder(undisturbed, tiny, tmp_path):
     """One of them gets the folder, the other is refused."""
     run = undisturbed(tiny, [*SEEDED, "rounds=40"])

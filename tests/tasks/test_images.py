@@ -20,8 +20,6 @@ from fedzero.params import Params
 from fedzero.tasks import Mnist, Place, images
 from fedzero.tasks.models import SmallCnn, initialise
 
-BROKEN = pytest.mark.xfail(strict=True, reason="a broken file ends in ValueError or zlib.error")
-
 # ---- IDX files
 
 
@@ -47,7 +45,7 @@ def test_reads_plain_and_gzipped_files(tmp_path, shape):
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzipped"])
-@pytest.mark.parametrize("cut", [0, 3, pytest.param(4, marks=BROKEN), pytest.param(10, marks=BROKEN), 16, -1])
+@pytest.mark.parametrize("cut", [0, 3, 4, 10, 16, -1])
 def test_truncated_file(tmp_path, pixels, cut, packed):
     content = idx(pixels)[:cut]
     path = tmp_path / ("cut-ubyte.gz" if packed else "cut-ubyte")
@@ -62,9 +60,7 @@ def test_overlong_file(tmp_path, pixels):
         images.read_idx(tmp_path / "long-ubyte")
 
 
-@pytest.mark.parametrize(
-    "sizes", [pytest.param((-5, 4, -3), marks=BROKEN), (2**16, 2**16, 2**16), (2**31 - 1, 2**31 - 1, 4)]
-)
+@pytest.mark.parametrize("sizes", [(-5, 4, -3), (2**16, 2**16, 2**16), (2**31 - 1, 2**31 - 1, 4)])
 def test_sizes_that_do_not_fit(tmp_path, pixels, sizes):
     (tmp_path / "odd-ubyte").write_bytes(struct.pack(">BBBB3i", 0, 0, 8, 3, *sizes) + pixels.tobytes())
     with pytest.raises(FedzeroError, match="odd-ubyte"):
@@ -87,7 +83,6 @@ def test_damaged_gzip(tmp_path, pixels):
             images.read_idx(path)
 
 
-@BROKEN
 def test_every_byte_of_a_gzip(tmp_path, pixels):
     """Refused, or read as it was written."""
     path, content = tmp_path / "packed-ubyte.gz", gzip.compress(idx(pixels))
@@ -118,7 +113,6 @@ def test_four_files(tmp_path, pixels):
         np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.xfail(strict=True, reason="nobody counts")
 def test_as_many_labels_as_images(tmp_path, pixels):
     for name, array in (("images-idx3", pixels), ("labels-idx1", np.zeros(4, np.uint8))):
         for part in ("train", "t10k"):

@@ -7,8 +7,9 @@ about the same points are answered by one evaluation.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from fedzero.algorithms.contract import Contribution, Work
 from fedzero.errors import FedzeroError
@@ -16,6 +17,9 @@ from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Ora
 from fedzero.replica import Replica
 from fedzero.updates import Update, pack
 from fedzero.wire import Reply, decode_instruction, encode
+
+LARGEST = 3.4e38
+"""A loss beyond float32 travels as infinity, and is refused."""
 
 
 class LocalEngine:
@@ -37,6 +41,11 @@ class LocalEngine:
             self.own[client] = Replica(self.replica.algorithm, self._base.clone(), self.replica.keys)
         return self.own[client]
 
+    def rejoin(self, known: Sequence[int], updates: Sequence[Update]) -> None:
+        """After a resume: bring every client's own replica to where it stood."""
+        for client, round in enumerate(known) if self.own is not None else ():
+            self._replica_of(client).follow([update for update in updates if update.round < round])
+
     def exchange(self, round: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Exception]]:
         works: dict[int, Work] = {}
         failures: dict[int, Exception] = {}
@@ -56,7 +65,7 @@ class LocalEngine:
                 continue
             digest = self._replica_of(client).digest()
             queries = self.oracles[client].queries - before[client]
-            loss = struct.pack("<f", given.loss)
+            loss = struct.pack("<f", given.loss if abs(given.loss) < LARGEST else math.inf)
             yield client, encode(Reply(round, 0, digest, pack(given.values), loss, queries))
         yield from failures.items()
 

@@ -1,6 +1,6 @@
 """The ledger: a run as one replayable, tamper-evident file."""
 
-from fedzero.ledger.records import End, Evaluation, Record, Round, Start
-from fedzero.ledger.store import Checkpoint, Entry, Ledger, Tampered
+from fedzero.ledger.records import End, Evaluation, Record, Round, Saved, Start
+from fedzero.ledger.store import Claim, Entry, Ledger, Tampered
 
-__all__ = ["Checkpoint", "End", "Entry", "Evaluation", "Ledger", "Record", "Round", "Start", "Tampered"]
+__all__ = ["Claim", "End", "Entry", "Evaluation", "Ledger", "Record", "Round", "Saved", "Start", "Tampered"]

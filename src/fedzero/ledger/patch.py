@@ -1,11 +1,12 @@
 """A fine-tune as a file of kilobytes: the updates of a seeded run, to be applied to the base checkpoint.
 
-The file is msgpack: who it is for (digest of the base), what it gives (digest of the result), the method, the root of
-the directions, and the updates. Applying it is a replay without the ledger.
+The file is msgpack behind its own SHA-256: who it is for (digest of the base), what it gives (digest of the result),
+the method, the root of the directions, and the updates. Applying it is a replay without the ledger.
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger.replay import BURST, Story, updates_of
 from fedzero.ledger.store import Ledger
-from fedzero.updates import Update, encode_update
+from fedzero.updates import Update
 
 MAGIC = "fedzero patch"
 
@@ -45,16 +46,20 @@ def export(ledger: Ledger, story: Story, algorithm: bytes, tensors: tuple[str, .
         )
     updates = tuple(updates_of(ledger, story))
     start = ledger.start()
-    return msgspec.msgpack.encode(
+    body = msgspec.msgpack.encode(
         Patch(VERSION, start.base, story.end.model, tensors, algorithm, keys.root, keys.direction_root, updates)
     )
+    return hashlib.sha256(body).digest() + body
 
 
 def load(path: Path) -> Patch:
-    if not path.exists():
-        raise FedzeroError(f"{path} does not exist: make one with `fedzero patch export`")
+    if not path.is_file():
+        raise FedzeroError(f"{path} is not a file: make a patch with `fedzero patch export`")
+    content = path.read_bytes()
+    if hashlib.sha256(content[32:]).digest() != content[:32]:
+        raise FedzeroError(f"{path} is damaged, or not a fedzero patch at all")
     try:
-        patch = msgspec.msgpack.decode(path.read_bytes(), type=Patch)
+        patch = msgspec.msgpack.decode(content[32:], type=Patch)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FedzeroError(f"{path} is not a fedzero patch: {error}") from error
     if patch.directions != VERSION:
@@ -65,7 +70,3 @@ def load(path: Path) -> Patch:
 def bursts(patch: Patch) -> list[tuple[Update, ...]]:
     """The updates in portions that are folded in one pass each."""
     return [patch.updates[i : i + BURST] for i in range(0, len(patch.updates), BURST)]
-
-
-def size(patch: Patch) -> int:
-    return sum(len(encode_update(update)) for update in patch.updates)

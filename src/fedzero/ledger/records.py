@@ -38,6 +38,14 @@ class Round(Struct, frozen=True, tag="round"):
     refused: tuple[tuple[int, str], ...] = ()
 
 
+class Saved(Struct, frozen=True, tag="saved"):
+    """A rolling checkpoint was written: the state after `round` rounds, whose bytes have this SHA-256."""
+
+    round: int
+    steps: int
+    state: bytes
+
+
 class Evaluation(Struct, frozen=True, tag="evaluation"):
     """The model after `round` rounds: digest, and how good it is."""
 
@@ -51,7 +59,7 @@ class End(Struct, frozen=True, tag="end"):
     model: bytes
 
 
-Record = Start | Round | Evaluation | End
+Record = Start | Round | Saved | Evaluation | End
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)
@@ -64,7 +72,3 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes) -> Record:
     record: Record = _decoder.decode(data)
     return record
-
-
-def round_of(record: Record) -> int:
-    return -1 if isinstance(record, Start) else record.round

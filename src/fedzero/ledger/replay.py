@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import End, Evaluation, Round
+from fedzero.ledger.records import End, Evaluation, Round, Saved, Start
 from fedzero.ledger.store import Entry, Ledger, Tampered
+from fedzero.params import Params
 from fedzero.replica import Replica
 from fedzero.updates import Update, decode_update
 
@@ -22,13 +26,18 @@ class Story:
 
     entries: tuple[Entry, ...]
 
-    @property
+    @cached_property
     def rounds(self) -> list[Round]:
         return [e.record for e in self.entries if isinstance(e.record, Round)]
 
-    @property
+    @cached_property
     def evaluations(self) -> list[Evaluation]:
         return [e.record for e in self.entries if isinstance(e.record, Evaluation)]
+
+    @cached_property
+    def saved(self) -> Saved | None:
+        """The last checkpoint."""
+        return next((e.record for e in reversed(self.entries) if isinstance(e.record, Saved)), None)
 
     @property
     def end(self) -> End | None:
@@ -39,51 +48,57 @@ class Story:
     def seconds(self) -> float:
         return self.entries[-1].seconds
 
-    @property
+    @cached_property
     def dense(self) -> bool:
         return any(record.dense for record in self.rounds)
 
 
 def read(ledger: Ledger) -> Story:
-    return Story(tuple(ledger.entries()))
+    entries = tuple(ledger.entries())
+    if not entries:
+        raise Tampered(-1, "the ledger has no start")
+    return Story(entries)
 
 
-def check_base(ledger: Ledger, replica: Replica) -> None:
-    if replica.digest() != ledger.start().base:
+def check_base(ledger: Ledger, params: Params) -> None:
+    base = ledger.start().base
+    if params.digest() != base:
         raise FedzeroError(
-            f"this ledger starts from model {ledger.start().base.hex()}, but the base here is "
-            f"{replica.digest().hex()}: give the base model (and data) the run was started with"
+            f"this ledger starts from model {base.hex()}, but the base here is {params.digest().hex()}: give the base "
+            "model (and data) the run was started with"
         )
 
 
 def updates_of(ledger: Ledger, story: Story, upto: int | None = None) -> Iterator[Update]:
-    """The updates of rounds before `upto`; dense ones only as far as the ledger still has them."""
-    dense = ledger.dense_updates() if story.dense else {}
+    """The updates of rounds before `upto`; dense ones from the checkpoint on, earlier ones are no longer there."""
+    since = story.saved.round if story.saved is not None else 0
+    expected = {r.round: r.update for r in story.rounds if r.dense and r.update is not None and r.round >= since}
+    dense = ledger.dense_updates(expected)
     for record in story.rounds:
         if record.update is None or (upto is not None and record.round >= upto):
             continue
-        if not record.dense:
-            yield decode_update(record.update)
-        elif record.round in dense:
-            body = dense[record.round]
-            if hashlib.sha256(body).digest() != record.update:
-                raise Tampered(record.round, "the dense update does not match its digest")
-            yield decode_update(body)
+        if record.dense and record.round < since:
+            continue
+        try:
+            update = decode_update(dense[record.round] if record.dense else record.update)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Tampered(record.round, f"the update cannot be read ({error})") from error
+        if update.round != record.round:
+            raise Tampered(record.round, f"the update says it is of round {update.round}")
+        yield update
 
 
 def rebuild(ledger: Ledger, story: Story, replica: Replica, upto: int | None = None) -> None:
     """Bring a replica of the base model to where it stood before round `upto` (default: the end)."""
-    check_base(ledger, replica)
-    if story.dense:
-        checkpoint = ledger.checkpoint()
-        start = 0 if checkpoint is None else checkpoint.round
-        if upto is not None and upto < start:
+    check_base(ledger, replica.state.params)
+    saved, state = story.saved, ledger.checkpoint(story.saved)
+    if saved is not None and state is not None:
+        if upto is not None and upto < saved.round:
             raise FedzeroError(
                 f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
-                f"rolling checkpoint only (from round {start}); runs with seeded updates replay any round"
+                f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
             )
-        if checkpoint is not None:
-            replica.state = replica.state.restored(checkpoint.state, checkpoint.round, checkpoint.steps)
+        replica.state = replica.state.restored(state, saved.round, saved.steps)
     pending: list[Update] = []
     for update in updates_of(ledger, story, upto):
         pending.append(update)
@@ -96,26 +111,30 @@ def rebuild(ledger: Ledger, story: Story, replica: Replica, upto: int | None = N
 def verify(ledger: Ledger, replica: Replica | None) -> Story:
     """Check everything that can be checked; raises `Tampered` with the first bad round.
 
-    File and chain always; with a replica of the base also that the updates lead to the digests on record.
+    File, chain and order always; with a replica of the base also that the updates lead to the digests on record.
     """
     story = read(ledger)
-    ledger.integrity()
+    ledger.integrity(len(story.rounds))
     _check_order(story)
     if replica is None:
         return story
-    check_base(ledger, replica)
-    if story.dense:
-        rebuild(ledger, story, replica)
-        marks = [(m.round, m.model) for m in story.evaluations if m.round == len(story.rounds)]
-    else:
-        marks = [(m.round, m.model) for m in story.evaluations]
-        if story.end is not None:
-            marks.append((story.end.round, story.end.model))
-    updates = [] if story.dense else list(updates_of(ledger, story))
-    good = 0
+    if replica.state.params.size != ledger.start().parameters:
+        raise Tampered(-1, f"the model has {replica.state.params.size} parameters, the ledger says otherwise")
+    check_base(ledger, replica.state.params)
+    good = story.saved.round if story.saved is not None else 0
+    if good:
+        rebuild(ledger, story, replica, good)
+    updates = list(updates_of(ledger, story))
+    marks = [(e.round, e.model) for e in story.evaluations]
+    if story.end is not None:
+        marks.append((story.end.round, story.end.model))
     for round, digest in marks:
-        if not story.dense:
-            replica.follow([u for u in updates if u.round < round])
+        if round < good:
+            continue
+        try:
+            replica.follow([update for update in updates if update.round < round])
+        except (FedzeroError, ValueError) as error:
+            raise Tampered(good, f"the updates of rounds {good} to {round - 1} cannot be applied ({error})") from error
         if replica.digest() != digest:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} do not lead to the model on record")
         good = round
@@ -123,6 +142,22 @@ def verify(ledger: Ledger, replica: Replica | None) -> Story:
 
 
 def _check_order(story: Story) -> None:
-    for expected, record in enumerate(story.rounds):
-        if record.round != expected:
-            raise Tampered(expected, f"the ledger goes on with round {record.round}")
+    """A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing."""
+    done, ended = 0, False
+    for position, entry in enumerate(story.entries):
+        record = entry.record
+        if ended:
+            raise Tampered(done, "the ledger goes on after its end")
+        if isinstance(record, Start) != (position == 0):
+            raise Tampered(done if position else -1, "the start is not where it belongs")
+        if isinstance(record, Round):
+            if record.round != done:
+                raise Tampered(done, f"the ledger goes on with round {record.round}")
+            done += 1
+        elif not isinstance(record, Start) and record.round != done:
+            raise Tampered(done, f"an entry of round {record.round} stands behind round {done - 1}")
+        ended = isinstance(record, End)
+    first = story.entries[0].record
+    assert isinstance(first, Start)
+    if ended and done != json.loads(first.recipe)["rounds"]:
+        raise Tampered(done, "the ledger ends before the recipe does")

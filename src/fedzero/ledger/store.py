@@ -9,30 +9,34 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import sqlite3
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import Record, Start, decode_record, encode_record, round_of
+from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
 
 FORMAT = 1
 _GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
-_SCHEMA = """
-CREATE TABLE entries (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL) STRICT;
-CREATE TABLE clock (seq INTEGER PRIMARY KEY, at REAL NOT NULL, seconds REAL NOT NULL, seal BLOB NOT NULL) STRICT;
-CREATE TABLE dense (round INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
-CREATE TABLE checkpoint (round INTEGER NOT NULL, steps INTEGER NOT NULL, part INTEGER PRIMARY KEY, body BLOB NOT NULL)
-  STRICT;
-"""
+_TABLES = {
+    "entries": "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL) STRICT",
+    "clock": "CREATE TABLE clock (seq INTEGER PRIMARY KEY, at REAL NOT NULL, seconds REAL NOT NULL, "
+    "seal BLOB NOT NULL) STRICT",
+    "dense": "CREATE TABLE dense (round INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
+    "checkpoint": "CREATE TABLE checkpoint (part INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
+}
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError, TypeError, msgspec.DecodeError)
+"""What reading a damaged file may raise."""
 
 
 class Tampered(FedzeroError):
@@ -53,15 +57,6 @@ class Entry:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """State of a dense run: the model as of `round` rounds, and the dense updates since."""
-
-    round: int
-    steps: int
-    state: bytes
-
-
 def link(chain: bytes, seq: int, body: bytes) -> bytes:
     return hashlib.sha256(chain + struct.pack("<q", seq) + body).digest()
 
@@ -70,62 +65,85 @@ def _seal(chain: bytes, at: float, seconds: float) -> bytes:
     return hashlib.sha256(chain + struct.pack("<dd", at, seconds)).digest()[:8]
 
 
-class Ledger:
-    """An open ledger. Writers hold a lock on the file; readers need none."""
+class Claim:
+    """The right to write in a folder, held by one process at a time and given up when that process dies.
 
-    def __init__(self, path: Path, writable: bool):
-        self.path = path
-        self._lock = path.open("rb") if writable else None
-        if self._lock is not None:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise FedzeroError(f"{path} is being written by another process: wait for it or stop it") from None
+    The lock is on the folder, not on the ledger: closing a second descriptor of a database file would drop SQLite's
+    own locks on it.
+    """
+
+    def __init__(self, folder: Path):
+        self._descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise FedzeroError(f"{folder} is being written by another process: wait for it or stop it") from None
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class Ledger:
+    """An open ledger; who writes holds the claim on its folder, readers need none."""
+
+    def __init__(self, path: Path, claim: Claim | None):
+        self.path, self._claim = path, claim
         self._db = sqlite3.connect(path, isolation_level=None)
-        if writable:
+        self._seq, self._chain = -1, _GENESIS
+        if claim is None:
+            return
+        try:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
-        self._seq, self._chain = -1, _GENESIS
-        if writable:
             row = self._db.execute("SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-            if row is not None:
-                self._seq, self._chain = row
+        except _DAMAGE as error:
+            self._db.close()
+            claim.release()
+            raise Tampered(-1, f"{path} is damaged ({error})") from error
+        if row is not None:
+            self._seq, self._chain = row
 
     @staticmethod
-    def create(path: Path, start: Start) -> Ledger:
+    def create(path: Path, start: Start, claim: Claim | None = None) -> Ledger:
         """A new ledger with its first entry. Appears under its name only when both are on disk."""
-        draft = path.with_suffix(".new")
-        draft.unlink(missing_ok=True)
-        db = sqlite3.connect(draft, isolation_level=None)
-        db.executescript(f"PRAGMA user_version = {FORMAT}; {_SCHEMA}")
-        db.close()
-        ledger = Ledger(draft, writable=True)
+        claim, draft = claim or Claim(path.parent), path.with_suffix(".new")
+        for leftover in path.parent.glob(f"{draft.name}*"):
+            leftover.unlink()
+        with closing(sqlite3.connect(draft, isolation_level=None)) as db:
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+            for definition in _TABLES.values():
+                db.execute(definition)
+        ledger = Ledger(draft, claim)
         ledger.append([start], 0.0)
-        ledger.close()
+        ledger._settle()
         draft.replace(path)
-        return Ledger(path, writable=True)
+        return Ledger(path, claim)
 
     @staticmethod
     def open(path: Path, writable: bool = False) -> Ledger:
         if not path.exists():
             raise FedzeroError(f"{path} does not exist: name a folder made by `fedzero run`")
         try:
-            with sqlite3.connect(path) as probe:
+            with closing(sqlite3.connect(path)) as probe:
                 (version,) = probe.execute("PRAGMA user_version").fetchone()
-        except sqlite3.DatabaseError as error:
+        except _DAMAGE as error:
             raise Tampered(-1, f"{path} is not a readable ledger ({error})") from error
         if version != FORMAT:
             raise FedzeroError(f"{path} has ledger format {version}; this release reads format {FORMAT}")
-        return Ledger(path, writable)
+        return Ledger(path, Claim(path.parent) if writable else None)
+
+    def _settle(self) -> None:
+        """Leave one plain file behind: no write-ahead log, readable on a read-only disk."""
+        self._db.execute("PRAGMA journal_mode = DELETE")
+        self._db.close()
 
     def close(self) -> None:
-        """Fold the write-ahead log into the one file and let go of the lock."""
-        if self._lock is not None:
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if self._claim is None:
             self._db.close()
-            self._lock.close()
         else:
-            self._db.close()
+            self._settle()
+            self._claim.release()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -142,9 +160,12 @@ class Ledger:
         records: Sequence[Record],
         seconds: float,
         dense: tuple[int, bytes] | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: bytes | None = None,
     ) -> None:
-        """Write entries (with a dense update or a checkpoint, if any) in one durable transaction."""
+        """Write entries in one durable transaction.
+
+        With a dense round goes its update, with a `Saved` record the checkpoint it describes.
+        """
         seq, chain, at = self._seq, self._chain, time.time()
         with self._transaction():
             for record in records:
@@ -152,73 +173,82 @@ class Ledger:
                 chain = link(chain, seq, body)
                 self._db.execute("INSERT INTO entries VALUES (?, ?, ?)", (seq, body, chain))
                 self._db.execute("INSERT INTO clock VALUES (?, ?, ?, ?)", (seq, at, seconds, _seal(chain, at, seconds)))
+                if isinstance(record, Saved) and checkpoint is not None:
+                    self._replace_checkpoint(record.round, checkpoint)
             if dense is not None:
                 self._db.execute("INSERT INTO dense VALUES (?, ?)", dense)
-            if checkpoint is not None:
-                self._write_checkpoint(checkpoint)
         self._seq, self._chain = seq, chain
 
-    def _write_checkpoint(self, c: Checkpoint) -> None:
+    def _replace_checkpoint(self, round: int, state: bytes) -> None:
         self._db.execute("DELETE FROM checkpoint")
-        for part in range(max(1, -(-len(c.state) // _PART))):
-            piece = c.state[part * _PART : (part + 1) * _PART]
-            self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", (c.round, c.steps, part, piece))
-        self._db.execute("DELETE FROM dense WHERE round < ?", (c.round,))
+        for part in range(max(1, -(-len(state) // _PART))):
+            self._db.execute("INSERT INTO checkpoint VALUES (?, ?)", (part, state[part * _PART : (part + 1) * _PART]))
+        self._db.execute("DELETE FROM dense WHERE round < ?", (round,))
 
-    def checkpoint(self) -> Checkpoint | None:
-        rows = self._db.execute("SELECT round, steps, body FROM checkpoint ORDER BY part").fetchall()
-        return Checkpoint(rows[0][0], rows[0][1], b"".join(row[2] for row in rows)) if rows else None
+    def _rows(self, query: str, bad: int) -> list[Any]:
+        try:
+            return self._db.execute(query).fetchall()
+        except _DAMAGE as error:
+            raise Tampered(bad, f"the file is damaged ({error})") from error
 
-    def dense_updates(self) -> dict[int, bytes]:
-        """Dense updates not yet in the checkpoint, by round."""
-        return dict(self._db.execute("SELECT round, body FROM dense ORDER BY round").fetchall())
+    def checkpoint(self, saved: Saved | None) -> bytes | None:
+        """The state that the last `Saved` record describes."""
+        rows = self._rows("SELECT part, body FROM checkpoint ORDER BY part", -1 if saved is None else saved.round)
+        if saved is None:
+            if rows:
+                raise Tampered(-1, "there is a checkpoint that no entry knows of")
+            return None
+        state = b"".join(body for _, body in rows)
+        whole = [part for part, _ in rows] == list(range(len(rows)))
+        if not whole or hashlib.sha256(state).digest() != saved.state:
+            raise Tampered(saved.round, "the checkpoint is not the one on record")
+        return state
+
+    def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
+        """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""
+        rows = dict(self._rows("SELECT round, body FROM dense ORDER BY round", min(expected, default=-1)))
+        for round in sorted(expected.keys() | rows.keys()):
+            if round not in rows or round not in expected:
+                raise Tampered(round, "its dense update is missing" if round in expected else "no such dense update")
+            if hashlib.sha256(rows[round]).digest() != expected[round]:
+                raise Tampered(round, "the dense update does not match its digest")
+        return rows
 
     @property
     def head(self) -> bytes:
         """The last link of the chain: two ledgers with the same head tell the same story."""
-        row = self._db.execute("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-        return row[0] if row else _GENESIS
+        rows = self._rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1)
+        return bytes(rows[0][0]) if rows else _GENESIS
 
     def entries(self) -> Iterator[Entry]:
         """All entries in order, each checked against the chain and the clock's seal as it is read."""
-        chain, last, expected = _GENESIS, -1, 0
+        chain, rounds, expected = _GENESIS, 0, 0
         query = "SELECT e.seq, e.body, e.chain, c.at, c.seconds, c.seal FROM entries e LEFT JOIN clock c USING (seq) "
         try:
             for seq, body, stored, at, seconds, seal in self._db.execute(query + "ORDER BY e.seq"):
-                bad = last + 1 if expected > 0 else -1
+                bad = rounds if expected else -1
                 if seq != expected:
                     raise Tampered(bad, f"entry {expected} is missing")
                 chain, expected = link(chain, seq, body), expected + 1
                 if chain != stored:
-                    raise Tampered(self._claimed_round(body, bad), "the entry does not match the hash chain")
-                record = decode_record(body)
-                last = round_of(record)
+                    raise Tampered(bad, "the entry does not match the hash chain")
                 if seal is None or _seal(chain, at, seconds) != seal:
-                    raise Tampered(last, "the time of the entry was changed")
+                    raise Tampered(bad, "the time of the entry was changed")
+                record = decode_record(body)
+                rounds += isinstance(record, Round)
                 yield Entry(seq, record, chain, at, seconds)
-        except (sqlite3.DatabaseError, msgspec.DecodeError) as error:
-            raise Tampered(last + 1, f"the file is damaged ({error})") from error
+        except (*_DAMAGE, struct.error) as error:
+            raise Tampered(rounds if expected else -1, f"the file is damaged ({error})") from error
 
-    @staticmethod
-    def _claimed_round(body: bytes, fallback: int) -> int:
-        try:
-            return round_of(decode_record(body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return fallback
-
-    def integrity(self) -> None:
-        """SQLite's own check of the file, and that no table holds rows the entries do not know of."""
-        try:
-            (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-            strays = self._db.execute(
-                "SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)"
-            ).fetchone()[0]
-        except sqlite3.DatabaseError as error:
-            raise Tampered(-1, f"the file is damaged ({error})") from error
-        if verdict != "ok":
-            raise Tampered(-1, f"the file is damaged ({verdict})")
+    def integrity(self, rounds: int) -> None:
+        """SQLite's own check of the file, the definitions of the tables, and no times without an entry."""
+        ((verdict,),) = self._rows("PRAGMA integrity_check(1)", -1)
+        tables = dict(self._rows("SELECT name, sql FROM sqlite_master", -1))
+        if verdict != "ok" or tables != _TABLES:
+            raise Tampered(-1, f"the file is damaged ({verdict if verdict != 'ok' else 'other tables'})")
+        ((strays,),) = self._rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)
         if strays:
-            raise Tampered(-1, f"{strays} times belong to no entry")
+            raise Tampered(rounds, f"{strays} times belong to no entry")
 
     def start(self) -> Start:
         first = next(self.entries(), None)

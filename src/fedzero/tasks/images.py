@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
+import zlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -39,21 +41,25 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError:
         raise FedzeroError(f"{path} is missing: put the four IDX files there, or point --data elsewhere") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise FedzeroError(f"{path} cannot be read: {error}") from error
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise FedzeroError(f"{path} is not an IDX file of bytes")
-    shape = np.frombuffer(raw, ">i4", raw[3], 4)
-    data = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
-    if data.size != np.prod(shape):
-        raise FedzeroError(f"{path} is cut short: {data.size} bytes for shape {tuple(shape)}")
-    return data.reshape(shape)
+    header = 4 + 4 * raw[3]
+    shape = [int(size) for size in np.frombuffer(raw[4:header].ljust(4 * raw[3], b"\xff"), ">i4")]
+    if len(raw) < header or min(shape, default=0) < 0 or len(raw) - header != math.prod(shape):
+        raise FedzeroError(f"{path} is cut short or damaged: {len(raw)} bytes for shape {tuple(shape)}")
+    return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
 
 
 def load_idx(folder: Path) -> Images:
     """The four files of MNIST (or Fashion-MNIST) under their usual names."""
     parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return Images(*(read_idx(folder / f"{part}-ubyte.gz") for part in parts))
+    images = Images(*(read_idx(folder / f"{part}-ubyte.gz") for part in parts))
+    for x, y in ((images.train_x, images.train_y), (images.test_x, images.test_y)):
+        if len(x) != len(y):
+            raise FedzeroError(f"{folder}: {len(x)} images with {len(y)} labels")
+    return images
 
 
 def load_subset() -> Images:

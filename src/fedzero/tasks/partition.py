@@ -51,6 +51,11 @@ class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
     per_client: Annotated[int, Meta(ge=1)] = 2
 
     def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
+        if clients * self.per_client > len(labels):
+            raise FedzeroError(
+                f"task.partition.per_client = {self.per_client} makes {clients * self.per_client} shards of "
+                f"{len(labels)} samples: lower it or federation.clients"
+            )
         shards = np.array_split(np.argsort(labels, kind="stable"), clients * self.per_client)
         order = keys.generator("partition").permutation(len(shards))
         return [
