@@ -30,8 +30,8 @@ class SmallCnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(x)
         h = h.contiguous(memory_format=torch.channels_last) if self.channels_last else h
-        h = F.relu(F.max_pool2d(h, 2))
-        h = F.relu(F.max_pool2d(self.conv2(h), 2))
+        h = F.relu(F.max_pool2d(h, 2), inplace=True)
+        h = F.relu(F.max_pool2d(self.conv2(h), 2), inplace=True)
         result: Tensor = self.linear(h.flatten(1))
         return result
 
