@@ -304,3 +304,10 @@ def test_the_task_puts_it_together():
 def test_full_files_are_wanted_but_no_folder_is_given():
     with pytest.raises(FedzeroError, match=r"task\.full"):
         Mnist(full=True).build(4, Place(Keys.of_seed(0), torch.device("cpu"), None))
+
+
+def test_patches_give_the_same_logits():
+    net = SmallCnn()
+    x = torch.randn(7, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.allclose(net(net.prepare(x)), net(x), atol=1e-5)

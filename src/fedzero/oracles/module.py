@@ -3,7 +3,8 @@
 Small models: the offsets c·z of all points are made once and kept while the same points are asked again (a cohort that
 shares directions asks the same points for every client), and added to the base in one operation. Large models: one
 point at a time through a scratch copy. On a GPU the points of a small model are evaluated together (vmap); on a CPU one
-after the other, which is faster there because each pass stays in the cache.
+after the other, which is faster there because each pass stays in the cache; a module with a `prepare` method has its
+inputs brought into the form its first layer likes once for all points.
 """
 
 from __future__ import annotations
@@ -43,11 +44,14 @@ class ModuleObjective:
         together: bool | None = None,
     ):
         self.module, self.test, self.loss = module.eval(), test, loss
+        self.prepare: Callable[[Tensor], Tensor] | None = getattr(module, "prepare", None)
         self.together = test[0].device.type != "cpu" if together is None else together
         self._offsets: OrderedDict[int, tuple[Sequence[Terms], Tensor]] = OrderedDict()
 
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
         inputs = torch.cat([x for x, _ in batches]) if len(batches) > 1 else batches[0][0]
+        if self.prepare is not None and not self.together:
+            inputs = self.prepare(inputs)
         labels = torch.cat([y for _, y in batches]) if len(batches) > 1 else batches[0][1]
         sizes = [len(y) for _, y in batches]
         with torch.no_grad():
