@@ -90,6 +90,8 @@ class LocalEngine:
                     asks[client] = works[client].send(answer)
                 except StopIteration as done:
                     yield client, done.value
+                except FedzeroError as error:
+                    yield client, error
             given = answer_together(round, [(self.oracles[client], ask) for client, ask in asks.items()])
             answers = dict(zip(asks, given, strict=True))
 
