@@ -126,7 +126,10 @@ def reopen(folder: Path, around: Surroundings, writable: bool = False) -> tuple[
         start = ledger.start()
         if start.directions != VERSION:
             raise FedzeroError(f"the run uses direction stream {start.directions}; this release makes stream {VERSION}")
-        setup = prepare(recipes.from_canonical(start.recipe), around)
+        recipe = recipes.from_canonical(start.recipe)
+        if not writable:  # reading a ledger needs no particular device: the bits are the same on all
+            recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
+        setup = prepare(recipe, around)
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)

@@ -1,0 +1,34 @@
+"""Runs are read back on machines they were not made on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import torch
+from harness import small
+
+from fedzero import recipe as recipes
+from fedzero import session
+from fedzero.algorithms import DeComFL
+from fedzero.ledger import Ledger
+
+
+def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
+    run = small(tmp_path / "cpu", DeComFL(rate=1e-3))
+    run.play(5)
+    elsewhere = msgspec.structs.replace(run.setup.recipe, engine=recipes.Local(device="cuda"))
+    start = msgspec.structs.replace(run.ledger.start(), recipe=recipes.canonical(elsewhere))
+    (tmp_path / "gpu").mkdir()
+    ledger = Ledger.create(tmp_path / "gpu" / session.LEDGER, start)
+    ledger.append(run.records, 0.0)
+    ledger.close()
+    assert session.replayed(tmp_path / "gpu", session.Surroundings(), None).digest() == run.replica.digest()
+    assert len(session.verified(tmp_path / "gpu", session.Surroundings()).rounds) == 5
+    if not torch.cuda.is_available():
+        try:
+            session.reopen(tmp_path / "gpu", session.Surroundings(), writable=True)
+        except session.FedzeroError as error:
+            assert "no CUDA device" in str(error)
+        else:
+            raise AssertionError("going on with a GPU run needs a GPU")
