@@ -150,24 +150,25 @@ class Params:
         return math.sqrt(total / SQUARES_SCALE)
 
     def offsets(self, points: Sequence[Terms]) -> Tensor:
-        """Σ c z of every point as a row of a (points, d) float32 matrix; single terms are made all at once."""
+        """c z of every point as a row of a (points, d) float32 matrix, all made at once; a point has at most one term.
+
+        x + row is what the view gives, to the last bit. With more terms it would not be: (x + c₁z₁) + c₂z₂ rounds
+        differently from x + (c₁z₁ + c₂z₂).
+        """
         out = torch.zeros(len(points), self.size, dtype=torch.float32, device=self.device)
-        single = [row for row, terms in enumerate(points) if len(terms) == 1]
-        if single:
+        rows = [row for row, terms in enumerate(points) if len(terms)]
+        if rows:
             together = Terms(
-                np.concatenate([points[row].keys for row in single]),
-                np.concatenate([points[row].coefficients for row in single]),
-                points[single[0]].stream,
+                np.array([key for row in rows for key in points[row].keys], np.uint64),
+                np.array([c for row in rows for c in points[row].coefficients], np.float32),
+                points[rows[0]].stream,
             )
-            pieces = []
-            for ordinal, flat in self.flat():
-                pieces.append(torch.empty(len(single), flat.numel(), dtype=torch.float32, device=self.device))
-                self._kernels.spread(pieces[-1], together, ordinal)
-            out[single] = torch.cat(pieces, dim=1)
-        for row, terms in enumerate(points):
-            if len(terms) > 1:
-                zero = Params({name: torch.zeros_like(t, dtype=torch.float32) for name, t in self.tensors.items()})
-                out[row] = zero.view(terms).vector()
+            if len(together) != len(rows):
+                raise ValueError("offsets are of points with one term at most: use views")
+            pieces = [torch.empty(len(rows), f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
+            for ordinal, piece in enumerate(pieces):
+                self._kernels.spread(piece, together, ordinal)
+            out[rows] = torch.cat(pieces, dim=1)
         return out
 
     def direction(self, stream: Domain, key: int) -> Tensor:

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from fedzero import recipe as recipes
-from fedzero.directions import Keys
 from fedzero.engines.local import LocalEngine
 from fedzero.federation import Books, Federation, Server
 from fedzero.ledger.records import Round
@@ -74,7 +73,3 @@ def small(
     books = Books.empty(clients)
     server = Server(algorithm, recipe.federation, setup.keys, setup.problem.params.size, held, ledger, books)
     return Small(setup, replica, engine, server, ledger)
-
-
-def keys_of(run: Small) -> Keys:
-    return run.setup.keys

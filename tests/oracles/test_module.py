@@ -113,3 +113,18 @@ def test_different_points_are_not_merged() -> None:
     answers = answer_together(0, [(oracles[0], Losses(params, mine, 0)), (oracles[1], Losses(params, theirs, 0))])
     assert [len(a) for a in answers] == [2, 3]
     assert [o.queries for o in oracles] == [2, 3]
+
+
+def test_points_of_several_terms_are_views_too(setting) -> None:
+    net, params, points, batches = setting
+    several = (*points, Terms.of([1, 2], [0.05, -0.02], Domain.GAUSSIAN))
+    values = ModuleObjective(net, batches[0]).losses(params, several, batches)
+    assert np.abs(values - by_hand(net, params, several, batches)).max() < 1e-5
+    with pytest.raises(ValueError, match="one term"):
+        params.offsets(several)
+
+
+def test_offsets_added_to_the_base_are_the_views(setting) -> None:
+    _, params, points, _ = setting
+    for row, point in zip(params.offsets(points), points, strict=True):
+        assert torch.equal(params.vector() + row, params.view(point).vector())

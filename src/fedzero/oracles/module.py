@@ -62,7 +62,9 @@ class ModuleObjective:
 
     def _sample_losses(self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor) -> Iterator[Tensor]:
         """Losses of all samples, some points at a time, (points, samples) in all."""
-        if len(points) * base.size > KEPT_NUMBERS or any(t.dtype != torch.float32 for t in base.tensors.values()):
+        large = len(points) * base.size > KEPT_NUMBERS
+        short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
+        if large or short or any(len(terms) > 1 for terms in points):
             scratch = {name: torch.empty_like(tensor) for name, tensor in base.tensors.items()}
             for terms in points:
                 base.view(terms).write(scratch)
