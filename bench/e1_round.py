@@ -23,7 +23,6 @@ from fedzero import recipe as recipes
 from fedzero.engines.local import LocalEngine
 from fedzero.federation import Books, Server, cohort_of
 from fedzero.ledger.store import Ledger
-from fedzero.replica import Replica
 from fedzero.session import Setup, Surroundings, prepare
 from fedzero.tasks.models import SmallCnn
 
@@ -82,7 +81,7 @@ def slopes_of(net: nn.Module, x: Tensor, y: Tensor, round: int) -> list[float]:
 def ours(setup: Setup, folder: str) -> Iterator[float]:
     """Seconds of each round from WARM on."""
     problem, algorithm = setup.problem, setup.algorithm
-    replica = Replica(algorithm, problem.params, setup.keys)
+    replica = setup.replica()
     engine = LocalEngine(replica, problem.objective, problem.shards, merge=True)
     ledger = Ledger.create(Path(folder) / "ledger.db", setup.start)
     federation = setup.recipe.federation

@@ -32,7 +32,7 @@ class Free:
 
     def batch(self, *_: Any) -> None: ...
 
-    def losses(self, base: Params, points: Sequence[Any], batches: Sequence[Any]) -> Any:
+    def losses(self, base: Params, points: Sequence[Any], batches: Sequence[Any], basis: Any = None) -> Any:
         return np.zeros((len(batches), len(points)))
 
     def gradient(self, base: Params, batch: Any) -> tuple[float, torch.Tensor]:
@@ -45,7 +45,7 @@ class Free:
 def replies_per_second(merge: bool, replicas: bool) -> float:
     algorithm, keys, free = DeComFL(rate=1e-3, directions=10), Keys.of_seed(1), Free()
     params = Params.of_vector(torch.zeros(1000))
-    replica = Replica(algorithm, params, keys)
+    replica = Replica(algorithm, params, keys, CLIENTS)
     engine = LocalEngine(replica, free, free, merge, replicas)
     with tempfile.TemporaryDirectory() as folder:
         start = Start(b"{}", params.digest(), params.size, 1, None)

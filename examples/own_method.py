@@ -12,30 +12,28 @@ Run it: python examples/own_method.py
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
 
-from fedzero.algorithms.contract import Contribution, Delivery, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
 from fedzero.directions import Domain, Keys, Program, Terms
-from fedzero.directions.terms import F32
 from fedzero.engines.local import LocalEngine
 from fedzero.estimators.spsa import direction_keys, points_of
 from fedzero.federation import Books, Federation, Server
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
 from fedzero.oracles import Losses
-from fedzero.params import Params
 from fedzero.replica import Replica
 from fedzero.schedules import Schedule, rate_at
 from fedzero.tasks import Place, Quadratic
 from fedzero.updates import Seeded, Update, pack, unpack
 
 
-class SignVote(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="sign-vote"):
+class SignVote(Defaults, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="sign-vote"):
     """Majority vote over the signs of the slopes."""
 
     rate: Schedule
@@ -43,22 +41,12 @@ class SignVote(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     radius: float = 1e-3
 
     name = "sign-vote"
-    first_order = False
-    server_model = True
-    sync = False
-    pull_after = None
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
-        """Any federation will do."""
-
-    def delivery(self, size: int) -> Delivery:
-        return "catch-up"
-
-    def expects(self, round: int, size: int) -> int:
+    def expects(self, round: int, scale: Scale, exchange: int) -> int:
         return self.directions
 
-    def init(self, params: Params) -> State:
-        return State(params)
+    def queries(self, round: int) -> int:
+        return 2 * self.directions
 
     def client(self, state: State, turn: Turn) -> Work:
         keys = direction_keys(turn.keys, turn.round, 0, self.directions)
@@ -66,8 +54,8 @@ class SignVote(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
         values = yield Losses(state.params, points, 0)
         return Contribution(np.sign(values[0::2] - values[1::2]).astype(np.float32), float(values.mean()))
 
-    def aggregate(self, round: int, size: int, contributions: Mapping[int, F32]) -> Seeded:
-        return Seeded(round, pack(np.sign(sum(contributions.values())).astype(np.float32)))
+    def aggregate(self, gathered: Gathered) -> Seeded:
+        return Seeded(gathered.round, pack(np.sign(gathered.mean())))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         steps = []
@@ -82,7 +70,7 @@ def main(rounds: int = 300) -> tuple[float, float]:
     """Sign voting on a quadratic in 50 dimensions, 20 clients; the optimality gap before and after."""
     method, keys = SignVote(rate=0.05), Keys.of_seed(1)
     problem = Quadratic(dimension=50, spread=0.2).build(20, Place(keys, torch.device("cpu"), None))
-    replica = Replica(method, problem.params, keys)
+    replica = Replica(method, problem.params, keys, clients=20)
     engine = LocalEngine(replica, problem.objective, problem.shards)
     before = engine.evaluate()[1].loss
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from fedzero.errors import Refused
 from fedzero.updates import Dense, Seeded, decode_update, encode_update, pack, unpack
-from fedzero.wire import Close, Reply, Snapshot, Work, decode_instruction, decode_reply, encode, encode_work
+from fedzero.wire import (
+    Close,
+    Reply,
+    Snapshot,
+    Work,
+    decode_instruction,
+    decode_reply,
+    encode,
+    encode_close,
+    encode_work,
+)
 
 naturals = st.integers(0, 2**40)
 floats = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20)
@@ -24,7 +34,9 @@ def test_round_trips(update: Seeded, round: int) -> None:
     assert decode_update(encode_update(update)) == update
     for message in (Work(round, 0, (update, update)), Close(round, update), Snapshot(round, 0, 3, b"abc")):
         assert decode_instruction(encode(message)) == message
-    assert encode_work(round, 0, [encode_update(update)] * 2) == encode(Work(round, 0, (update, update)))
+    assert decode_instruction(encode_work(round, 0, [encode_update(update)] * 2)) == Work(round, 0, (update, update))
+    assert decode_instruction(encode_work(round, 0, [encode_update(update)], 7)) == Work(round, 0, (update,), 7)
+    assert decode_instruction(encode_close(round, encode_update(update))) == Close(round, update)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -48,8 +48,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 def _around(data: Path | None, secret: Path | None) -> Any:
     from fedzero.session import Surroundings
 
-    if data is not None and not data.is_dir():
-        raise FedzeroError(f"--data {data}: no such folder")
+    data = _folder(data)
     key = os.environ.get("FEDZERO_SECRET", "").encode() or None
     if secret is not None:
         if not secret.is_file():
@@ -58,6 +57,12 @@ def _around(data: Path | None, secret: Path | None) -> Any:
     if key is not None and len(key) > 64:
         key = hashlib.sha256(key).digest()
     return Surroundings(data, key)
+
+
+def _folder(data: Path | None) -> Path | None:
+    if data is not None and not data.is_dir():
+        raise FedzeroError(f"--data {data}: no such folder")
+    return data
 
 
 def _expect_file(path: Path) -> None:
@@ -174,6 +179,66 @@ def report(
     page.write(histories, out_)
     out.print(terminal_table(histories))
     out.print(f"report: {out_}")
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str | None, typer.Argument(help="Which one; leave it out to see what there is.", show_default=False)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small setting: at most three minutes on two cores.")
+    ] = False,
+    out_: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for runs, tables, figures; default runs/reproduce/EXPERIMENT.", show_default=False
+        ),
+    ] = None,
+    data: Data = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many repetitions.", show_default=False)] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes; default: one a core.", show_default=False)
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Only parts whose name matches, such as 'rcv1*iid'.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce an experiment of a paper: makes all its runs, then writes its figure (PNG) and table (Markdown, CSV).
+
+    Stop it whenever you like: the same command goes on where it was, and never makes a finished run again. Every run is
+    an ordinary one, in OUT/runs.
+
+    Example: fedzero reproduce e8 --quick
+    """
+    from fedzero.experiments import EXPERIMENTS
+    from fedzero.experiments import experiment as find
+    from fedzero.experiments.contract import Setting
+    from fedzero.experiments.display import display_on
+    from fedzero.experiments.reproduce import Request, default_folder, summary_json, summary_text
+    from fedzero.experiments.reproduce import reproduce as carry_out
+
+    if experiment is None:
+        table = Table("", "what", "--quick", "in full", "", box=None, pad_edge=False, header_style="bold")
+        for each in EXPERIMENTS.values():
+            needs = "needs --data" if each.needs_data else ""
+            table.add_row(f"[bold]{each.name}", f"{escape(each.paper)}: {escape(each.about)}", *each.times, needs)
+        out.print(table)
+        return
+    found = find(experiment)
+    request = Request(
+        found, Setting(quick, seeds, only), out_ or default_folder(found.name, quick), _folder(data), jobs
+    )
+    try:
+        summary = carry_out(request, lambda name, workers: display_on(err, name, workers))
+    except KeyboardInterrupt:
+        err.print("stopped; the same command goes on from here, and finished runs are not made again")
+        raise typer.Exit(130) from None
+    (err if as_json else out).print(escape(summary_text(summary)), highlight=False, soft_wrap=True)
+    if as_json:
+        print(summary_json(summary))
 
 
 @patches.command("export")

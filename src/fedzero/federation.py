@@ -1,7 +1,7 @@
 """One round of a federation, start to finish, seen from the server.
 
 cohort ← sample                     a function of the keys and the round
-instructions → engine → replies     bytes out, bytes in, both counted
+instructions → engine → replies     bytes out, bytes in, both counted; once for every exchange of the round
 admit each reply, or refuse it by name and go on with the others
 update ← aggregate                  → ledger (durable) → only then does any state change
 """
@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import Algorithm
+from fedzero.algorithms.contract import Algorithm, Gathered, Part, Scale
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.engines.contract import Engine
 from fedzero.errors import FedzeroError, Refused
+from fedzero.filters import NO_FILTERS, Chain
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.store import Ledger
 from fedzero.replica import Replica
-from fedzero.updates import Dense, Update, encode_update, unpack
-from fedzero.wire import Close, Snapshot, decode_reply, encode, encode_work
+from fedzero.updates import Dense, encode_update, pack, unpack
+from fedzero.wire import Continue, Snapshot, decode_reply, encode, encode_close, encode_work
 
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
@@ -38,32 +39,36 @@ class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clients: Annotated[int, Meta(ge=1)]
     """N"""
     cohort: Annotated[int, Meta(ge=1)]
-    """m, sampled uniformly without replacement each round"""
+    """m, sampled uniformly each round"""
+    replacement: bool = False
+    """Sample with replacement: a client drawn twice takes part once and weighs twice."""
     private: bool = False
     """Mix the directions with a secret that the clients share and the server has not."""
 
 
-def cohort_of(keys: Keys, round: int, clients: int, cohort: int) -> tuple[int, ...]:
-    """C_r, sorted."""
-    if cohort == clients:
+def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
+    """C_r, sorted; with replacement a client may be in it more than once."""
+    clients, cohort = federation.clients, federation.cohort
+    if cohort == clients and not federation.replacement:
         return tuple(range(clients))
-    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=False, shuffle=False)
+    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
     return tuple(sorted(int(client) for client in chosen))
 
 
 @dataclass
 class Books:
-    """The server's working set: what each client knows, and the updates somebody still needs.
+    """The server's working set: what each client knows, when it last counted, and the updates somebody still needs.
 
     `history` is pruned to the most lagged client (or to `pull_after`); the ledger is not.
     """
 
     known: list[int]
+    counted: list[int | None]
     history: dict[int, bytes]
 
     @staticmethod
     def empty(clients: int) -> Books:
-        return Books([0] * clients, {})
+        return Books([0] * clients, [None] * clients, {})
 
     def note(self, record: Round, sync: bool) -> None:
         """Carry on after a round: who knows what, and what has to be kept."""
@@ -71,6 +76,7 @@ class Books:
         for client in record.cohort:
             if client not in out:
                 self.known[client] = record.round + sync
+                self.counted[client] = record.round
         if record.update is not None and not record.dense:
             self.history[record.round] = record.update
 
@@ -93,6 +99,23 @@ class Admitted:
     loss: float
     queries: int
     digest: bytes
+    memory: bytes
+
+
+@dataclass
+class Tally:
+    """What a round has cost and brought so far, over its exchanges."""
+
+    replies: dict[int, Admitted] = field(default_factory=dict)
+    """of the last exchange"""
+    shared: list[dict[int, F32]] = field(default_factory=list)
+    """values of the exchanges before it"""
+    refused: dict[int, str] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    queries: int = 0
+    losses: dict[int, float] = field(default_factory=dict)
+    """at the start of the round"""
 
 
 class Server:
@@ -111,34 +134,39 @@ class Server:
         ledger: Ledger,
         books: Books,
         saved: int = 0,
+        chain: Chain = NO_FILTERS,
     ):
-        self.algorithm, self.federation, self.keys, self.size = algorithm, federation, keys, size
-        self.replica, self.ledger, self.books = replica, ledger, books
-        self.snapshots = algorithm.delivery(size) == "snapshot"
+        self.algorithm, self.federation, self.keys = algorithm, federation, keys
+        self.replica, self.ledger, self.books, self.chain = replica, ledger, books, chain
+        self.scale = Scale(size, federation.clients)
         self.saved = saved
+        self._remembering = algorithm.remembers(self.scale) or chain.feedback
 
     def play(self, round: int, engine: Engine, seconds: float) -> Round:
         """One round; returns when its record is durable and the model has moved on."""
-        cohort = cohort_of(self.keys, round, self.federation.clients, self.federation.cohort)
-        instructions = self._instructions(round, cohort)
-        replies, refused, bytes_up = self._gather(round, engine, instructions)
-        update = self._aggregate(round, replies)
-        closings = self._closings(round, update, replies)
-        losses = [reply.loss for _, reply in sorted(replies.items())]
+        cohort = cohort_of(self.keys, round, self.federation)
+        weights = Counter(cohort)
+        tally = self._exchanges(round, engine, weights)
+        replies = tally.replies
+        update = self.algorithm.aggregate(self._gathered(round, tally, weights)) if replies else None
         encoded = None if update is None else encode_update(update)
+        closings = {} if encoded is None or not self.algorithm.sync else self._closings(round, encoded, replies)
+        losses = [tally.losses[client] for client in sorted(replies)]
         dense = isinstance(update, Dense)
         record = Round(
             round=round,
             cohort=cohort,
             update=hashlib.sha256(encoded).digest() if encoded is not None and dense else encoded,
             dense=dense,
-            bytes_up=bytes_up,
-            bytes_down=sum(map(len, instructions.values())) + sum(map(len, closings.values())),
-            queries=sum(reply.queries for reply in replies.values()),
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down + sum(map(len, closings.values())),
+            queries=tally.queries,
             loss=float(np.mean(losses)) if losses else None,
-            refused=tuple(sorted(refused.items())),
+            refused=tuple(sorted(tally.refused.items())),
+            remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
         )
-        self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None)
+        kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
+        self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
         if update is not None and self.replica is not None:
             self.replica.follow([update])
         engine.close(round, update, closings)
@@ -149,7 +177,9 @@ class Server:
 
     def save_if_due(self, done: int, seconds: float) -> None:
         """The rolling checkpoint of a run with dense updates; also written on resume, if the crash came before it."""
-        if self.replica is None or not self.snapshots or done == 0 or done % CHECKPOINT_EVERY or self.saved >= done:
+        if self.replica is None or self.algorithm.seeded(self.scale):
+            return
+        if done == 0 or done % CHECKPOINT_EVERY or self.saved >= done:
             return
         state = self.replica.state
         content = state.to_bytes()
@@ -157,32 +187,64 @@ class Server:
         self.ledger.append([record], seconds, checkpoint=content)
         self.saved = done
 
+    def _exchanges(self, round: int, engine: Engine, weights: Mapping[int, int]) -> Tally:
+        """All exchanges of a round; who drops out of one is out of the round."""
+        tally, instructions = Tally(), self._instructions(round, sorted(weights))
+        for exchange in range(self.algorithm.exchanges):
+            if exchange:
+                tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
+                instructions = self._continue(round, exchange, tally, weights)
+            tally.bytes_down += sum(map(len, instructions.values()))
+            tally.replies = self._gather(round, exchange, engine, instructions, tally)
+            if not tally.replies:
+                break
+        return tally
+
+    def _gathered(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Gathered:
+        return Gathered(
+            round=round,
+            scale=self.scale,
+            keys=self.keys,
+            contributions={client: reply.values for client, reply in tally.replies.items()},
+            weights=weights,
+            combine=self.chain.combine,
+            state=None if self.replica is None else self.replica.state,
+            shared=tuple(tally.shared),
+        )
+
+    def _continue(self, round: int, exchange: int, tally: Tally, weights: Mapping[int, int]) -> dict[int, bytes]:
+        shared = self.algorithm.share(self._gathered(round, tally, weights))
+        message = encode(Continue(round, exchange, pack(shared.values), shared.clients))
+        return dict.fromkeys(tally.replies, message)
+
     def _instructions(self, round: int, cohort: Sequence[int]) -> dict[int, bytes]:
-        snapshot: bytes | None = None
+        snapshots = self.algorithm.delivery(self.scale) == "snapshot"
+        states: dict[Part, bytes] = {}
         instructions = {}
         for client in cohort:
+            counted = self.books.counted[client] if self._remembering else None
             lag, limit = round - self.books.known[client], self.algorithm.pull_after
-            if self.snapshots or (limit is not None and lag > limit):
-                if snapshot is None:
-                    if self.replica is None:
-                        raise FedzeroError("a server without a model cannot send one")
-                    state = self.replica.state
-                    snapshot = encode(Snapshot(round, 0, state.steps, state.to_bytes()))
-                instructions[client] = snapshot
+            if snapshots or (limit is not None and lag > limit):
+                if self.replica is None:
+                    raise FedzeroError("a server without a model cannot send one")
+                state, part = self.replica.state, self.algorithm.part(client, self.scale)
+                if part not in states:
+                    states[part] = state.to_bytes(part)
+                instructions[client] = encode(Snapshot(round, 0, state.steps, states[part], counted))
             else:
-                instructions[client] = encode_work(round, 0, self.books.missed(client, round))
+                instructions[client] = encode_work(round, 0, self.books.missed(client, round), counted)
         return instructions
 
     def _gather(
-        self, round: int, engine: Engine, instructions: dict[int, bytes]
-    ) -> tuple[dict[int, Admitted], dict[int, str], int]:
-        """Replies that count, reasons why others do not, and the bytes that came up."""
+        self, round: int, exchange: int, engine: Engine, instructions: Mapping[int, bytes], tally: Tally
+    ) -> dict[int, Admitted]:
+        """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
         replies: dict[int, Admitted] = {}
         refused: dict[int, str] = {}
-        bytes_up, expected = 0, self.algorithm.expects(round, self.size)
-        for client, data in engine.exchange(round, instructions):
+        expected = self.algorithm.expects(round, self.scale, exchange)
+        for client, data in engine.exchange(round, exchange, instructions):
             if isinstance(data, bytes):
-                bytes_up += len(data)
+                tally.bytes_up += len(data)
             try:
                 if client not in instructions:
                     raise Refused("was not asked")
@@ -190,45 +252,46 @@ class Server:
                     raise Refused(f"failed: {data}")
                 if client in replies:
                     raise Refused("answered twice; the first answer counts")
-                replies[client] = self._admit(round, data, expected)
+                replies[client] = self._admit(round, exchange, data, expected)
             except Refused as reason:
                 if client not in replies:
                     refused[client] = str(reason)
         for client in instructions.keys() - replies.keys() - refused.keys():
             refused[client] = "did not answer"
         self._refuse_diverged(replies, refused)
-        return replies, refused, bytes_up
+        tally.refused |= refused
+        for client, reply in replies.items():
+            tally.queries += reply.queries
+            tally.losses.setdefault(client, reply.loss)
+        return replies
 
-    def _admit(self, round: int, data: bytes, expected: int) -> Admitted:
-        reply = decode_reply(data, limit=4 * expected + 96)
-        if reply.round != round or reply.exchange != 0:
+    def _admit(self, round: int, exchange: int, data: bytes, expected: int) -> Admitted:
+        reply = decode_reply(data, limit=self.chain.limit(expected) + 128)
+        if reply.round != round:
             raise Refused(f"answered round {reply.round}, not round {round}")
-        if len(reply.values) != 4 * expected:
-            raise Refused(f"sent {len(reply.values) / 4:g} numbers where {expected} were expected")
-        values, loss = unpack(reply.values), unpack(reply.loss)
+        if reply.exchange != exchange:
+            raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
+        values, loss = self.chain.decode(reply.values, expected), unpack(reply.loss)
         if loss.size != 1:
             raise Refused("sent no training loss")
-        return Admitted(values, float(loss[0]), reply.queries, reply.digest)
+        last = exchange + 1 == self.algorithm.exchanges
+        if bool(reply.memory) != (self._remembering and last):
+            raise Refused("sent no digest of its memory" if last else "sent a digest of a memory where none is kept")
+        return Admitted(values, float(loss[0]), reply.queries, reply.digest, reply.memory)
 
     def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> None:
         """Values computed on another model than ours (or, without a model, than most others') do not count."""
         if not replies:
             return
         if self.replica is not None:
-            right = self.replica.digest()
+            right = {client: self.algorithm.digest(self.replica.state, client) for client in replies}
         else:
             votes = Counter(reply.digest for reply in replies.values())
-            right = max(votes, key=lambda digest: (votes[digest], digest))
-        for client in [c for c, reply in replies.items() if reply.digest != right]:
-            refused[client] = f"worked on model {replies.pop(client).digest.hex()}, not {right.hex()}: must rebuild"
+            right = dict.fromkeys(replies, max(votes, key=lambda digest: (votes[digest], digest)))
+        for client in [c for c, reply in replies.items() if reply.digest != right[c]]:
+            found = replies.pop(client).digest.hex()
+            refused[client] = f"worked on model {found}, not {right[client].hex()}: must rebuild"
 
-    def _aggregate(self, round: int, replies: dict[int, Admitted]) -> Update | None:
-        if not replies:
-            return None
-        return self.algorithm.aggregate(round, self.size, {c: reply.values for c, reply in replies.items()})
-
-    def _closings(self, round: int, update: Update | None, replies: dict[int, Admitted]) -> dict[int, bytes]:
-        if not self.algorithm.sync or update is None:
-            return {}
-        closing = encode(Close(round, update))
-        return dict.fromkeys(replies, closing)
+    @staticmethod
+    def _closings(round: int, update: bytes, replies: Mapping[int, Admitted]) -> dict[int, bytes]:
+        return dict.fromkeys(replies, encode_close(round, update))

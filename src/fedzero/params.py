@@ -92,6 +92,18 @@ class Params:
         for ordinal, flat in self.flat():
             self._kernels.advance(flat, slots[ordinal] if slots else (), program, ordinal)
 
+    def changed(self) -> None:
+        """Say that somebody wrote into the tensors, so that the digest is made anew."""
+        self._digest = None
+
+    def total(self, terms: Terms) -> Tensor:
+        """Σ c z as one float32 vector of d numbers."""
+        out = [torch.zeros(f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
+        program = Program.of([terms], [0])
+        for ordinal, piece in enumerate(out):
+            self._kernels.advance(piece, (), program, ordinal)
+        return torch.cat(out)
+
     def slots(self, count: int) -> Slots:
         """Zeroed memory for a rule."""
         return tuple(

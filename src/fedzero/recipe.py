@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from fedzero.algorithms import AnyAlgorithm
 from fedzero.errors import FedzeroError
 from fedzero.federation import Federation
+from fedzero.filters import AnyFilter, Chain
 from fedzero.tasks import AnyTask
 
 
@@ -44,6 +45,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A safetensors file to start from instead of a fresh model."""
     algorithm: AnyAlgorithm
     task: AnyTask
+    filters: tuple[AnyFilter, ...] = ()
+    """Links on what clients send, in order: clip, top-k; quantise or sign; median or trimmed-mean."""
     federation: Federation
     engine: Local = Local()
 
@@ -99,6 +102,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
         raise FedzeroError(
             f"{where}: federation.cohort = {m} is more than federation.clients = {n}: sample at most all of them"
         )
+    Chain(recipe.filters).check_order()
     recipe.algorithm.check(n, m, recipe.federation.private)
     return recipe
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedzero.algorithms.contract import Algorithm, State, Turn, Work
+from fedzero.algorithms.contract import Algorithm, Memory, State, Turn, Work
 from fedzero.directions import Keys
 from fedzero.errors import Refused
 from fedzero.params import Params
 from fedzero.updates import Update
-from fedzero.wire import Close, Instruction, Snapshot
+from fedzero.wire import Close, Snapshot
+from fedzero.wire import Work as WorkMessage
 
 
 class Replica:
     """The current state under a method; the only holder of a state that changes."""
 
-    def __init__(self, algorithm: Algorithm, params: Params, keys: Keys):
+    def __init__(self, algorithm: Algorithm, params: Params, keys: Keys, clients: int):
         self.algorithm, self.keys = algorithm, keys
-        self.state: State = algorithm.init(params)
+        self.state: State = algorithm.init(params, clients)
 
     @property
     def round(self) -> int:
@@ -37,10 +38,11 @@ class Replica:
         if missed:
             self.state = self.algorithm.apply(self.state, missed, self.keys)
 
-    def obey(self, instruction: Instruction) -> None:
+    def obey(self, instruction: WorkMessage | Snapshot | Close, client: int) -> None:
         """Come to where an instruction wants this replica to be."""
         if isinstance(instruction, Snapshot):
-            self.state = self.state.restored(instruction.state, instruction.round, instruction.steps)
+            part = self.algorithm.part(client, self.state.scale)
+            self.state = self.state.restored(instruction.state, instruction.round, instruction.steps, part)
         elif isinstance(instruction, Close):
             self.follow([instruction.update])
         else:
@@ -48,5 +50,5 @@ class Replica:
         if self.round > instruction.round + isinstance(instruction, Close):
             raise Refused(f"instruction of round {instruction.round} reached a replica at round {self.round}")
 
-    def work(self, round: int, client: int) -> Work:
-        return self.algorithm.client(self.state, Turn(round, client, self.keys))
+    def work(self, round: int, client: int, memory: Memory | None = None) -> Work:
+        return self.algorithm.client(self.state, Turn(round, client, self.keys, memory))

@@ -20,10 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from fedzero import recipe as recipes
 from fedzero.algorithms import Algorithm, AnyAlgorithm
+from fedzero.algorithms.contract import Scale
 from fedzero.directions import VERSION, Keys
 from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
+from fedzero.filters import Chain
 from fedzero.ledger import patch, replay
 from fedzero.ledger.records import End, Evaluation, Round, Start
 from fedzero.ledger.store import Claim, Ledger, Tampered
@@ -60,6 +62,14 @@ class Setup:
     algorithm: Algorithm
     keys: Keys
     problem: Problem
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.recipe.filters)
+
+    def replica(self) -> Replica:
+        """A replica of the base model; it takes the problem's own parameters, so there is one at a time."""
+        return Replica(self.algorithm, self.problem.params, self.keys, self.recipe.federation.clients)
 
     @property
     def start(self) -> Start:
@@ -110,7 +120,10 @@ def prepare(recipe: Recipe, around: Surroundings) -> Setup:
             problem.params.load(load_model(Path(recipe.base)))
         except FedzeroError as error:
             raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
-    return Setup(recipe, recipe.algorithm, keys, problem)
+    setup = Setup(recipe, recipe.algorithm, keys, problem)
+    scale = Scale(problem.params.size, recipe.federation.clients)
+    setup.chain.check(recipe.algorithm.name, recipe.algorithm.addable(scale), recipe.federation.cohort)
+    return setup
 
 
 def folder_of(path: Path) -> Path:
@@ -171,14 +184,20 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
     try:
         recipe, began = setup.recipe, time.perf_counter()
         story = replay.read(ledger)
-        replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
+        replica = setup.replica()
         engine = LocalEngine(
-            replica, setup.problem.objective, setup.problem.shards, recipe.engine.merge, recipe.engine.replicas
+            replica,
+            setup.problem.objective,
+            setup.problem.shards,
+            recipe.engine.merge,
+            recipe.engine.replicas,
+            setup.chain,
         )
         replay.rebuild(ledger, story, replica)
         done, books = len(story.rounds), _books(story, setup)
         if recipe.engine.replicas and not story.dense:
             engine.rejoin(books.known, list(replay.updates_of(ledger, story)))
+        engine.recall(ledger.memories(story.remembered))
         server = Server(
             setup.algorithm,
             recipe.federation,
@@ -188,6 +207,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             ledger,
             books,
             story.saved.round if story.saved is not None else 0,
+            setup.chain,
         )
 
         def seconds() -> float:
@@ -235,7 +255,7 @@ def summary(ledger: Ledger) -> dict[str, Any]:
     recipe = recipes.from_canonical(first.recipe)
     rounds, last = story.rounds, story.evaluations[-1] if story.evaluations else None
     up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
-    turns = sum(len(r.cohort) for r in rounds)
+    turns = sum(len(set(r.cohort)) for r in rounds)
     return {
         "name": recipe.name,
         "algorithm": recipe.algorithm.name,
@@ -264,7 +284,7 @@ def replayed(folder: Path, around: Surroundings, upto: int | None) -> Replica:
         story = replay.read(ledger)
         if upto is not None and not 0 <= upto <= len(story.rounds):
             raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {len(story.rounds)}")
-        replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
+        replica = setup.replica()
         replay.rebuild(ledger, story, replica, upto)
         return replica
     finally:
@@ -281,7 +301,7 @@ def verified(folder: Path, around: Surroundings) -> replay.Story:
         ledger.close()
     ledger, setup = reopen(folder, around)
     try:
-        replica = Replica(setup.algorithm, setup.problem.params, setup.keys)
+        replica = setup.replica()
         story = replay.verify(ledger, replica)
     finally:
         ledger.close()
@@ -327,7 +347,8 @@ def export_patch(folder: Path, around: Surroundings) -> bytes:
     ledger, setup = reopen(folder, around)
     try:
         algorithm = msgspec.json.encode(setup.recipe.algorithm, order="sorted")
-        return patch.export(ledger, replay.read(ledger), algorithm, setup.problem.params.names, setup.keys)
+        clients, names = setup.recipe.federation.clients, setup.problem.params.names
+        return patch.export(ledger, replay.read(ledger), algorithm, clients, names, setup.keys)
     finally:
         ledger.close()
 
@@ -345,7 +366,9 @@ def apply_patch(path: Path, base: Path, out: Path) -> Params:
             "give the base checkpoint the run started from"
         )
     keys = Keys(found.root, found.direction_root)
-    replica = Replica(msgspec.json.decode(found.algorithm, type=AnyAlgorithm), params, keys)  # sealed by the patch
+    replica = Replica(
+        msgspec.json.decode(found.algorithm, type=AnyAlgorithm), params, keys, found.clients
+    )  # sealed by the patch
     for burst in patch.bursts(found):
         replica.follow(burst)
     if replica.digest() != found.result:

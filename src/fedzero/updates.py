@@ -33,18 +33,22 @@ class Seeded(Struct, frozen=True, array_like=True, tag=1):
     """Scalars of the round's directions; their keys follow from the round number.
 
     scalars: float32, (steps × directions) if the cohort shares directions, else (clients × steps × directions).
+    clients: whose, each as often as it was drawn (its scalars come once).
+    others: clients who took part in an earlier exchange only, where a method needs to know.
     """
 
     round: Natural
     scalars: bytes
     clients: tuple[Natural, ...] = ()
+    others: tuple[Natural, ...] = ()
 
 
 class Dense(Struct, frozen=True, array_like=True, tag=2):
-    """x ← x + values; float32, d of them."""
+    """x ← x + values; float32, d of them (or what else the method adds to; `clients` where it matters whose)."""
 
     round: Natural
     values: bytes
+    clients: tuple[Natural, ...] = ()
 
 
 Update = Seeded | Dense
@@ -54,7 +58,11 @@ _decoder = msgspec.msgpack.Decoder(Update)
 
 
 def encode_update(update: Update) -> bytes:
-    return _encoder.encode(update)
+    """As small as it goes: empty lists at the end are left out."""
+    fields: list[object] = [getattr(update, name) for name in update.__struct_fields__]
+    while fields[-1] == ():
+        fields.pop()
+    return _encoder.encode([update.__struct_config__.tag, *fields])
 
 
 def decode_update(data: bytes) -> Update:

@@ -5,6 +5,7 @@ Decoding is strict: a wrong type, a missing field, trailing bytes or an oversize
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -15,20 +16,25 @@ from fedzero.updates import Natural, Update
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):
-    """Server to client: fold what you missed, then do your part of the round."""
+    """Server to client: fold what you missed, then do your part of the round.
+
+    counted: the last round in which a reply of this client counted; only where clients keep a memory.
+    """
 
     round: Natural
     exchange: Natural
     updates: tuple[Update, ...]
+    counted: Natural | None = None
 
 
 class Snapshot(Struct, frozen=True, array_like=True, tag=2):
-    """Server to client: here is the whole state (model and rule memory) as of the round's start; do your part."""
+    """Server to client: here is the state (or your part of it) as of the round's start; do your part of the round."""
 
     round: Natural
     exchange: Natural
     steps: Natural
     state: bytes
+    counted: Natural | None = None
 
 
 class Close(Struct, frozen=True, array_like=True, tag=3):
@@ -38,14 +44,24 @@ class Close(Struct, frozen=True, array_like=True, tag=3):
     update: Update
 
 
-Instruction = Work | Snapshot | Close
+class Continue(Struct, frozen=True, array_like=True, tag=4):
+    """Server to client: what came of the last exchange (float32 numbers, and whose); carry on with the round."""
+
+    round: Natural
+    exchange: Natural
+    values: bytes
+    clients: tuple[Natural, ...] = ()
+
+
+Instruction = Work | Snapshot | Close | Continue
 
 
 class Reply(Struct, frozen=True, array_like=True):
     """Client to server. The sender is known from the connection, not from the message.
 
     digest: of the model the values were computed on (8 bytes), so a diverged replica is found in the round it diverges.
-    values: float32 numbers of the method; loss: one float32, the client's training loss before its local work.
+    values: the numbers of the method, float32 or as a filter codes them; loss: one float32, the client's training loss
+    before its local work; memory: digest of what the client will remember of this turn, if it counts.
     """
 
     round: Natural
@@ -54,6 +70,7 @@ class Reply(Struct, frozen=True, array_like=True):
     values: bytes
     loss: bytes
     queries: Natural
+    memory: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -63,9 +80,26 @@ _replies = msgspec.msgpack.Decoder(Reply)
 encode = _encoder.encode
 
 
-def encode_work(round: int, exchange: int, updates: Sequence[bytes]) -> bytes:
+def encode_work(round: int, exchange: int, updates: Sequence[bytes], counted: int | None = None) -> bytes:
     """`encode(Work(…))` from updates that are encoded already: one encoding serves every client that missed a round."""
-    return _encoder.encode((1, round, exchange, [Raw(update) for update in updates]))
+    message = (1, round, exchange, [Raw(update) for update in updates])
+    return _encoder.encode(message if counted is None else (*message, counted))
+
+
+def encode_close(round: int, update: bytes) -> bytes:
+    """`encode(Close(…))` from an encoded update."""
+    return _encoder.encode((3, round, Raw(update)))
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """`encode(reply)`, without the field for the memory where there is none."""
+    fields = (reply.round, reply.exchange, reply.digest, reply.values, reply.loss, reply.queries)
+    return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
+
+
+def memory_digest(content: bytes) -> bytes:
+    """What stands for a client's memory in a reply and on the ledger's chain."""
+    return hashlib.sha256(content).digest()[:16]
 
 
 def decode_instruction(data: bytes) -> Instruction:

@@ -22,7 +22,7 @@ from fedzero.tasks import Quadratic
 class Free:
     """An objective that costs nothing, so that a model's size costs nothing either."""
 
-    def losses(self, base: Any, points: Any, batches: Any) -> Any:
+    def losses(self, base: Any, points: Any, batches: Any, basis: Any = None) -> Any:
         return np.ones((len(batches), len(points)))
 
 
@@ -53,6 +53,8 @@ def small(
     secret: bytes | None = None,
     task: Any = None,
     objective: Any = None,
+    filters: tuple[Any, ...] = (),
+    replacement: bool = False,
 ) -> Small:
     recipe = recipes.Recipe(
         name="small",
@@ -60,16 +62,18 @@ def small(
         seed=seed,
         algorithm=algorithm,
         task=task or Quadratic(dimension=50, noise=0.1),
-        federation=Federation(clients=clients, cohort=cohort, private=secret is not None),
+        filters=filters,
+        federation=Federation(clients=clients, cohort=cohort, private=secret is not None, replacement=replacement),
         engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
     )
     recipe = recipes.decode(msgspec.to_builtins(recipe))
     setup = prepare(recipe, Surroundings(secret=secret))
-    replica = Replica(algorithm, setup.problem.params, setup.keys)
-    engine = LocalEngine(replica, objective or setup.problem.objective, setup.problem.shards, merge, replicas)
+    replica = setup.replica()
+    objective, shards = objective or setup.problem.objective, setup.problem.shards
+    engine = LocalEngine(replica, objective, shards, merge, replicas, setup.chain)
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     held = replica if algorithm.server_model else None
-    books = Books.empty(clients)
-    server = Server(algorithm, recipe.federation, setup.keys, setup.problem.params.size, held, ledger, books)
+    size, books = setup.problem.params.size, Books.empty(clients)
+    server = Server(algorithm, recipe.federation, setup.keys, size, held, ledger, books, 0, setup.chain)
     return Small(setup, replica, engine, server, ledger)

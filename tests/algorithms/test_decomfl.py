@@ -14,6 +14,7 @@ from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
 from fedzero.directions import Keys, reference
 from fedzero.errors import FedzeroError
 from fedzero.federation import cohort_of
+from fedzero.params import Params
 from fedzero.replica import Replica
 from fedzero.schedules import Count, Piecewise
 from fedzero.tasks import Quadratic
@@ -36,7 +37,7 @@ def by_hand(run, rounds: int, K: int, P: int, eta: float, mu: float, sync: bool)
         z = np.array(
             [[reference.gaussian(keys.direction(r, k, p), 0, d) for p in range(P)] for k in range(K)], np.float64
         )
-        cohort = cohort_of(keys, r, clients, run.setup.recipe.federation.cohort)
+        cohort = cohort_of(keys, r, run.setup.recipe.federation)
         g_all, local_models = [], {}
         for i in cohort:
             for past in range(known[i], r):
@@ -91,10 +92,10 @@ def test_revert_equals_sync_bit_for_bit_with_real_replicas(tmp_path: Path, K) ->
     assert runs[0].replica.digest() == runs[1].replica.digest()
     assert [r.update for r in runs[0].records] == [r.update for r in runs[1].records]
     revert, sync = runs
-    for client, replica in revert.engine.own.items():
-        assert replica.round == revert.server.books.known[client]
-    for client, replica in sync.engine.own.items():
-        assert replica.round == sync.server.books.known[client]
+    for client, at in revert.engine.clients.items():
+        assert at.replica.round == revert.server.books.known[client]
+    for client, at in sync.engine.clients.items():
+        assert at.replica.round == sync.server.books.known[client]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
@@ -116,11 +117,14 @@ def test_a_replica_that_slept_equals_one_that_never_did(tmp_path: Path, optimize
     run.play(20)
     updates = [decode_update(r.update) for r in run.records]
     base = torch.linspace(-1, 1, 50).to(dtype)
-    make = lambda: Replica(run.setup.algorithm, type(run.replica.state.params).of_vector(base.clone()), run.setup.keys)  # noqa: E731
+
+    def make() -> Replica:
+        return Replica(run.setup.algorithm, Params.of_vector(base.clone()), run.setup.keys, 10)
+
     awake, asleep = make(), make()
     for update in updates:
         awake.follow([update])
-    asleep.obey(Work(20, 0, tuple(updates)))
+    asleep.obey(Work(20, 0, tuple(updates)), 0)
     assert asleep.digest() == awake.digest()
     assert asleep.round == awake.round == 20
     assert asleep.state.steps == awake.state.steps
@@ -183,7 +187,7 @@ def test_private_shift_changes_the_directions_and_nothing_else(tmp_path: Path) -
         assert a.update != b.update
     assert open_.records[0].loss == private.records[0].loss, "same start, same batches"
     # The server's keys, applied to the private scalars, lead somewhere else entirely.
-    outsider = Replica(algorithm, type(private.replica.state.params).of_vector(torch.zeros(50)), Keys.of_seed(5))
+    outsider = Replica(algorithm, type(private.replica.state.params).of_vector(torch.zeros(50)), Keys.of_seed(5), 10)
     outsider.follow([decode_update(r.update) for r in private.records])
     assert outsider.digest() != private.replica.digest()
     gap = (outsider.state.params.vector() - private.replica.state.params.vector()).norm()

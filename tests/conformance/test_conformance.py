@@ -13,32 +13,53 @@ from harness import Small, small
 
 from fedzero import session
 from fedzero.algorithms import AnyAlgorithm
+from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.recipe import Local, Recipe
-from fedzero.replica import Replica
 from fedzero.session import Surroundings
 from fedzero.tasks import Quadratic
 from fedzero.updates import pack
 from fedzero.wire import Reply, decode_reply, encode
 
-# What a method needs beyond its defaults to have something to do here: rate, several local steps, all its forms.
-VARIANTS = [
-    msgspec.convert({"kind": kind.__struct_config__.tag, "rate": 2e-3} | extra, AnyAlgorithm)
-    for kind in get_args(AnyAlgorithm)
-    for extra in [
-        {},
-        *({"local_steps": 3} for _ in [0] if "local_steps" in kind.__struct_fields__),
-        *({"form": form} for form in ("dense", "seeded") if "form" in kind.__struct_fields__),
-        *({"after": "sync"} for _ in [0] if "after" in kind.__struct_fields__),
-        *({"optimizer": {"kind": o}} for o in ("momentum", "adam", "sign") if "optimizer" in kind.__struct_fields__),
-        *({"distribution": d} for d in ("rademacher", "sphere") if "distribution" in kind.__struct_fields__),
-    ]
-]
+# What a method needs beyond its defaults to have something to do here: several local steps, all its forms and rules.
+CHOICES: dict[str, list[Any]] = {
+    "local_steps": [3],
+    "form": ["dense", "seeded"],
+    "after": ["sync"],
+    "optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
+    "distribution": ["rademacher", "sphere", "unit-sphere"],
+    "difference": ["central"],
+    "samples": ["all"],
+    "rule": ["adam", "yogi", "adagrad"],
+    "type": ["I"],
+    "graph": [{"kind": "ring"}],
+    "alpha": [0.0],
+}
+BOTH_FORMS = ("type", "rule", "graph")
+"""Choices that change what is aggregated: tried dense and seeded."""
+
+
+def variants() -> Iterator[Any]:
+    for kind in get_args(AnyAlgorithm):
+        fields = set(kind.__struct_fields__)
+        base = {"kind": kind.__struct_config__.tag, "rate": 2e-3}
+        base |= {name: 2 for name in ("local_steps", "directions") if name in fields}
+        base |= {"directions": 5} if "directions" in fields else {}
+        base |= {"server_rate": 0.05} if "server_rate" in fields else {}
+        yield msgspec.convert(base, AnyAlgorithm)
+        for name in sorted(fields & CHOICES.keys()):
+            forms = ("dense", "seeded") if name in BOTH_FORMS and "form" in fields else (None,)
+            for value in CHOICES[name]:
+                for form in forms:
+                    yield msgspec.convert(base | {name: value} | ({"form": form} if form else {}), AnyAlgorithm)
+
+
+VARIANTS = list(variants())
 
 
 def label(algorithm: Any) -> str:
     fields = msgspec.to_builtins(algorithm)
-    defaults = msgspec.to_builtins(type(algorithm)(rate=2e-3))
+    defaults = msgspec.to_builtins(VARIANTS[[type(v) for v in VARIANTS].index(type(algorithm))])
     return "-".join([fields["kind"], *(str(v) for k, v in fields.items() if v != defaults[k])])
 
 
@@ -46,22 +67,28 @@ methods = pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
 
 
 def federation_for(algorithm: Any) -> dict[str, int]:
-    """Ten clients, or as few as the method insists on."""
-    try:
-        algorithm.check(10, 4, False)
-    except session.FedzeroError:
-        return {"clients": 1, "cohort": 1}
-    return {"clients": 10, "cohort": 4}
+    """Ten clients, four of them a round, or what the method insists on."""
+    for clients, cohort in ((10, 4), (4, 4), (10, 1), (1, 1)):
+        try:
+            algorithm.check(clients, cohort, False)
+        except FedzeroError:
+            continue
+        return {"clients": clients, "cohort": cohort}
+    raise AssertionError("there is no federation this method takes")
+
+
+Replies = Iterator[tuple[int, bytes | Exception]]
 
 
 class Tampering:
-    """An engine with one bad client in it."""
+    """An engine with one bad client in it, in every exchange or `at` one."""
 
-    def __init__(self, engine: Any, change: Any):
-        self.engine, self.change = engine, change
+    def __init__(self, engine: Any, change: Any, at: int | None = None):
+        self.engine, self.change, self.at = engine, change, at
 
-    def exchange(self, round: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Exception]]:
-        yield from self.change(list(self.engine.exchange(round, instructions)), round)
+    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
+        replies = list(self.engine.exchange(round, exchange, instructions))
+        yield from self.change(replies, round) if self.at in (None, exchange) else replies
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -72,7 +99,7 @@ def test_replay_equals_the_live_run_bit_for_bit(tmp_path: Path, algorithm) -> No
     run = small(tmp_path, algorithm, **federation_for(algorithm))
     run.play(13)
     fresh = session.prepare(run.setup.recipe, Surroundings())
-    replica = Replica(fresh.algorithm, fresh.problem.params, fresh.keys)
+    replica = fresh.replica()
     replay.rebuild(run.ledger, replay.read(run.ledger), replica)
     assert replica.digest() == run.replica.digest()
     assert replica.round == run.replica.round == 13
@@ -136,9 +163,9 @@ def test_bytes_are_the_encoded_sizes_and_queries_are_counted(tmp_path: Path, alg
     seen = {"up": 0, "down": 0, "queries": 0}
 
     class Meter(Tampering):
-        def exchange(self, round: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Exception]]:
+        def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
             seen["down"] += sum(map(len, instructions.values()))
-            for client, data in self.engine.exchange(round, instructions):
+            for client, data in self.engine.exchange(round, exchange, instructions):
                 seen["up"] += len(data)
                 yield client, data
 
@@ -185,7 +212,10 @@ KINDS = ["silent", "failed", "late", "stale", "short", "long", "diverged", "garb
 
 @methods
 @pytest.mark.parametrize("kind", [*KINDS, "infinity"])
-def test_a_bad_client_is_refused_by_name_and_the_round_goes_on(tmp_path: Path, algorithm, kind) -> None:
+@pytest.mark.parametrize("exchange", [0, 1])
+def test_a_bad_client_is_refused_by_name_and_the_round_goes_on(tmp_path: Path, algorithm, kind, exchange) -> None:
+    if exchange >= algorithm.exchanges:
+        pytest.skip("this method has one exchange a round")
     places = federation_for(algorithm)
     run, clean = (small(tmp_path / n, algorithm, **places) for n in ("bad", "clean"))
     bad: list[int] = []
@@ -195,7 +225,7 @@ def test_a_bad_client_is_refused_by_name_and_the_round_goes_on(tmp_path: Path, a
         bad.append(client)
         return [*((client, sent) for sent in spoil(kind, data, round)), *rest]
 
-    run.engine = Tampering(run.engine, change)
+    run.engine = Tampering(run.engine, change, exchange)
     run.play(3)
     for record, client in zip(run.records, bad, strict=True):
         assert [c for c, _ in record.refused] == [client], record.refused

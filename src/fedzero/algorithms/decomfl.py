@@ -14,26 +14,26 @@ so it is done there, exactly, and the client stands at round r+1 at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import Contribution, Delivery, State, Turn, Work, mean, rounds_of
+from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
 from fedzero.algorithms.optimizers import Optimizer, Sgd, step_terms
 from fedzero.directions import Distribution, Keys, Program, Rule, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference, direction_keys, points_of, slopes
+from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
 from fedzero.oracles import Losses
 from fedzero.params import Params
 from fedzero.schedules import Counts, Schedule, count_at, rate_at
 from fedzero.updates import Dense, Seeded, Update, pack, unpack
 
 
-class DeComFL(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="decomfl"):
+class DeComFL(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="decomfl"):
     """Shared directions, scalars up, scalars down; cost independent of the model's size."""
 
     rate: Schedule
@@ -53,16 +53,10 @@ class DeComFL(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     server_model: bool = True
     """False: the server only averages scalars; the model lives on the clients."""
 
-    @property
-    def name(self) -> str:
-        return "decomfl"
+    name = "decomfl"
 
     @property
-    def first_order(self) -> bool:
-        return False
-
-    @property
-    def sync(self) -> bool:
+    def sync(self) -> bool:  # type: ignore[override]
         return self.after == "sync"
 
     def check(self, clients: int, cohort: int, private: bool) -> None:
@@ -81,15 +75,15 @@ class DeComFL(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
                 "set algorithm.server_model = false"
             )
 
-    def delivery(self, size: int) -> Delivery:
-        return "catch-up"
-
-    def expects(self, round: int, size: int) -> int:
+    def expects(self, round: int, scale: Scale, exchange: int) -> int:
         return self.local_steps * count_at(self.directions, round)
 
-    def init(self, params: Params) -> State:
+    def queries(self, round: int) -> int:
+        return self.local_steps * queries_of(count_at(self.directions, round), self.difference)
+
+    def init(self, params: Params, clients: int) -> State:
         count = self.optimizer.rule.slots
-        return State(params, params.slots(count) if count else None)
+        return State(params, params.slots(count) if count else None, clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
         P, local = count_at(self.directions, turn.round), state
@@ -106,8 +100,8 @@ class DeComFL(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
                 local = self._advance(local, [self._steps(turn.round, k, scalars[k : k + 1], turn.keys)])
         return Contribution(scalars.reshape(-1), first_loss)
 
-    def aggregate(self, round: int, size: int, contributions: Mapping[int, F32]) -> Seeded:
-        return Seeded(round, pack(mean(contributions)))
+    def aggregate(self, gathered: Gathered) -> Seeded:
+        return Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         rounds = []
@@ -115,7 +109,7 @@ class DeComFL(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
             if isinstance(update, Dense):
                 raise FedzeroError("DeComFL has no dense updates: this ledger belongs to another method")
             scalars = unpack(update.scalars)
-            if scalars.size != self.expects(update.round, state.params.size):
+            if scalars.size != self.expects(update.round, state.scale, 0):
                 raise FedzeroError(f"round {update.round} has {scalars.size} scalars; the recipe says otherwise")
             rounds.append(self._steps(update.round, 0, scalars.reshape(self.local_steps, -1), keys))
         return rounds_of(self._advance(state, rounds), updates)

@@ -1,29 +1,29 @@
 """FedAvg (McMahan et al., AISTATS 2017): the first-order baseline, gradients on the clients and models on the wire.
 
+With the filter `top-k` this is FedAvg + Top-K, with `quantise` it is FedCom (Haddadpour et al., AISTATS 2021).
+
 client i: K steps  M ← β M + ∇f_i(x; ξ);  x ← x − η M
 server:   x_{r+1} = x_r + mean over the cohort of (x_i − x_r)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import Contribution, Delivery, State, Turn, Work, mean, rounds_of
+from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
 from fedzero.algorithms.optimizers import Fraction
+from fedzero.algorithms.walk import difference_of, vector_of
 from fedzero.directions import Keys
-from fedzero.directions.terms import F32
-from fedzero.errors import FedzeroError
 from fedzero.oracles import Gradient
-from fedzero.params import Params
 from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update, pack, unpack
+from fedzero.updates import Dense, Update, pack
 
 
-class FedAvg(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
+class FedAvg(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
     """Gradients on the clients, whole models on the wire."""
 
     rate: Schedule
@@ -32,22 +32,15 @@ class FedAvg(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 
     name = "fedavg"
     first_order = True
-    server_model = True
-    sync = False
-    pull_after = None
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
-        if private:
-            raise FedzeroError("federation.private = true needs a method whose server holds no model (decomfl)")
+    def seeded(self, scale: Scale) -> bool:
+        return False
 
-    def delivery(self, size: int) -> Delivery:
-        return "snapshot"
+    def expects(self, round: int, scale: Scale, exchange: int) -> int:
+        return scale.size
 
-    def expects(self, round: int, size: int) -> int:
-        return size
-
-    def init(self, params: Params) -> State:
-        return State(params)
+    def queries(self, round: int) -> int:
+        return self.local_steps
 
     def client(self, state: State, turn: Turn) -> Work:
         rate, local = rate_at(self.rate, turn.round), state.params.clone()
@@ -57,13 +50,13 @@ class FedAvg(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
             first_loss = loss if k == 0 else first_loss
             velocity = self.momentum * velocity + gradient
             local.add(-rate * velocity, turn.keys.rounding(turn.round, k))
-        return Contribution((local.vector() - state.params.vector()).cpu().numpy(), first_loss)
+        return Contribution(difference_of(local, state.params), first_loss)
 
-    def aggregate(self, round: int, size: int, contributions: Mapping[int, F32]) -> Dense:
-        return Dense(round, pack(mean(contributions)))
+    def aggregate(self, gathered: Gathered) -> Dense:
+        return Dense(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         for update in updates:
             assert isinstance(update, Dense)
-            state.params.add(torch.from_numpy(unpack(update.values).copy()), keys.rounding(update.round))
+            state.params.add(vector_of(update, state.params), keys.rounding(update.round))
         return rounds_of(state, updates)

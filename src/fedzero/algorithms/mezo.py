@@ -7,24 +7,22 @@ The original perturbs weights in place by +μz, −2μz, +μz, which leaves roun
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import Contribution, Delivery, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
 from fedzero.directions import Distribution, Keys, Program, Terms, stream_of
-from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import direction_keys, points_of, slopes
+from fedzero.estimators.spsa import direction_keys, points_of, queries_of, slopes
 from fedzero.oracles import Losses
-from fedzero.params import Params
 from fedzero.schedules import Schedule, rate_at
 from fedzero.updates import Seeded, Update, pack, unpack
 
 
-class MeZO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="mezo"):
+class MeZO(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="mezo"):
     """One party, central difference, one direction a step: the single-machine reference."""
 
     rate: Schedule
@@ -33,10 +31,6 @@ class MeZO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fi
     distribution: Distribution = "gaussian"
 
     name = "mezo"
-    first_order = False
-    server_model = True
-    sync = False
-    pull_after = None
 
     def check(self, clients: int, cohort: int, private: bool) -> None:
         if clients != 1 or private:
@@ -44,14 +38,11 @@ class MeZO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fi
                 f"MeZO trains in one place: set federation.clients = 1 and cohort = 1 (not {clients} clients)"
             )
 
-    def delivery(self, size: int) -> Delivery:
-        return "catch-up"
-
-    def expects(self, round: int, size: int) -> int:
+    def expects(self, round: int, scale: Scale, exchange: int) -> int:
         return self.directions
 
-    def init(self, params: Params) -> State:
-        return State(params)
+    def queries(self, round: int) -> int:
+        return queries_of(self.directions, "central")
 
     def client(self, state: State, turn: Turn) -> Work:
         keys = direction_keys(turn.keys, turn.round, 0, self.directions)
@@ -60,9 +51,8 @@ class MeZO(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fi
         g, loss = slopes(values, scales, self.radius, "central")
         return Contribution(g, loss)
 
-    def aggregate(self, round: int, size: int, contributions: Mapping[int, F32]) -> Seeded:
-        (g,) = contributions.values()
-        return Seeded(round, pack(g))
+    def aggregate(self, gathered: Gathered) -> Seeded:
+        return Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         steps, rounding = [], []

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedzero.directions.spec import Domain
 
-Distribution = Literal["gaussian", "rademacher", "sphere"]
+Distribution = Literal["gaussian", "rademacher", "sphere", "unit-sphere"]
+"""sphere: of radius √d, so that directions are as long as the others'; unit-sphere: of radius 1, with the factor d"""
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 

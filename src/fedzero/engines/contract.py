@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 from fedzero.oracles import Metrics
@@ -12,8 +12,14 @@ from fedzero.updates import Update
 class Engine(Protocol):
     """One federation's clients, wherever they are."""
 
-    def exchange(self, round: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Exception]]:
+    def exchange(
+        self, round: int, exchange: int, instructions: Mapping[int, bytes]
+    ) -> Iterator[tuple[int, bytes | Exception]]:
         """Deliver and gather: (sender, reply) pairs in any order; an exception stands for a client that failed."""
+        ...
+
+    def memories(self, clients: Collection[int]) -> Mapping[int, bytes]:
+        """What clients of this process will remember of the round, to be made durable with it."""
         ...
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:

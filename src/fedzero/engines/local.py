@@ -7,99 +7,108 @@ about the same points are answered by one evaluation.
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from fedzero.algorithms.contract import Contribution, Work
+from fedzero.client import Client, Notes
 from fedzero.errors import FedzeroError
+from fedzero.filters import NO_FILTERS, Chain
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
 from fedzero.replica import Replica
-from fedzero.updates import Update, pack
-from fedzero.wire import Reply, decode_instruction, encode
+from fedzero.updates import Update
+from fedzero.wire import Close, decode_instruction
 
-LARGEST = 3.4e38
-"""A loss beyond float32 travels as infinity, and is refused."""
+Sent = Iterator[tuple[int, bytes | Exception]]
 
 
 class LocalEngine:
     """`replica` is the clients' model; the server, if it holds one, holds the same."""
 
     def __init__(
-        self, replica: Replica, objective: Objective, shards: Shards, merge: bool = True, replicas: bool = False
+        self,
+        replica: Replica,
+        objective: Objective,
+        shards: Shards,
+        merge: bool = True,
+        replicas: bool = False,
+        chain: Chain = NO_FILTERS,
     ):
-        self.replica, self.objective, self.merge = replica, objective, merge
+        self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
         oracle = GradientOracle if replica.algorithm.first_order else Oracle
         self.oracles = [oracle(objective, shards, replica.keys, client) for client in range(shards.clients)]
-        self.own: dict[int, Replica] | None = {} if replicas else None
+        self.clients: dict[int, Client] = {}
         self._base = replica.state.params.clone() if replicas else None
 
-    def _replica_of(self, client: int) -> Replica:
-        if self.own is None or self._base is None:
-            return self.replica
-        if client not in self.own:
-            self.own[client] = Replica(self.replica.algorithm, self._base.clone(), self.replica.keys)
-        return self.own[client]
+    def _client(self, number: int) -> Client:
+        """Made when first needed: a thousand models are not cheap."""
+        if number not in self.clients:
+            replica = self.replica
+            if self._base is not None:
+                own = self._base.clone()
+                replica = Replica(replica.algorithm, own, replica.keys, replica.state.clients)
+            self.clients[number] = Client(number, replica, self.oracles[number], self.chain)
+        return self.clients[number]
 
     def rejoin(self, known: Sequence[int], updates: Sequence[Update]) -> None:
         """After a resume: bring every client's own replica to where it stood."""
-        for client, round in enumerate(known) if self.own is not None else ():
-            self._replica_of(client).follow([update for update in updates if update.round < round])
+        for number, round in enumerate(known) if self.replicas else ():
+            self._client(number).replica.follow([update for update in updates if update.round < round])
 
-    def exchange(self, round: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes | Exception]]:
-        works: dict[int, Work] = {}
-        failures: dict[int, Exception] = {}
-        before = {client: self.oracles[client].queries for client in instructions}
-        for client, instruction in instructions.items():
-            replica = self._replica_of(client)
+    def recall(self, memories: Mapping[int, bytes]) -> None:
+        """After a resume: give every client back what it remembered."""
+        for number, content in memories.items():
+            self._client(number).notes = Notes.of_bytes(content)
+
+    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
+        answers: dict[int, Answer] = {}
+        for number, instruction in instructions.items():
+            client = self._client(number)
             try:
-                if self.own is not None:
-                    replica.obey(decode_instruction(instruction))
-                works[client] = replica.work(round, client)
+                if exchange:
+                    answers[number] = client.proceed(instruction)
+                else:
+                    client.begin(round, instruction, self.replicas)
+                    answers[number] = None
             except FedzeroError as error:
-                failures[client] = error
-        contributions = self._together(round, works) if self.merge else self._one_by_one(round, works)
-        for client, given in contributions:
-            if isinstance(given, Exception):
-                failures[client] = given
-                continue
-            digest = self._replica_of(client).digest()
-            queries = self.oracles[client].queries - before[client]
-            loss = struct.pack("<f", given.loss if abs(given.loss) < LARGEST else math.inf)
-            yield client, encode(Reply(round, 0, digest, pack(given.values), loss, queries))
-        yield from failures.items()
+                yield number, error
+        yield from self._together(round, answers) if self.merge else self._one_by_one(round, answers)
 
-    def _one_by_one(self, round: int, works: Mapping[int, Work]) -> Iterator[tuple[int, Contribution | Exception]]:
-        for client, work in works.items():
+    def _one_by_one(self, round: int, answers: Mapping[int, Answer]) -> Sent:
+        for number, answer in answers.items():
+            client = self.clients[number]
             try:
-                ask = next(work)
-                while True:
-                    ask = work.send(self.oracles[client].answer(round, ask))
-            except StopIteration as done:
-                yield client, done.value
+                asked = client.step(answer)
+                while not isinstance(asked, bytes):
+                    asked = client.step(client.oracle.answer(round, asked))
+                yield number, asked
             except FedzeroError as error:
-                yield client, error
+                yield number, error
 
-    def _together(self, round: int, works: Mapping[int, Work]) -> Iterator[tuple[int, Contribution | Exception]]:
+    def _together(self, round: int, answers: dict[int, Answer]) -> Sent:
         """All clients step by step, so that their asks can be answered together."""
-        answers: dict[int, Answer] = dict.fromkeys(works)
         while answers:
             asks: dict[int, Ask] = {}
-            for client, answer in answers.items():
+            for number, answer in answers.items():
                 try:
-                    asks[client] = works[client].send(answer)
-                except StopIteration as done:
-                    yield client, done.value
+                    asked = self.clients[number].step(answer)
+                    if isinstance(asked, bytes):
+                        yield number, asked
+                    else:
+                        asks[number] = asked
                 except FedzeroError as error:
-                    yield client, error
-            given = answer_together(round, [(self.oracles[client], ask) for client, ask in asks.items()])
+                    yield number, error
+            given = answer_together(round, [(self.oracles[number], ask) for number, ask in asks.items()])
             answers = dict(zip(asks, given, strict=True))
+
+    def memories(self, clients: Collection[int]) -> Mapping[int, bytes]:
+        return {number: self.clients[number].tried() for number in clients if self.clients[number].keeps_notes}
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
         if update is not None:
             self.replica.follow([update])
-        for client, closing in closings.items() if self.own is not None else ():
-            self._replica_of(client).obey(decode_instruction(closing))
+        for number, closing in closings.items() if self.replicas else ():
+            message = decode_instruction(closing)
+            assert isinstance(message, Close)
+            self._client(number).replica.obey(message, number)
 
     def evaluate(self) -> tuple[bytes, Metrics]:
         return self.replica.digest(), self.objective.evaluate(self.replica.state.params)

@@ -4,7 +4,8 @@
     central   g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ        2P queries, bias O(μ²)
 
 (1/P) Σ_p g_p z_p estimates ∇f(x); its variance falls as 1/P. On the sphere of radius √d, z = s·n with n gaussian and
-s = √d/‖n‖: points and slopes carry the factor s, so that the recorded terms are plain gaussian ones, g·s·n.
+s = √d/‖n‖: points and slopes carry the factor s, so that the recorded terms are plain gaussian ones, g·s·n. On the unit
+sphere, u = n/‖n‖ and the estimate is (d/μ)(f(x + μu) − f(x)) u: points carry 1/‖n‖ and slopes d/‖n‖.
 """
 
 from __future__ import annotations
@@ -40,27 +41,31 @@ def probes(
     return tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in (1, -1))
 
 
-def scales_of(params: Params, directions: tuple[int, ...], distribution: Distribution) -> tuple[float, ...]:
-    """√d/‖z‖ for directions on the sphere, 1 for all others."""
-    if distribution != "sphere":
-        return (1.0,) * len(directions)
-    return _sphere_scales(tuple((o, f.numel()) for o, f in params.flat()), params, directions)
+def scales_of(
+    params: Params, directions: tuple[int, ...], distribution: Distribution
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What points and what slopes carry as factors: √d/‖n‖ both on the sphere, 1/‖n‖ and d/‖n‖ on the unit sphere."""
+    if distribution not in ("sphere", "unit-sphere"):
+        ones = (1.0,) * len(directions)
+        return ones, ones
+    norms, d = _norms_of(tuple((o, f.numel()) for o, f in params.flat()), params, directions), params.size
+    if distribution == "sphere":
+        scales = tuple(math.sqrt(d) / norm for norm in norms)
+        return scales, scales
+    return tuple(1 / norm for norm in norms), tuple(d / norm for norm in norms)
 
 
 _norms: dict[tuple[tuple[tuple[int, int], ...], int], float] = {}
 
 
-def _sphere_scales(
-    layout: tuple[tuple[int, int], ...], params: Params, directions: tuple[int, ...]
-) -> tuple[float, ...]:
-    """Norms depend on the key and the layout only; a cohort asks for the same ones, so the last few are kept."""
+def _norms_of(layout: tuple[tuple[int, int], ...], params: Params, directions: tuple[int, ...]) -> tuple[float, ...]:
+    """‖n‖ of each direction, kept: a cohort that shares directions asks for the same ones."""
     if len(_norms) > 4096:
         _norms.clear()
     for key in directions:
         if (layout, key) not in _norms:
             _norms[layout, key] = params.norm(key)
-    root = math.sqrt(params.size)
-    return tuple(root / _norms[layout, key] for key in directions)
+    return tuple(_norms[layout, key] for key in directions)
 
 
 def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Difference) -> tuple[F32, float]:
@@ -78,5 +83,10 @@ def points_of(
     params: Params, directions: tuple[int, ...], radius: float, difference: Difference, distribution: Distribution
 ) -> tuple[tuple[Terms, ...], tuple[float, ...]]:
     """Probe points around the parameters, and the scales that `slopes` needs to read them."""
-    scales = scales_of(params, directions, distribution)
-    return probes(directions, scales, radius, difference, stream_of(distribution)), scales
+    points, scales = scales_of(params, directions, distribution)
+    return probes(directions, points, radius, difference, stream_of(distribution)), scales
+
+
+def queries_of(directions: int, difference: Difference) -> int:
+    """How many evaluations a step with P directions takes."""
+    return directions + 1 if difference == "forward" else 2 * directions

@@ -31,12 +31,13 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     """names in the order of their ordinals"""
     algorithm: bytes
     """the method and its hyper-parameters, as JSON"""
+    clients: int
     root: bytes
     direction_root: bytes
     updates: tuple[Update, ...]
 
 
-def export(ledger: Ledger, story: Story, algorithm: bytes, tensors: tuple[str, ...], keys: Keys) -> bytes:
+def export(ledger: Ledger, story: Story, algorithm: bytes, clients: int, tensors: tuple[str, ...], keys: Keys) -> bytes:
     """The patch of a finished run."""
     if story.end is None:
         raise FedzeroError("the run is not finished: `fedzero resume` it first, then export")
@@ -47,7 +48,9 @@ def export(ledger: Ledger, story: Story, algorithm: bytes, tensors: tuple[str, .
     updates = tuple(updates_of(ledger, story))
     start = ledger.start()
     body = msgspec.msgpack.encode(
-        Patch(VERSION, start.base, story.end.model, tensors, algorithm, keys.root, keys.direction_root, updates)
+        Patch(
+            VERSION, start.base, story.end.model, tensors, algorithm, clients, keys.root, keys.direction_root, updates
+        )
     )
     return hashlib.sha256(body).digest() + body
 

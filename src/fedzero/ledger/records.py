@@ -36,6 +36,8 @@ class Round(Struct, frozen=True, tag="round"):
     loss: float | None
     """mean training loss of the cohort, before local work"""
     refused: tuple[tuple[int, str], ...] = ()
+    remembered: tuple[tuple[int, bytes], ...] = ()
+    """(client, digest of its memory) of those who keep something between their turns"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):

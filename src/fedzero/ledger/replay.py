@@ -49,6 +49,11 @@ class Story:
         return self.entries[-1].seconds
 
     @cached_property
+    def remembered(self) -> dict[int, tuple[int, bytes]]:
+        """Of every client that keeps a memory: the round it is of, and its digest."""
+        return {client: (r.round, digest) for r in self.rounds for client, digest in r.remembered}
+
+    @cached_property
     def dense(self) -> bool:
         return any(record.dense for record in self.rounds)
 
@@ -116,6 +121,7 @@ def verify(ledger: Ledger, replica: Replica | None) -> Story:
     story = read(ledger)
     ledger.integrity(len(story.rounds))
     _check_order(story)
+    ledger.memories(story.remembered)
     if replica is None:
         return story
     if replica.state.params.size != ledger.start().parameters:

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,9 @@ import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
+from fedzero.wire import memory_digest
 
-FORMAT = 1
+FORMAT = 2
 _GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 _TABLES = {
     "entries": "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL) STRICT",
@@ -32,6 +33,7 @@ _TABLES = {
     "seal BLOB NOT NULL) STRICT",
     "dense": "CREATE TABLE dense (round INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
     "checkpoint": "CREATE TABLE checkpoint (part INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
+    "memory": "CREATE TABLE memory (client INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
 }
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
@@ -161,10 +163,12 @@ class Ledger:
         seconds: float,
         dense: tuple[int, bytes] | None = None,
         checkpoint: bytes | None = None,
+        memories: Mapping[int, bytes] | None = None,
     ) -> None:
         """Write entries in one durable transaction.
 
-        With a dense round goes its update, with a `Saved` record the checkpoint it describes.
+        With a dense round goes its update, with a `Saved` record the checkpoint it describes, with any round what
+        clients of this process remember of it.
         """
         seq, chain, at = self._seq, self._chain, time.time()
         with self._transaction():
@@ -177,6 +181,8 @@ class Ledger:
                     self._replace_checkpoint(record.round, checkpoint)
             if dense is not None:
                 self._db.execute("INSERT INTO dense VALUES (?, ?)", dense)
+            for client, body in (memories or {}).items():
+                self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?)", (client, body))
         self._seq, self._chain = seq, chain
 
     def _replace_checkpoint(self, round: int, state: bytes) -> None:
@@ -203,6 +209,18 @@ class Ledger:
         if not whole or hashlib.sha256(state).digest() != saved.state:
             raise Tampered(saved.round, "the checkpoint is not the one on record")
         return state
+
+    def memories(self, expected: Mapping[int, tuple[int, bytes]]) -> dict[int, bytes]:
+        """What clients remember, by client; `expected` has the round it is of and its digest.
+
+        Empty where the clients were in other processes, which keep it themselves.
+        """
+        rows = dict(self._rows("SELECT client, body FROM memory ORDER BY client", -1))
+        for client in sorted(expected.keys() | rows.keys()) if rows else ():
+            round, digest = expected.get(client, (-1, b""))
+            if client not in rows or memory_digest(rows[client]) != digest:
+                raise Tampered(round, f"what client {client} remembers is not what is on record")
+        return rows
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
         """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""

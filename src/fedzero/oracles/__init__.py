@@ -1,11 +1,13 @@
 """Access to an objective, counted. A zeroth-order method asks for `Losses` and gets values, nothing else."""
 
-from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Metrics, Objective, Shards
+from fedzero.oracles.contract import ALL_DATA, Answer, Ask, Basis, Gradient, Losses, Metrics, Objective, Shards
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
 
 __all__ = [
+    "ALL_DATA",
     "Answer",
     "Ask",
+    "Basis",
     "Gradient",
     "GradientOracle",
     "Losses",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,15 +20,38 @@ from fedzero.directions import Keys, Terms
 from fedzero.params import Params
 
 F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
+
+ALL_DATA = -1
+"""As the `step` of an ask: not a mini-batch but all of the client's samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Columns that points may use beside seeded directions: point p is x + Σ c z + Σ_j weights[p, j] columns[j]."""
+
+    columns: Tensor  # (τ, d), float32
+    weights: F32  # (points, τ)
+
+    def offset(self, point: int) -> Tensor:
+        """Σ_j weights[point, j] columns[j], (d,): one product and one sum at a time, the same bits on every device."""
+        total = torch.zeros_like(self.columns[0])
+        for weight, column in zip(self.weights[point], self.columns, strict=True):
+            total += column * float(weight)
+        return total
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`."""
+    """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`.
+
+    With a `basis` the points also move along its columns.
+    """
 
     base: Params
     points: tuple[Terms, ...]
     step: int
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +81,17 @@ class Shards(Protocol):
     def clients(self) -> int: ...
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Any:
-        """The mini-batch ξ of a client's local step: a function of the keys, so every run draws the same."""
+        """The mini-batch ξ of a client's local step: a function of the keys, so every run draws the same.
+
+        `ALL_DATA` as the step: everything the client has.
+        """
         ...
 
 
 class Objective(Protocol):
     """A function of the parameters and a mini-batch. How it evaluates many points at once is its own business."""
 
-    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Any]) -> F64:
+    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Any], basis: Basis | None = None) -> F64:
         """Mean loss of every batch at every point, (batches, points)."""
         ...
 

@@ -25,7 +25,7 @@ class Oracle:
         if not isinstance(ask, Losses):
             raise FedzeroError("a value-only oracle was asked for a gradient: the method must declare first_order")
         self.queries += len(ask.points)
-        return self.objective.losses(ask.base, ask.points, [self.batch(round, ask.step)])[0]
+        return self.objective.losses(ask.base, ask.points, [self.batch(round, ask.step)], ask.basis)[0]
 
 
 class GradientOracle(Oracle):
@@ -47,7 +47,7 @@ def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Ans
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     answers: list[Answer] = [None] * len(pairs)
     for position, (oracle, ask) in enumerate(pairs):
-        if isinstance(ask, Losses):
+        if isinstance(ask, Losses) and ask.basis is None:
             groups[id(ask.base), id(ask.points)].append(position)
         else:
             answers[position] = oracle.answer(round, ask)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedzero.directions import Terms
-from fedzero.oracles.contract import F64, Metrics
+from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.params import Params
 
 Batch = tuple[Tensor, Tensor]
@@ -48,29 +48,37 @@ class ModuleObjective:
         self.together = test[0].device.type != "cpu" if together is None else together
         self._offsets: OrderedDict[int, tuple[Sequence[Terms], Tensor]] = OrderedDict()
 
-    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
+    def losses(
+        self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
+    ) -> F64:
         inputs = torch.cat([x for x, _ in batches]) if len(batches) > 1 else batches[0][0]
         if self.prepare is not None and not self.together:
             inputs = self.prepare(inputs)
         labels = torch.cat([y for _, y in batches]) if len(batches) > 1 else batches[0][1]
         sizes = [len(y) for _, y in batches]
         with torch.no_grad():
-            rows = list(self._sample_losses(base, points, inputs, labels))
+            rows = list(self._sample_losses(base, points, inputs, labels, basis))
             table = torch.cat(rows).double()  # (points, samples)
             means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
         return means.cpu().numpy()
 
-    def _sample_losses(self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor) -> Iterator[Tensor]:
+    def _sample_losses(
+        self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor, basis: Basis | None
+    ) -> Iterator[Tensor]:
         """Losses of all samples, some points at a time, (points, samples) in all."""
         large = len(points) * base.size > KEPT_NUMBERS
         short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
         if large or short or any(len(terms) > 1 for terms in points):
             scratch = {name: torch.empty_like(tensor) for name, tensor in base.tensors.items()}
-            for terms in points:
+            for point, terms in enumerate(points):
                 base.view(terms).write(scratch)
+                if basis is not None:
+                    Params(scratch).add(basis.offset(point))
                 yield self._forward(scratch, x, y)[None]
             return
         weights = base.vector() + self._offsets_of(base, points)
+        if basis is not None:
+            weights += torch.stack([basis.offset(point) for point in range(len(points))])
         sizes = [tensor.numel() for tensor in base.tensors.values()]
         stacked = {
             name: piece.view(len(points), *base.tensors[name].shape)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedzero.directions import Keys, Terms
-from fedzero.oracles.contract import F64, Metrics
+from fedzero.oracles.contract import ALL_DATA, F64, Basis, Metrics
 from fedzero.params import Params
 
 Batch = tuple[F64, F64]
@@ -30,7 +30,7 @@ class QuadraticShards:
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
         centre = self.centres[client]
-        if self.noise == 0:
+        if self.noise == 0 or step == ALL_DATA:
             return centre, np.zeros_like(centre)
         return centre, self.noise * keys.generator("batch", round, step, client).standard_normal(len(centre))
 
@@ -41,8 +41,12 @@ class QuadraticObjective:
     def __init__(self, curvature: F64, centres: F64):
         self.curvature, self.optimum = curvature, centres.mean(axis=0)
 
-    def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Batch]) -> F64:
+    def losses(
+        self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
+    ) -> F64:
         xs = np.stack([base.view(terms).vector().double().numpy() for terms in points])
+        if basis is not None:
+            xs += np.stack([basis.offset(point).double().numpy() for point in range(len(points))])
         return np.stack([0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches])
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:

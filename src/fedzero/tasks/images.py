@@ -1,4 +1,4 @@
-"""MNIST: the packaged real subset, or the full IDX files from a data folder."""
+"""MNIST and Fashion-MNIST: the packaged real subsets, or the full IDX files from a data folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,10 +18,13 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.tasks.partition import Indices
+from fedzero.tasks.partition import Indices, drawn
 
-MEAN, DEVIATION = 0.1307, 0.3081
-"""Pixel statistics of the MNIST training images, in units of 1/255."""
+Dataset = Literal["mnist", "fashion"]
+FOLDERS = {"mnist": "mnist", "fashion": "fashion-mnist"}
+"""Where the four IDX files of a dataset lie within the data folder."""
+STATISTICS = {"mnist": (0.1307, 0.3081), "fashion": (0.2860, 0.3530)}
+"""Mean and deviation of the training pixels, in units of 255."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,28 @@ def load_idx(folder: Path) -> Images:
     return images
 
 
-def load_subset() -> Images:
-    """5,000 real MNIST images that travel with the package: 400 training and 100 test images of each digit."""
-    data = np.load(io.BytesIO((resources.files("fedzero") / "data" / "mnist-subset.npz").read_bytes()))
+def load_subset(dataset: Dataset = "mnist") -> Images:
+    """5,000 real images that travel with the package: 400 training and 100 test images of each class."""
+    data = np.load(io.BytesIO((resources.files("fedzero") / "data" / f"{dataset}-subset.npz").read_bytes()))
     return Images(data["train_x"], data["train_y"], data["test_x"], data["test_y"])
 
 
-def tensors(x: NDArray[np.uint8], y: NDArray[np.uint8], device: torch.device) -> tuple[Tensor, Tensor]:
+def load(dataset: Dataset, full: bool, folder: Path | None) -> Images:
+    """The whole dataset from the data folder, or the subset of the package."""
+    if not full:
+        return load_subset(dataset)
+    if folder is None:
+        raise FedzeroError(f"task.full = true needs the {dataset} IDX files: give --data DIR or set FEDZERO_DATA")
+    return load_idx(folder / FOLDERS[dataset])
+
+
+def tensors(
+    x: NDArray[np.uint8], y: NDArray[np.uint8], device: torch.device, dataset: Dataset = "mnist"
+) -> tuple[Tensor, Tensor]:
     """Normalised float32 images (n, 1, 28, 28) and int64 labels."""
+    mean, deviation = STATISTICS[dataset]
     pixels = torch.from_numpy(x.astype(np.float32) / 255)
-    return ((pixels - MEAN) / DEVIATION)[:, None].to(device), torch.from_numpy(y.astype(np.int64)).to(device)
+    return ((pixels - mean) / deviation)[:, None].to(device), torch.from_numpy(y.astype(np.int64)).to(device)
 
 
 class LabelledShards:
@@ -85,8 +101,6 @@ class LabelledShards:
         return len(self.parts)
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> tuple[Tensor, Tensor]:
-        part = self.parts[client]
-        if len(part) > self.size:
-            part = keys.generator("batch", round, step, client).choice(part, self.size, replace=False, shuffle=False)
+        part = drawn(self.parts[client], self.size, keys, round, step, client)
         index = torch.from_numpy(part).to(self.x.device)
         return self.x[index], self.y[index]

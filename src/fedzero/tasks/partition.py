@@ -1,4 +1,7 @@
-"""Who gets which samples: IID, Dirichlet(α) over labels, or sorted shards. Pure functions of keys and labels."""
+"""Who gets which samples: IID, Dirichlet(α) over labels, or sorted shards; and which of them make a mini-batch.
+
+Pure functions of keys and labels.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.oracles import ALL_DATA
 
 Indices = NDArray[np.int64]
 
@@ -71,3 +75,10 @@ def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> li
     if clients > len(labels):
         raise FedzeroError(f"federation.clients = {clients} but there are only {len(labels)} training samples")
     return partition.split(labels, clients, keys)
+
+
+def drawn(part: Indices, size: int, keys: Keys, round: int, step: int, client: int) -> Indices:
+    """The mini-batch of a client's local step: `size` of its samples without replacement, or all with `ALL_DATA`."""
+    if len(part) <= size or step == ALL_DATA:
+        return part
+    return keys.generator("batch", round, step, client).choice(part, size, replace=False, shuffle=False)

@@ -1,0 +1,70 @@
+"""FedProx-ZO: FedProx (Li et al., MLSys 2020) with zeroth-order estimates, as the FZooS paper compares with it.
+
+    client i: K steps  x ← x − η (Ĝ_k + γ (x − x_r))           the correction form of eq. (6) with the pull x − x_r
+    server:   x_{r+1} = x_r + mean over the cohort of (x_i − x_r)
+
+*Seeded*: with D_k = x_k − x_r the walk is D_{k+1} = (1−ηγ) D_k − η Ĝ_k, so D_K = −η Σ_k (1−ηγ)^{K−1−k} Ĝ_k: the scalars
+suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fedzero.algorithms.contract import Form, State, Turn, Work, rounds_of
+from fedzero.algorithms.corrections import proximal
+from fedzero.algorithms.optimizers import power
+from fedzero.algorithms.walk import (
+    OwnDirections,
+    Samples,
+    mean_walk,
+    vector_of,
+    walked,
+)
+from fedzero.directions import Distribution, Keys, Program
+from fedzero.estimators.spsa import Difference
+from fedzero.schedules import Schedule, rate_at
+from fedzero.updates import Dense, Update
+
+
+class FedProxZO(
+    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fedprox-zo"
+):
+    """FedZO with a pull towards the model of the round's start."""
+
+    rate: Schedule
+    """η"""
+    gamma: Annotated[float, Meta(ge=0)] = 0.1
+    """γ, how hard clients are pulled back"""
+    directions: Annotated[int, Meta(ge=1)] = 20
+    """Q, directions averaged in one estimate"""
+    local_steps: Annotated[int, Meta(ge=1)] = 10
+    radius: Annotated[float, Meta(gt=0)] = 1e-3
+    difference: Difference = "forward"
+    distribution: Distribution = "gaussian"
+    samples: Samples = "batch"
+    form: Form = "auto"
+
+    name = "fedprox-zo"
+
+    def client(self, state: State, turn: Turn) -> Work:
+        pull = proximal(state.params.vector(), self.gamma)
+        return walked(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale), pull)
+
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        steps, rounding = [], []
+        for update in updates:
+            if isinstance(update, Dense):
+                state.params.add(vector_of(update, state.params), keys.rounding(update.round))
+                continue
+            rate, K = rate_at(self.rate, update.round), self.local_steps
+            steps.append(
+                mean_walk(self, keys, update, [-rate * power(1 - rate * self.gamma, K - 1 - k) for k in range(K)])
+            )
+            rounding.append(keys.rounding(update.round))
+        if steps:
+            state.params.advance(Program.of(steps, rounding))
+        return rounds_of(state, updates)

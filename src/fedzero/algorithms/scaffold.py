@@ -1,0 +1,237 @@
+"""SCAFFOLD-ZO: SCAFFOLD (Karimireddy et al., ICML 2020) with zeroth-order estimates, types I and II of the FZooS paper.
+
+    client i: K steps  x ← x − η (Ĝ_k + γ (c − c_i))
+    server:   x_{r+1} = x_r + mean over the cohort of (x_i − x_r)
+
+    type I    c_i is a fresh estimate at x_r along directions of its own (extra queries), c the cohort's mean of them:
+              the clients share their c_i in an exchange before they walk
+    type II   c_i is the mean of the K estimates of the client's last walk, c the mean of all N clients' c_i; 0 at first
+
+*Seeded*, the scalars are enough: c and every c_i are sums over directions that everybody can make. In the mean over the
+cohort type I's corrections cancel, unless somebody drops out between the two exchanges; then the update carries the
+scalars of the c_i as well. For type II everybody keeps c and the scalars of each client's last walk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from msgspec import Meta, Struct, structs
+from torch import Tensor
+
+from fedzero.algorithms.contract import (
+    Contribution,
+    Form,
+    Gathered,
+    Memory,
+    Scale,
+    Share,
+    Shared,
+    State,
+    Turn,
+    Work,
+    rounds_of,
+)
+from fedzero.algorithms.corrections import control_variate
+from fedzero.algorithms.walk import (
+    OwnDirections,
+    Samples,
+    difference_of,
+    estimate,
+    joined,
+    mean_walk,
+    shares_of,
+    walk,
+    walk_terms,
+)
+from fedzero.directions import Distribution, Keys, Terms
+from fedzero.directions.terms import F32
+from fedzero.estimators.spsa import Difference, queries_of
+from fedzero.params import Params
+from fedzero.schedules import Schedule, rate_at
+from fedzero.updates import Dense, Seeded, Update, pack, unpack
+
+
+class ScaffoldZO(
+    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="scaffold-zo"
+):
+    """FedZO with control variates against the drift of unlike clients, types I and II."""
+
+    rate: Schedule
+    """η"""
+    type: Literal["I", "II"] = "II"
+    gamma: Annotated[float, Meta(ge=0)] = 1.0
+    """γ"""
+    directions: Annotated[int, Meta(ge=1)] = 20
+    """Q, directions averaged in one estimate"""
+    local_steps: Annotated[int, Meta(ge=1)] = 10
+    radius: Annotated[float, Meta(gt=0)] = 1e-3
+    difference: Difference = "forward"
+    distribution: Distribution = "gaussian"
+    samples: Samples = "batch"
+    form: Form = "auto"
+
+    name = "scaffold-zo"
+
+    @property
+    def exchanges(self) -> int:  # type: ignore[override]
+        return 2 if self.type == "I" else 1
+
+    def remembers(self, scale: Scale) -> bool:
+        return self.type == "II" and not self.seeded(scale)
+
+    def expects(self, round: int, scale: Scale, exchange: int) -> int:
+        if self.type == "I" and exchange == 0:
+            return self.directions if self.seeded(scale) else scale.size
+        if self.seeded(scale):
+            return self.scalars
+        return scale.size if self.type == "I" else 2 * scale.size
+
+    def queries(self, round: int) -> int:
+        return (self.local_steps + (self.type == "I")) * queries_of(self.directions, self.difference)
+
+    def init(self, params: Params, clients: int) -> State:
+        return State(params, params.slots(1) if self.type == "II" else None, clients=clients)
+
+    def client(self, state: State, turn: Turn) -> Work:
+        return self._client_fresh(state, turn) if self.type == "I" else self._client_average(state, turn)
+
+    # Type I: variates estimated anew.
+
+    def _client_fresh(self, state: State, turn: Turn) -> Work:
+        seeded, x, rate = self.seeded(state.scale), state.params, rate_at(self.rate, turn.round)
+        _, h, loss = yield from estimate(self, x, turn, self.local_steps)
+        own = x.total(self._variate(turn.keys, turn.round, turn.client, h, 1.0))
+        shared: Shared = yield Share(h if seeded else own.cpu().numpy(), loss)
+        if seeded:
+            terms = joined(
+                [
+                    self._variate(turn.keys, turn.round, client, row, share)
+                    for client, share, row in shares_of(Seeded(0, pack(shared.values), shared.clients), self.directions)
+                ]
+            )
+            everybody = x.total(terms)
+        else:
+            everybody = torch.from_numpy(shared.values.copy()).to(x.device)
+        correction = control_variate(everybody, own, self.gamma)
+        end, g, _ = yield from walk(self, x, turn, rate, not seeded, correction)
+        return Contribution(g.reshape(-1) if seeded else difference_of(end, x), loss)
+
+    def _variate(self, keys: Keys, round: int, client: int, h: F32, factor: float) -> Terms:
+        """factor · c_i; its directions are those of the step after the last."""
+        return walk_terms(self, keys, round, client, h[None], [factor], self.local_steps)
+
+    def share(self, gathered: Gathered) -> Shared:
+        if not self.seeded(gathered.scale):
+            return Shared(gathered.mean())
+        clients = sorted(gathered.contributions)
+        return Shared(np.concatenate([gathered.contributions[c] for c in clients]), gathered.turns)
+
+    def _aggregate_fresh(self, gathered: Gathered) -> Update:
+        update, (variates,) = OwnDirections.aggregate(self, gathered), gathered.shared
+        gone = sorted(variates.keys() - gathered.contributions.keys())
+        if isinstance(update, Dense) or not gone:
+            return update
+        h = np.concatenate([variates[c] for c in (*sorted(gathered.contributions), *gone)])
+        others = tuple(c for c in gone for _ in range(gathered.weights[c]))
+        return structs.replace(update, scalars=update.scalars + pack(h), others=others)
+
+    def _change_fresh(self, update: Seeded, keys: Keys, rate: float) -> Terms:
+        """mean over those who finished of −η Σ_k Ĝ_k, and −ηKγ (mean over all of c_j − mean over those of c_i)."""
+        stayed, gone = Counter(update.clients), Counter(update.others)
+        bare = structs.replace(update, scalars=update.scalars[: 4 * self.scalars * len(stayed)])
+        walks = mean_walk(self, keys, bare, [-rate] * self.local_steps)
+        if not gone:
+            return walks
+        rows = unpack(update.scalars[len(bare.scalars) :]).reshape(-1, self.directions)
+        all_turns, factor = len(update.clients) + len(update.others), -rate * self.local_steps * self.gamma
+        parts = [walks]
+        for client, h in zip((*sorted(stayed), *sorted(gone)), rows, strict=True):
+            share = (stayed[client] + gone[client]) / all_turns - stayed[client] / len(update.clients)
+            parts.append(self._variate(keys, update.round, client, h, factor * share))
+        return joined(parts)
+
+    # Type II: variates from the last walk.
+
+    def _client_average(self, state: State, turn: Turn) -> Work:
+        seeded, x, rate = self.seeded(state.scale), state.params, rate_at(self.rate, turn.round)
+        own = self._remembered(state, turn) if not seeded else self._last(state, turn.client, turn.keys)
+        correction = control_variate(state.slot(0), own, self.gamma)
+        end, g, loss = yield from walk(self, x, turn, rate, not seeded, correction)
+        if seeded:
+            return Contribution(g.reshape(-1), loss)
+        fresh = x.total(self._walk_mean(turn.keys, turn.round, turn.client, g.reshape(-1)))
+        before: F32 = own.cpu().numpy()
+        values = np.concatenate([difference_of(end, x), (fresh - own).cpu().numpy()])
+
+        def remember(sent: F32) -> Memory:
+            return (before + sent[x.size :],)
+
+        return Contribution(values, loss, remember)
+
+    def _remembered(self, state: State, turn: Turn) -> Tensor:
+        if turn.memory is None:
+            return torch.zeros(state.params.size, device=state.params.device)
+        return torch.from_numpy(turn.memory[0]).to(state.params.device)
+
+    def _last(self, state: State, client: int, keys: Keys) -> Tensor:
+        """c_i, from the scalars of the client's last walk."""
+        if client not in state.last:
+            return torch.zeros(state.params.size, device=state.params.device)
+        round, g = state.last[client]
+        return state.params.total(self._walk_mean(keys, round, client, g))
+
+    def _walk_mean(self, keys: Keys, round: int, client: int, g: F32) -> Terms:
+        """(1/K) Σ_k Ĝ_k"""
+        K = self.local_steps
+        return walk_terms(self, keys, round, client, g.reshape(K, -1), [1 / K] * K)
+
+    def _aggregate_average(self, gathered: Gathered) -> Update:
+        if self.seeded(gathered.scale):
+            return OwnDirections.aggregate(self, gathered)
+        d, given = gathered.scale.size, gathered.contributions
+        moved = gathered.combine({c: values[:d] for c, values in given.items()}, gathered.weights)
+        # Every client has one c_i, however often it was drawn.
+        varied = gathered.combine({c: values[d:] for c, values in given.items()}, dict.fromkeys(given, 1))
+        return Dense(gathered.round, pack(np.concatenate([moved, varied])), tuple(sorted(given)))
+
+    def _apply_average(self, state: State, update: Update, keys: Keys) -> State:
+        d, c, last = state.params.size, state.slot(0), dict(state.last)
+        if isinstance(update, Dense):
+            values = torch.from_numpy(unpack(update.values).copy()).to(state.params.device)
+            state.params.add(values[:d], keys.rounding(update.round))
+            state.set_slot(0, c + values[d:] * (len(update.clients) / state.clients))
+            return state
+        rate, K = rate_at(self.rate, update.round), self.local_steps
+        own, varied = torch.zeros_like(c), torch.zeros_like(c)
+        for client, share, g in shares_of(update, self.scalars):
+            before = self._last(state, client, keys)
+            fresh = state.params.total(self._walk_mean(keys, update.round, client, g))
+            own += before * share
+            varied += fresh - before
+            last[client] = (update.round, g)
+        walks = state.params.total(mean_walk(self, keys, update, [-rate] * K))
+        state.params.add(walks + (c - own) * (-rate * K * self.gamma), keys.rounding(update.round))
+        state.set_slot(0, c + varied * (1 / state.clients))
+        return replace(state, last=last)
+
+    def aggregate(self, gathered: Gathered) -> Update:
+        return self._aggregate_fresh(gathered) if self.type == "I" else self._aggregate_average(gathered)
+
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        for update in updates:
+            if self.type == "II":
+                state = self._apply_average(state, update, keys)
+            elif isinstance(update, Dense):
+                moved = torch.from_numpy(unpack(update.values).copy())
+                state.params.add(moved, keys.rounding(update.round))
+            else:
+                terms = self._change_fresh(update, keys, rate_at(self.rate, update.round))
+                state.params.fold(terms, keys.rounding(update.round))
+            state = rounds_of(state, [update])
+        return state

@@ -1,0 +1,184 @@
+"""The walk that most methods of the family share: K steps of stochastic estimates from the model a client was given.
+
+    step k:  Ĝ_k = (1/P) Σ_p g[k,p] z[k,p],   z from (round, k, p, client)
+             x ← x − η (Ĝ_k + correction)
+
+The scalars g are the whole story of the walk: whoever has them, and the keys, can take it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedzero.algorithms.contract import Contribution, Defaults, Form, Gathered, Scale, State, Turn, Work
+from fedzero.directions import Distribution, Domain, Keys, Terms, stream_of
+from fedzero.directions.terms import F32
+from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
+from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
+from fedzero.params import Params
+from fedzero.updates import Dense, Seeded, Update, pack, unpack
+
+Samples = Literal["batch", "all"]
+"""What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
+
+Correction = Callable[[Params], Tensor]
+"""What is added to the estimate at x, (d,)."""
+
+
+class Sampling(Protocol):
+    """What a walk needs to know of a method."""
+
+    @property
+    def directions(self) -> int: ...
+    @property
+    def local_steps(self) -> int: ...
+    @property
+    def radius(self) -> float: ...
+    @property
+    def difference(self) -> Difference: ...
+    @property
+    def distribution(self) -> Distribution: ...
+    @property
+    def samples(self) -> Samples: ...
+
+
+class OwnDirections(Defaults):
+    """What methods have in common whose clients walk along directions of their own: both forms of what travels.
+
+    Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk.
+    """
+
+    __slots__ = ()
+
+    directions: int
+    local_steps: int
+    difference: Difference
+    form: Form
+
+    @property
+    def scalars(self) -> int:
+        return self.local_steps * self.directions
+
+    def seeded(self, scale: Scale) -> bool:
+        """auto: a client sends its scalars and receives those of all others, one turn of each between two of its own on
+        average, 1 + N times as many as it sends; dense, d numbers go each way."""
+        few = self.scalars * (1 + scale.clients) < 2 * scale.size
+        return self.form == "seeded" or (self.form == "auto" and few)
+
+    def addable(self, scale: Scale) -> bool:
+        return not self.seeded(scale)
+
+    def expects(self, round: int, scale: Scale, exchange: int) -> int:
+        return self.scalars if self.seeded(scale) else scale.size
+
+    def queries(self, round: int) -> int:
+        return self.local_steps * queries_of(self.directions, self.difference)
+
+    def aggregate(self, gathered: Gathered) -> Update:
+        if self.seeded(gathered.scale):
+            return scalars_of_all(gathered)
+        return Dense(gathered.round, pack(gathered.mean()))
+
+
+def estimate(
+    method: Sampling, base: Params, turn: Turn, step: int
+) -> Generator[Ask, Answer, tuple[tuple[int, ...], F32, float]]:
+    """Slopes at `base` along the directions of one step: (keys, g, loss)."""
+    keys = direction_keys(turn.keys, turn.round, step, method.directions, turn.client)
+    points, scales = points_of(base, keys, method.radius, method.difference, method.distribution)
+    values = yield Losses(base, points, ALL_DATA if method.samples == "all" else step)
+    return keys, *slopes(values, scales, method.radius, method.difference)
+
+
+def walk(
+    method: Sampling, start: Params, turn: Turn, rate: float, to_the_end: bool, correction: Correction | None = None
+) -> Generator[Ask, Answer, tuple[Params, F32, float]]:
+    """(where the walk ended, g (K, P), loss at its start). Not `to_the_end`: the last step is estimated, not taken."""
+    g, first_loss, x = np.empty((method.local_steps, method.directions), np.float32), 0.0, start
+    for k in range(method.local_steps):
+        keys, g[k], loss = yield from estimate(method, x, turn, k)
+        if k == 0:
+            first_loss = loss
+        if k + 1 == method.local_steps and not to_the_end:
+            break
+        pull = None if correction is None else correction(x)
+        x = start.clone() if k == 0 else x
+        if pull is not None:
+            x.add(pull * -rate, turn.keys.rounding(turn.round, method.local_steps + k))
+        x.fold(average(keys, g[k], -rate, stream_of(method.distribution)), turn.keys.rounding(turn.round, k))
+    return x, g, first_loss
+
+
+def average(keys: Sequence[int], g: F32, factor: float, stream: Domain) -> Terms:
+    """factor · (1/P) Σ_p g_p z_p"""
+    return Terms.of(keys, (factor / len(keys) * g.astype(np.float64)).astype(np.float32), stream)
+
+
+def walk_terms(
+    method: Sampling, keys: Keys, round: int, client: int, g: F32, factors: Sequence[float], first: int = 0
+) -> Terms:
+    """Σ_k factors[k] (1/P) Σ_p g[k,p] z[k,p] of a client's steps `first`, `first`+1, …; g is (K, P)."""
+    stream = stream_of(method.distribution)
+    steps = [
+        average(direction_keys(keys, round, first + k, row.size, client), row, factor, stream)
+        for k, (row, factor) in enumerate(zip(g, factors, strict=True))
+    ]
+    return joined(steps)
+
+
+def joined(parts: Sequence[Terms]) -> Terms:
+    """Sums of terms as one sum."""
+    return Terms(
+        np.concatenate([t.keys for t in parts]), np.concatenate([t.coefficients for t in parts]), parts[0].stream
+    )
+
+
+def scalars_of_all(gathered: Gathered) -> Seeded:
+    """The update of a cohort whose members drew their own directions: everybody's scalars, one after the other."""
+    clients = sorted(gathered.contributions)
+    scalars = np.concatenate([gathered.contributions[client] for client in clients])
+    return Seeded(gathered.round, pack(scalars), gathered.turns)
+
+
+def shares_of(update: Seeded, scalars: int) -> list[tuple[int, float, F32]]:
+    """(client, its share of the mean, its scalars) of an update by `scalars_of_all`."""
+    drawn = Counter(update.clients)
+    rows = unpack(update.scalars).reshape(len(drawn), scalars)
+    return [(c, drawn[c] / len(update.clients), row) for c, row in zip(sorted(drawn), rows, strict=True)]
+
+
+def mean_walk(method: Sampling, keys: Keys, update: Seeded, factors: Sequence[float]) -> Terms:
+    """mean over the cohort of Σ_k factors[k] (1/P) Σ_p g_i[k,p] z_i[k,p]"""
+    return joined(
+        [
+            walk_terms(
+                method, keys, update.round, client, g.reshape(-1, method.directions), [share * f for f in factors]
+            )
+            for client, share, g in shares_of(update, method.local_steps * method.directions)
+        ]
+    )
+
+
+def walked(
+    method: Sampling, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
+) -> Work:
+    """A walk and what a client gives of it: the scalars, or the difference."""
+    end, g, loss = yield from walk(method, state.params, turn, rate, not seeded, correction)
+    return Contribution(g.reshape(-1) if seeded else difference_of(end, state.params), loss)
+
+
+def difference_of(end: Params, start: Params) -> F32:
+    """x_i − x_r, as it travels."""
+    values: F32 = (end.vector() - start.vector()).cpu().numpy()
+    return values
+
+
+def vector_of(update: Dense, like: Params) -> Tensor:
+    """The numbers of a dense update, on the model's device."""
+    return torch.from_numpy(unpack(update.values).copy()).to(like.device)

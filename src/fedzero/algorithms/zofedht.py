@@ -1,0 +1,186 @@
+"""ZOFedHT: zeroth-order federated optimization assisted by historical trajectories.
+
+    C_r = (1−α) I + α Q Qᵀ;   v = √(1−α) v1 + √α Q v2,   v1 ~ N(0, I_d), v2 ~ N(0, I_τ)
+    client i: K steps  x ← x − η g v,   g = (F(x + μv; ξ) − F(x − μv; ξ)) / 2μ        (averaged over P directions)
+    server:   x_{r+1} = mean x_i;   Δ_r = x_{r+1} − x_r;   every τ rounds  Q = QR([Δ_{r−1} … Δ_{r−τ}]);   C = I before
+
+The paper calls τ once L. With α = 0 this is ZOFedAvg-SGD, exactly: the same code runs.
+
+*Seeded*, O(τ²) numbers replace the O(dτ) of Q. Every replica keeps the last τ changes Δ, which it makes from the
+scalars anyway; Q = [Δ …] T with a τ×τ matrix T that the server works out (T = R⁻¹ of the thin QR, from the Gram matrix
+in float64) and sends with the last update of a block. Since all replicas multiply the same Δ by the same T, one rounded
+operation at a time, their Q are equal to the last bit, which a QR of their own on different machines would not be.
+The coordinates v2 come from the gaussian stream of the direction's own key, as those of a tensor that no model has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+import torch
+from msgspec import Meta, Struct, structs
+from torch import Tensor
+
+from fedzero.algorithms.contract import Contribution, Form, Gathered, Part, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.fedzo import FedZO
+from fedzero.algorithms.optimizers import Fraction
+from fedzero.algorithms.walk import (
+    OwnDirections,
+    Samples,
+    average,
+    difference_of,
+    mean_walk,
+    shares_of,
+)
+from fedzero.directions import Distribution, Domain, Keys
+from fedzero.directions.terms import F32
+from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
+from fedzero.estimators.subspace import coordinates, orthonormal
+from fedzero.oracles import ALL_DATA, Basis, Losses
+from fedzero.params import Params
+from fedzero.schedules import Schedule, rate_at
+from fedzero.updates import Dense, Seeded, Update, pack, unpack
+
+
+class ZOFedHT(
+    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="zofedht"
+):
+    """Directions drawn partly along the history of the solution, renewed every τ rounds by a thin QR."""
+
+    rate: Schedule
+    """η"""
+    alpha: Fraction = 0.5
+    """α, the share of the history in the directions"""
+    tau: Annotated[int, Meta(ge=1)] = 5
+    """τ, how many changes of the model make up the history"""
+    directions: Annotated[int, Meta(ge=1)] = 1
+    """P"""
+    local_steps: Annotated[int, Meta(ge=1)] = 50
+    """K"""
+    radius: Annotated[float, Meta(gt=0)] = 1e-4
+    """μ"""
+    difference: Difference = "central"
+    samples: Samples = "batch"
+    form: Form = "auto"
+
+    name = "zofedht"
+    distribution: Distribution = "gaussian"
+
+    @property
+    def plain(self) -> FedZO | None:
+        """ZOFedAvg-SGD, which is what α = 0 leaves of the method."""
+        if self.alpha > 0:
+            return None
+        mine = {name: getattr(self, name) for name in FedZO.__struct_fields__ if name != "kind"}
+        return FedZO(**mine)
+
+    def part(self, client: int, scale: Scale) -> Part:
+        return Part(slots=tuple(range(self.tau, 2 * self.tau)) if self.alpha else None)  # the model and Q
+
+    def init(self, params: Params, clients: int) -> State:
+        """Slots 0 … τ−1 hold the last changes (that of round r in slot r mod τ), slots τ … 2τ−1 the columns of Q.
+
+        `steps` counts how often Q was made.
+        """
+        return State(params, params.slots(2 * self.tau) if self.alpha else None, clients=clients)
+
+    def _basis(self, state: State) -> Tensor | None:
+        """The columns of Q, (τ, d), or None as long as C = I."""
+        if state.steps == 0 or state.slots is None:
+            return None
+        return torch.stack([state.slot(self.tau + j) for j in range(self.tau)])
+
+    def client(self, state: State, turn: Turn) -> Work:
+        if self.plain is not None:
+            return (yield from self.plain.client(state, turn))
+        seeded, Q, x = self.seeded(state.scale), self._basis(state), state.params
+        rate, isotropic = rate_at(self.rate, turn.round), math.sqrt(1 - self.alpha) if Q is not None else 1.0
+        g, first_loss = np.empty((self.local_steps, self.directions), np.float32), 0.0
+        for k in range(self.local_steps):
+            keys = direction_keys(turn.keys, turn.round, k, self.directions, turn.client)
+            points = probes(keys, (isotropic,) * len(keys), self.radius, self.difference, Domain.GAUSSIAN)
+            step = ALL_DATA if self.samples == "all" else k
+            values = yield Losses(x, points, step, None if Q is None else Basis(Q, self._weights(keys)))
+            g[k], loss = slopes(values, (1.0,) * len(keys), self.radius, self.difference)
+            first_loss = loss if k == 0 else first_loss
+            if k + 1 == self.local_steps and seeded:
+                break
+            x = state.params.clone() if k == 0 else x
+            x.fold(average(keys, g[k], -rate * isotropic, Domain.GAUSSIAN), turn.keys.rounding(turn.round, k))
+            if Q is not None:
+                along = Basis(Q, self._along(keys, g[k], -rate)[None]).offset(0)
+                x.add(along, turn.keys.rounding(turn.round, self.local_steps + k))
+        return Contribution(g.reshape(-1) if seeded else difference_of(x, state.params), first_loss)
+
+    def _weights(self, keys: Sequence[int]) -> F32:
+        """μ √α v2 of every point, (points, τ)."""
+        rows = self.radius * math.sqrt(self.alpha) * coordinates(keys, self.tau).astype(np.float64)
+        if self.difference == "forward":
+            return np.concatenate([np.zeros((1, self.tau)), rows]).astype(np.float32)
+        return np.stack([rows, -rows], axis=1).reshape(-1, self.tau).astype(np.float32)
+
+    def _along(self, keys: Sequence[int], g: F32, factor: float) -> F32:
+        """factor · √α (1/P) Σ_p g_p v2_p, (τ,): what a step does inside the history's subspace."""
+        total = g.astype(np.float64) @ coordinates(keys, self.tau).astype(np.float64)
+        along: F32 = (factor * math.sqrt(self.alpha) / len(keys) * total).astype(np.float32)
+        return along
+
+    def aggregate(self, gathered: Gathered) -> Update:
+        if self.plain is not None:
+            return self.plain.aggregate(gathered)
+        update = OwnDirections.aggregate(self, gathered)
+        if (gathered.round + 1) % self.tau:
+            return update
+        state = gathered.state
+        assert state is not None
+        delta = self._change(state, update, gathered.keys)
+        history = [delta, *(state.slot((gathered.round - j) % self.tau) for j in range(1, self.tau))]
+        T = pack(orthonormal(history).astype(np.float32).reshape(-1))
+        if isinstance(update, Seeded):
+            return structs.replace(update, scalars=update.scalars + T)
+        return structs.replace(update, values=update.values + T)
+
+    def _change(self, state: State, update: Update, keys: Keys) -> Tensor:
+        """Δ_r as a vector, with or without the T behind it."""
+        if isinstance(update, Dense):
+            return torch.from_numpy(unpack(update.values)[: state.params.size].copy()).to(state.params.device)
+        Q, rate = self._basis(state), rate_at(self.rate, update.round)
+        isotropic = math.sqrt(1 - self.alpha) if Q is not None else 1.0
+        count = self.scalars * len(set(update.clients))
+        bare = structs.replace(update, scalars=update.scalars[: 4 * count])
+        delta = state.params.total(mean_walk(self, keys, bare, [-rate * isotropic] * self.local_steps))
+        if Q is None:
+            return delta
+        along = np.zeros(self.tau)
+        for client, share, row in shares_of(bare, self.scalars):
+            for k, g in enumerate(row.reshape(self.local_steps, -1)):
+                own = direction_keys(keys, update.round, k, self.directions, client)
+                along += self._along(own, g, -rate * share).astype(np.float64)
+        return delta + Basis(Q, along.astype(np.float32)[None]).offset(0)
+
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        if self.plain is not None:
+            return self.plain.apply(state, updates, keys)
+        for update in updates:
+            for silent in range(state.round, update.round):  # nobody answered: the model did not move
+                state.set_slot(silent % self.tau, torch.zeros(state.params.size, device=state.params.device))
+            delta = self._change(state, update, keys)
+            state.params.add(delta, keys.rounding(update.round))
+            state.set_slot(update.round % self.tau, delta)
+            if (update.round + 1) % self.tau == 0:
+                state = self._renewed(state, update)
+            state = rounds_of(state, [update])
+        return state
+
+    def _renewed(self, state: State, update: Update) -> State:
+        """Q = [Δ_r Δ_{r−1} …] T."""
+        data = update.scalars if isinstance(update, Seeded) else update.values
+        T = unpack(data[-4 * self.tau**2 :]).reshape(self.tau, self.tau)
+        history = torch.stack([state.slot((update.round - j) % self.tau) for j in range(self.tau)])
+        for j in range(self.tau):
+            state.set_slot(self.tau + j, Basis(history, np.ascontiguousarray(T[:, j])[None]).offset(0))
+        return replace(state, steps=state.steps + 1)

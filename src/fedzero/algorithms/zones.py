@@ -1,0 +1,102 @@
+"""ZONE-S (Hajinezhad, Hong, Garcia, "ZONE: zeroth-order nonconvex multiagent optimization over networks", 2019): the
+star-network version, primal-dual, as the ZO-AdaFL paper compares with it.
+
+Formulation implemented: one random client i a round; α = 1/N, ρ = 1/η, G an average of P estimates:
+
+    z_i = x − (λ_i + G_i(x)) / (αρ),    λ_i ← λ_i + αρ (z_i − x),    all other z_j = x
+    server:  x ← Σ_j (ρ z_j + λ_j of before) / Σ_j ρ  =  x + (z_i − x)/N + Λ/(Nρ),    Λ = Σ_j λ_j of before
+
+The server keeps Λ, which changes by αρ (z_i − x); the client keeps its λ_i. *Dense*: z_i − x travels. *Seeded*: the
+scalars of G_i; since λ_i + G_i = 0 after a client's turn, λ_i is −G_i of that turn, which everybody can make again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from torch import Tensor
+
+from fedzero.algorithms.contract import Contribution, Form, Memory, Part, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.walk import OwnDirections, Samples, estimate, vector_of, walk_terms
+from fedzero.directions import Distribution, Keys, Terms
+from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
+from fedzero.estimators.spsa import Difference
+from fedzero.params import Params
+from fedzero.schedules import Schedule, rate_at
+from fedzero.updates import Dense, Seeded, Update, unpack
+
+
+class ZoneS(
+    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="zone-s"
+):
+    """Primal-dual on a star, one random client a round."""
+
+    rate: Schedule
+    """η = 1/ρ"""
+    directions: Annotated[int, Meta(ge=1)] = 20
+    """estimates averaged in G"""
+    radius: Annotated[float, Meta(gt=0)] = 1e-3
+    difference: Difference = "forward"
+    distribution: Distribution = "gaussian"
+    samples: Samples = "batch"
+    form: Form = "auto"
+
+    name = "zone-s"
+    local_steps = 1
+
+    def check(self, clients: int, cohort: int, private: bool) -> None:
+        OwnDirections.check(self, clients, cohort, private)
+        if cohort != 1:
+            raise FedzeroError(f"ZONE-S asks one random client a round: set federation.cohort = 1 (not {cohort})")
+
+    def remembers(self, scale: Scale) -> bool:
+        return not self.seeded(scale)
+
+    def part(self, client: int, scale: Scale) -> Part:
+        return Part(slots=())  # Λ is the server's
+
+    def init(self, params: Params, clients: int) -> State:
+        return State(params, params.slots(1), clients=clients)
+
+    def client(self, state: State, turn: Turn) -> Work:
+        x, N, rate = state.params, state.clients, rate_at(self.rate, turn.round)
+        _, g, loss = yield from estimate(self, x, turn, 0)
+        if self.seeded(state.scale):
+            return Contribution(g, loss)
+        G = x.total(self._estimate(turn.keys, turn.round, turn.client, g)).cpu().numpy()
+        multiplier = turn.memory[0] if turn.memory is not None else 0 * G
+
+        def remember(sent: F32) -> Memory:
+            """λ_i + (ρ/N) (z_i − x)"""
+            return ((multiplier + sent / (rate * N)).astype("f4"),)
+
+        return Contribution((-(multiplier + G) * (rate * N)).astype("f4"), loss, remember)
+
+    def _estimate(self, keys: Keys, round: int, client: int, g: F32) -> Terms:
+        return walk_terms(self, keys, round, client, g[None], [1.0])
+
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        for update in updates:
+            rate, N, multipliers = rate_at(self.rate, update.round), state.clients, state.slot(0)
+            if isinstance(update, Dense):
+                moved = vector_of(update, state.params)  # z_i − x
+                change, turned, last = moved * (1 / N), moved * (1 / (rate * N)), state.last
+            else:
+                (client,), g = set(update.clients), unpack(update.scalars)
+                turned = self._minus_estimate(state, update, client, g, keys)  # −(λ_i + G_i)
+                change, last = turned * rate, {**state.last, client: (update.round, g)}
+            state.params.add(change + multipliers * (rate / N), keys.rounding(update.round))
+            state.set_slot(0, multipliers + turned)
+            state = replace(rounds_of(state, [update]), last=last)
+        return state
+
+    def _minus_estimate(self, state: State, update: Seeded, client: int, g: F32, keys: Keys) -> Tensor:
+        fresh = state.params.total(self._estimate(keys, update.round, client, g))
+        if client not in state.last:
+            return -fresh
+        round, before = state.last[client]
+        return state.params.total(self._estimate(keys, round, client, before)) - fresh

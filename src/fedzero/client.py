@@ -1,0 +1,148 @@
+"""A client's half of the protocol, whatever engine carries it: an instruction in, asks out, a reply out.
+
+    client.begin(round, instruction)   come to where the server is, start the round's work
+    client.step(answer)                an ask to be answered, or the bytes of a reply
+    client.proceed(instruction)        the next exchange of the same round
+
+What a client keeps between its turns (the method's memory, what a filter left out) becomes its own only once the server
+says that the turn counted.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from fedzero.algorithms.contract import Contribution, Memory, Share, Shared, Work
+from fedzero.directions.terms import F32
+from fedzero.errors import Refused
+from fedzero.filters import Chain
+from fedzero.oracles import Answer, Ask, Oracle
+from fedzero.replica import Replica
+from fedzero.updates import unpack
+from fedzero.wire import Close, Continue, Reply, decode_instruction, encode_reply, memory_digest
+
+LARGEST = 3.4e38
+"""A loss beyond float32 travels as infinity, and is refused."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a client keeps between its turns: the method's memory, and by exchange what a filter left out."""
+
+    memory: Memory | None = None
+    rests: Mapping[int, F32] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        arrays = [] if self.memory is None else [_array(a) for a in self.memory]
+        rests = [(exchange, _array(rest)) for exchange, rest in sorted(self.rests.items())]
+        return msgspec.msgpack.encode((self.memory is not None, arrays, rests))
+
+    @staticmethod
+    def of_bytes(data: bytes) -> Notes:
+        known, arrays, rests = msgspec.msgpack.decode(data, type=_Content)
+        memory = tuple(_from(a) for a in arrays) if known else None
+        return Notes(memory, {exchange: _from(rest) for exchange, rest in rests})
+
+
+_Array = tuple[str, tuple[int, ...], bytes]
+_Content = tuple[bool, list[_Array], list[tuple[int, _Array]]]
+
+
+def _array(array: np.ndarray) -> _Array:
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _from(content: _Array) -> np.ndarray:
+    kind, shape, data = content
+    return np.frombuffer(data, np.dtype(kind)).reshape(shape).copy()
+
+
+class Client:
+    """One client at work. Its `replica` may be its own, or one that it shares with others in the same process."""
+
+    def __init__(self, number: int, replica: Replica, oracle: Oracle, chain: Chain):
+        self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
+        self.notes = Notes()
+        self._tried: tuple[int, Notes] | None = None
+        self._work: Work | None = None
+        self._round = self._exchange = self._reported = 0
+        self._rests: dict[int, F32] = {}
+
+    @property
+    def keeps_notes(self) -> bool:
+        return self.replica.algorithm.remembers(self.replica.state.scale) or self.chain.feedback
+
+    def begin(self, round: int, instruction: bytes, own_replica: bool) -> None:
+        """Start a round. Who shares a replica that is there already need not decode what would bring it there."""
+        if own_replica or self.keeps_notes:
+            message = decode_instruction(instruction)
+            if isinstance(message, Continue | Close):
+                raise Refused("was told to carry on with a round it had not begun")
+            if own_replica:
+                self.replica.obey(message, self.number)
+            self._settle(message.counted)
+        self._round, self._exchange, self._rests = round, 0, {}
+        self._reported = self.oracle.queries
+        self._work = self.replica.work(round, self.number, self.notes.memory)
+
+    def _settle(self, counted: int | None) -> None:
+        if self._tried is not None and self._tried[0] == counted:
+            self.notes = self._tried[1]
+        self._tried = None
+
+    def proceed(self, instruction: bytes) -> Shared:
+        """The answer to what this client shared; to be given to `step`."""
+        message = decode_instruction(instruction)
+        if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
+            raise Refused("was told to carry on with another exchange than the one it is in")
+        return Shared(unpack(message.values), message.clients)
+
+    def step(self, answer: Answer) -> Ask | bytes:
+        """Carry on until the next ask, or until there is something to send."""
+        assert self._work is not None
+        try:
+            asked = self._work.send(answer)
+        except StopIteration as done:
+            return self._reply(done.value)
+        return self._reply(asked) if isinstance(asked, Share) else asked
+
+    def _reply(self, given: Share | Contribution) -> bytes:
+        exchange, algorithm = self._exchange, self.replica.algorithm
+        sent = self.chain.encode(
+            given.values,
+            self.notes.rests.get(exchange),
+            lambda: self.replica.keys.generator("filter", self._round, self.number, exchange),
+        )
+        if sent.rest is not None:
+            self._rests[exchange] = sent.rest
+        queries, self._reported = self.oracle.queries - self._reported, self.oracle.queries
+        self._exchange += 1
+        return encode_reply(
+            Reply(
+                round=self._round,
+                exchange=exchange,
+                digest=algorithm.digest(self.replica.state, self.number),
+                values=sent.data,
+                loss=struct.pack("<f", given.loss if abs(given.loss) < LARGEST else math.inf),
+                queries=queries,
+                memory=self._remember(given, sent.values) if isinstance(given, Contribution) else b"",
+            )
+        )
+
+    def _remember(self, given: Contribution, values: F32) -> bytes:
+        if not self.keeps_notes:
+            return b""
+        memory = self.notes.memory if given.remember is None else given.remember(values)
+        self._tried = self._round, Notes(memory, self._rests)
+        return memory_digest(self.tried())
+
+    def tried(self) -> bytes:
+        """What this client will remember if the round counts."""
+        assert self._tried is not None
+        return self._tried[1].to_bytes()

@@ -1,0 +1,195 @@
+"""A chain of links on what clients send: shapers, then at most one coder, then at most one combiner.
+
+    values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──mean | median | trimmed mean──▶ one vector
+             on the client                             on the wire             on the server
+
+Any method can use any chain, as long as the chain leaves what the method needs; `check` says what it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fedzero.errors import FedzeroError, Refused
+from fedzero.filters.combiners import Combine, Combiner, Median, TrimmedMean, mean
+from fedzero.filters.links import Clip, Coder, Draw, Plain, Quantise, Sign, TopK
+
+F32 = NDArray[np.float32]
+AnyFilter = Clip | TopK | Quantise | Sign | Median | TrimmedMean
+
+
+class Coded(Struct, frozen=True, array_like=True):
+    """Numbers on their way: where they belong (empty: everywhere, in order), their scale, and their codes.
+
+    places: a bitmap of the vector or a list of uint32, whichever is shorter.
+    """
+
+    places: bytes
+    scale: bytes
+    codes: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Coded)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An encoded contribution: its bytes, what the server will read, and what is left over for the next one."""
+
+    data: bytes
+    values: F32
+    rest: F32 | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The filters of a recipe, in order."""
+
+    links: tuple[AnyFilter, ...] = ()
+
+    @property
+    def shapers(self) -> tuple[Clip | TopK, ...]:
+        return tuple(link for link in self.links if isinstance(link, Clip | TopK))
+
+    @property
+    def coder(self) -> Coder | Plain:
+        return next((link for link in self.links if isinstance(link, Quantise | Sign)), Plain())
+
+    @property
+    def combiner(self) -> Combiner | None:
+        return next((link for link in self.links if isinstance(link, Median | TrimmedMean)), None)
+
+    @property
+    def combine(self) -> Combine:
+        return mean if self.combiner is None else self.combiner.combine
+
+    @property
+    def sparse(self) -> bool:
+        return any(isinstance(link, TopK) for link in self.links)
+
+    @property
+    def codes(self) -> bool:
+        """True if what travels is not plain float32."""
+        return self.sparse or not isinstance(self.coder, Plain)
+
+    @property
+    def feedback(self) -> bool:
+        """True if clients keep what the chain left out."""
+        return any(isinstance(link, TopK | Sign) and link.feedback for link in self.links)
+
+    def check_order(self) -> None:
+        """Refuse chains in which a link destroys what the next one needs."""
+        stage, before = 0, ""
+        for link in self.links:
+            name = str(link.__struct_config__.tag)
+            own = 0 if isinstance(link, Clip | TopK) else 1 if isinstance(link, Quantise | Sign) else 2
+            if own < stage:
+                raise FedzeroError(
+                    f"filters: {name!r} stands behind {before!r}, which leaves it nothing it could work on: "
+                    "put clip and top-k first, then quantise or sign, then median or trimmed-mean"
+                )
+            if own == stage and own > 0:
+                raise FedzeroError(f"filters: {before!r} and {name!r} both in one chain: only one of them can be used")
+            stage, before = own, name
+
+    def check(self, method: str, addable: bool, cohort: int) -> None:
+        """Refuse chains that destroy what a method needs."""
+        self.check_order()
+        if self.combiner is None:
+            return
+        name = str(self.combiner.__struct_config__.tag)
+        if not addable:
+            raise FedzeroError(
+                f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
+                "different directions or models: use form = 'dense', a method with shared directions (decomfl), or "
+                "drop the filter"
+            )
+        if cohort < self.combiner.least():
+            raise FedzeroError(
+                f"filters: {name!r} needs at least {self.combiner.least()} clients a round: "
+                f"federation.cohort = {cohort}"
+            )
+
+    def limit(self, expected: int) -> int:
+        """The most bytes that `expected` numbers may take."""
+        return 4 * expected + (5 * expected + 32 if self.codes else 0)
+
+    def encode(self, values: F32, rest: F32 | None, draw: Draw) -> Sent:
+        """One contribution through the client's links."""
+        if not self.links:
+            return Sent(Plain().encode(values, draw)[1], values, None)
+        if not np.isfinite(values).all():  # a link would hide it
+            raise Refused("a value is NaN or infinite")
+        wanted: F32 | None = None
+        for link in self.shapers:
+            if isinstance(link, TopK) and link.feedback:
+                values = wanted = values if rest is None else values + rest
+            values = link.shape(values)
+        if isinstance(self.coder, Sign) and self.coder.feedback and wanted is None:
+            values = wanted = values if rest is None else values + rest
+        data, read = self._code(values, draw)
+        return Sent(data, read, None if wanted is None else wanted - read)
+
+    def _code(self, values: F32, draw: Draw) -> tuple[bytes, F32]:
+        if not self.codes:
+            return Plain().encode(values, draw)[1], values
+        places = np.flatnonzero(values) if self.sparse else None
+        scale, codes = self.coder.encode(values if places is None else values[places], draw)
+        data = _encoder.encode(Coded(b"" if places is None else _pack_places(places, len(values)), scale, codes))
+        return data, self.decode(data, len(values))
+
+    def decode(self, data: bytes, expected: int) -> F32:
+        """The numbers that `expected` numbers were sent as; `Refused` if they are not that many or not finite."""
+        if not self.codes:
+            if len(data) != 4 * expected:
+                raise Refused(f"sent {len(data) / 4:g} numbers where {expected} were expected")
+            values = np.frombuffer(data, "<f4")
+        else:
+            values = self._decode_codes(data, expected)
+        if not np.isfinite(values).all():
+            raise Refused("a value is NaN or infinite")
+        return values
+
+    def _decode_codes(self, data: bytes, expected: int) -> F32:
+        try:
+            coded = _decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise Refused(f"sent numbers that cannot be decoded: {error}") from error
+        places = _unpack_places(coded.places, expected) if self.sparse else None
+        count = expected if places is None else len(places)
+        if len(coded.codes) != self.coder.length(count) or (places is None and coded.places):
+            raise Refused(f"sent {len(coded.codes)} bytes of codes where {self.coder.length(count)} were expected")
+        values = self.coder.decode(coded.scale, coded.codes, count)
+        if places is None:
+            return values
+        out = np.zeros(expected, np.float32)
+        out[places] = values
+        return out
+
+
+NO_FILTERS = Chain()
+
+
+def _pack_places(places: NDArray[np.int64], count: int) -> bytes:
+    if 4 * len(places) < -(-count // 8):
+        return places.astype("<u4").tobytes()
+    bitmap = np.zeros(count, np.uint8)
+    bitmap[places] = 1
+    return np.packbits(bitmap, bitorder="little").tobytes()
+
+
+def _unpack_places(data: bytes, count: int) -> NDArray[np.int64]:
+    if len(data) == -(-count // 8):
+        return np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little", count=count))
+    if len(data) % 4 or len(data) > -(-count // 8):
+        raise Refused(f"sent a list of places of {len(data)} bytes for {count} numbers")
+    places = np.frombuffer(data, "<u4").astype(np.int64)
+    if len(places) and (places[-1] >= count or (np.diff(places) <= 0).any()):
+        raise Refused("sent places that are out of order or out of range")
+    return places

@@ -1,0 +1,63 @@
+"""How the contributions of a cohort become one: the mean, or something that a few wild values cannot move.
+
+All are the same whatever order the contributions came in. A client drawn twice counts twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
+"""(contributions by client, how often each was drawn) → one vector."""
+
+
+def mean(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
+    """The average, in float64, by client number."""
+    clients = sorted(contributions)
+    total = np.zeros(len(contributions[clients[0]]))
+    for client in clients:
+        values = contributions[client]
+        total += values if weights[client] == 1 else weights[client] * values.astype(np.float64)
+    return (total / sum(weights[client] for client in clients)).astype(np.float32)
+
+
+def _stacked(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> NDArray[np.float64]:
+    """(turns, numbers), float64."""
+    return np.stack([contributions[c] for c in sorted(contributions) for _ in range(weights[c])]).astype(np.float64)
+
+
+class Median(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="median"):
+    """Coordinate-wise median of the contributions: half of them may be arbitrary."""
+
+    def least(self) -> int:
+        return 2
+
+    def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
+        return np.median(_stacked(contributions, weights), axis=0).astype(np.float32)
+
+
+class TrimmedMean(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="trimmed-mean"):
+    """Coordinate-wise mean without the largest and the smallest `fraction` of the contributions (at least one each)."""
+
+    fraction: Annotated[float, Meta(gt=0, lt=0.5)] = 0.1
+
+    def _cut(self, count: int) -> int:
+        return min(max(1, int(self.fraction * count)), (count - 1) // 2)
+
+    def least(self) -> int:
+        return 3
+
+    def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
+        rows = np.sort(_stacked(contributions, weights), axis=0)
+        cut = self._cut(len(rows))
+        middle: F32 = rows[cut : len(rows) - cut].mean(axis=0).astype(np.float32)
+        return middle
+
+
+Combiner = Median | TrimmedMean

@@ -1,0 +1,130 @@
+"""What happens to a client's numbers before they travel: bounded, thinned out, coarsened.
+
+    clip      v ← v · min(1, norm/‖v‖₂)
+    top-k     all but the ⌈fraction · n⌉ largest |v_j| become 0; only those travel, with their places
+    quantise  v_j → s q_j/127, q_j a whole number, rounded up or down at random so that the mean is v_j; s = max |v|
+    sign      v_j → ± s, s = mean |v|: one bit a number
+
+`top-k` and `sign` can carry on what they left out: with `feedback` a client adds the rest to its next contribution.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from fedzero.errors import Refused
+
+F32 = NDArray[np.float32]
+Draw = Callable[[], np.random.Generator]
+"""Random numbers for those who need them: a function of the run's keys, the round and the client."""
+
+LEVELS = 127
+"""Steps from 0 to the largest magnitude in 8 bits."""
+
+
+def _pack(scale: float) -> bytes:
+    return struct.pack("<f", scale)
+
+
+def _unpack(scale: bytes) -> float:
+    """A finite magnitude; `Refused` otherwise."""
+    if len(scale) != 4:
+        raise Refused("sent no scale with its codes")
+    (value,) = struct.unpack("<f", scale)
+    if not (math.isfinite(value) and value >= 0):
+        raise Refused("sent a scale that is NaN, infinite or negative")
+    return float(value)
+
+
+class Clip(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="clip"):
+    """Contributions are scaled down to an L2 norm of at most `norm`."""
+
+    norm: Annotated[float, Meta(gt=0)]
+
+    def shape(self, values: F32) -> F32:
+        length = math.sqrt(float(np.sum(values.astype(np.float64) ** 2)))
+        return values if length <= self.norm else (values * (self.norm / length)).astype(np.float32)
+
+
+class TopK(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="top-k"):
+    """Only the largest numbers travel, with their places."""
+
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    feedback: bool = False
+    """Add what was left out to the next contribution."""
+
+    def places(self, values: F32) -> NDArray[np.int64]:
+        """Where the k largest magnitudes are, in order; of equal ones the first."""
+        magnitudes, n = np.abs(values), len(values)
+        k = math.ceil(self.fraction * n)
+        least = np.partition(magnitudes, n - k)[n - k]
+        above = np.flatnonzero(magnitudes > least)
+        return np.sort(np.concatenate([above, np.flatnonzero(magnitudes == least)[: k - len(above)]]))
+
+    def shape(self, values: F32) -> F32:
+        out, places = np.zeros_like(values), self.places(values)
+        out[places] = values[places]
+        return out
+
+
+class Quantise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantise"):
+    """Eight bits a number, rounded at random without bias (FedCom's compression)."""
+
+    bits: Literal[8] = 8
+
+    def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
+        largest = float(np.abs(values).max(initial=0.0))
+        if largest == 0:
+            return _pack(0.0), bytes(len(values))
+        exact = values.astype(np.float64) * (LEVELS / largest)
+        whole = np.floor(exact + draw().random(len(values))).clip(-LEVELS, LEVELS)
+        return _pack(largest), whole.astype(np.int8).tobytes()
+
+    def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
+        return (np.frombuffer(codes, np.int8).astype(np.float64) * (_unpack(scale) / LEVELS)).astype(np.float32)
+
+    def length(self, count: int) -> int:
+        return count
+
+
+class Sign(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sign"):
+    """One bit a number, and one magnitude for all."""
+
+    feedback: bool = False
+    """Add what was left out to the next contribution."""
+
+    def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
+        scale = float(np.abs(values.astype(np.float64)).mean()) if len(values) else 0.0
+        return _pack(scale), np.packbits(values < 0, bitorder="little").tobytes()
+
+    def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
+        negative = np.unpackbits(np.frombuffer(codes, np.uint8), bitorder="little", count=count)
+        magnitude = np.float32(_unpack(scale))
+        return np.where(negative, -magnitude, magnitude).astype(np.float32)
+
+    def length(self, count: int) -> int:
+        return -(-count // 8)
+
+
+class Plain:
+    """Float32, as they are: what travels unless a link says otherwise."""
+
+    def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
+        return b"", values.astype("<f4", copy=False).tobytes()
+
+    def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
+        return np.frombuffer(codes, "<f4").astype(np.float32)
+
+    def length(self, count: int) -> int:
+        return 4 * count
+
+
+Shaper = Clip | TopK
+Coder = Quantise | Sign

@@ -1,0 +1,79 @@
+"""Points as combinations: what they have in common is evaluated once.
+
+All points of an ask lie in the space spanned by x, the directions z(key) and the columns of a basis:
+
+    point p = Σ_j weights[p, j] u_j,     u = (x, z_1 … z_U, q_1 … q_τ),     weights[p, 0] = 1
+
+so whatever is linear in the parameters is needed once for each u_j, not once for each point. Weights are float64 and
+nothing is rounded to float32 on the way: x + μz and x − μz differ by 2μz, to sixteen digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedzero.directions import Domain, Terms, kernels
+from fedzero.oracles.contract import F32, F64, Basis
+from fedzero.params import Params
+
+TOGETHER = 1 << 24
+"""Numbers of directions held at a time."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """The distinct directions of some points, and every point's weights (points, 1 + U + τ)."""
+
+    directions: tuple[tuple[Domain, int], ...]
+    weights: F64
+
+    @staticmethod
+    def of(points: Sequence[Terms], basis: Basis | None) -> Combination:
+        columns: dict[tuple[Domain, int], int] = {}
+        entries = [
+            (p, columns.setdefault((terms.stream, key), 1 + len(columns)), coefficient)
+            for p, terms in enumerate(points)
+            for key, coefficient in zip(terms.keys.tolist(), terms.coefficients.tolist(), strict=True)
+        ]
+        weights = np.zeros((len(points), 1 + len(columns)))
+        weights[:, 0] = 1
+        for p, column, coefficient in entries:
+            weights[p, column] += coefficient
+        return Combination(tuple(columns), weights if basis is None else np.hstack([weights, basis.weights]))
+
+
+class Vectors:
+    """Makes u_1, u_2, … of one tensor; keeps its memory, because fresh pages cost more than the numbers in them."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def __call__(
+        self, base: Params, ordinal: int, combination: Combination, basis: Basis | None
+    ) -> Iterator[tuple[slice, F32]]:
+        """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next is asked for."""
+        wanted, device = combination.directions, base.device
+        flat = [tensor.view(-1) for tensor in base.tensors.values()]
+        n = flat[ordinal].numel()
+        yield slice(0, 1), flat[ordinal].float().cpu().numpy()[None]
+        together = max(1, TOGETHER // n)
+        for first in range(0, len(wanted), together):
+            some = wanted[first : first + together]
+            block = self._block(len(some), n, device)
+            for row, (stream, key) in zip(block, some, strict=True):
+                kernels(device).generate(row, stream, key, ordinal)
+            yield slice(1 + first, 1 + first + len(some)), block.cpu().numpy()
+        if basis is not None:
+            begin = sum(tensor.numel() for tensor in flat[:ordinal])
+            columns = basis.columns[:, begin : begin + n].contiguous().cpu().numpy()
+            yield slice(1 + len(wanted), combination.weights.shape[1]), columns
+
+    def _block(self, rows: int, n: int, device: torch.device) -> Tensor:
+        if self._memory.numel() < rows * n or self._memory.device != device:
+            self._memory = torch.empty(rows * n, device=device)
+        return self._memory[: rows * n].view(rows, n)

@@ -1,0 +1,34 @@
+"""What a task is made into, and what it is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from msgspec import Meta
+
+from fedzero.directions import Keys
+from fedzero.oracles import Objective, Shards
+from fedzero.params import Params
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task made concrete: where to start, what to minimise, who holds what."""
+
+    params: Params
+    objective: Objective
+    shards: Shards
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a problem is built: keys of the run, device, and the folder with the data (if any)."""
+
+    keys: Keys
+    device: torch.device
+    data: Path | None

@@ -1,0 +1,34 @@
+"""A quadratic spread over clients."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from msgspec import Meta, Struct
+
+from fedzero.oracles.quadratic import QuadraticObjective, QuadraticShards
+from fedzero.params import Params
+from fedzero.tasks.contract import Place, Positive, Problem
+
+
+class Quadratic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="quadratic"):
+    """A quadratic spread over clients, with a known minimum: seconds to run, easy to reason about."""
+
+    dimension: Positive = 100
+    condition: Annotated[float, Meta(ge=1)] = 10.0
+    spread: Annotated[float, Meta(ge=0)] = 1.0
+    """How far the clients' minima lie apart."""
+    noise: Annotated[float, Meta(ge=0)] = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"quadratic in {self.dimension} dimensions"
+
+    def build(self, clients: int, place: Place) -> Problem:
+        generator = place.keys.generator("quadratic")
+        centres = 1.0 + self.spread * generator.standard_normal((clients, self.dimension))
+        curvature = np.linspace(1.0, self.condition, self.dimension)
+        params = Params.of_vector(torch.zeros(self.dimension, device=place.device))
+        return Problem(params, QuadraticObjective(curvature, centres), QuadraticShards(centres, self.noise))

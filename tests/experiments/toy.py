@@ -1,0 +1,69 @@
+"""A small experiment for the tests, and a command line that knows it: a rate is tuned, then used with some seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedzero import recipe as recipes
+from fedzero.experiments import EXPERIMENTS
+from fedzero.experiments.contract import Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+
+RATES = (1e-3, 1e-2)
+
+
+def job(folder: str, rounds: int, seed: int, rate: float) -> Job:
+    table: dict[str, Any] = {
+        "name": "toy",
+        "rounds": rounds,
+        "seed": seed,
+        "evaluate_every": 10,
+        "algorithm": {"kind": "decomfl", "rate": rate, "directions": 3},
+        "task": {"kind": "quadratic", "dimension": 16, "noise": 0.1},
+        "federation": {"clients": 5, "cohort": 2},
+    }
+    return Job(folder, recipes.decode(table), cost=rounds * 1e-3)
+
+
+@dataclass(frozen=True)
+class Toy:
+    rounds: int = 20
+    rates: tuple[float, ...] = RATES
+
+    name = "toy"
+    paper = "No paper, figure 0"
+    about = "A quadratic"
+    times = ("1 s", "2 s")
+    needs_data = False
+
+    def plan(self, setting: Setting) -> Plan:
+        seeds = range(1, 1 + (setting.seeds or 2))
+        trials = {rate: job(f"tune/rate-{rate:g}", self.rounds, 0, rate) for rate in self.rates}
+        found = yield Stage("tuning", tuple(trials.values()), (len(seeds), self.rounds * 1e-3 * len(seeds)))
+        best = min(self.rates, key=lambda rate: found[trials[rate].folder].final_loss)
+        finals = {seed: job(f"final/seed-{seed}", self.rounds, seed, best) for seed in seeds}
+        found = yield Stage("final", tuple(finals.values()))
+        runs = {seed: found[final.folder] for seed, final in finals.items()}
+        rows = tuple((seed, best, run.final_loss, run.queries) for seed, run in runs.items())
+        lines = tuple(
+            Line(f"seed {seed}", tuple(float(p.queries) for p in run.points), tuple(p.loss for p in run.points), index)
+            for index, (seed, run) in enumerate(runs.items())
+        )
+        return Outcome(
+            (Table("table", "Losses", ("seed", "rate", "loss", "queries"), rows),),
+            (Figure("fig", "No paper, figure 0", (Panel("a quadratic", lines, "queries", "loss", log_y=True),)),),
+            (f"The best rate is {best:g}.",),
+        )
+
+
+def main(rounds: int) -> None:
+    from fedzero import cli
+
+    EXPERIMENTS["toy"] = Toy(rounds)
+    cli.main()
+
+
+if __name__ == "__main__":  # workers import this file, too
+    import sys
+
+    main(int(sys.argv.pop(1)))
