@@ -274,14 +274,15 @@ def patch_apply(
 
 @app.command("list")
 def list_() -> None:
-    """Algorithms, tasks and recipes, one line each."""
+    """Algorithms, filters, tasks and recipes, one line each."""
     from typing import get_args
 
     from fedzero import recipe as recipes
     from fedzero.algorithms import AnyAlgorithm
+    from fedzero.filters import AnyFilter
     from fedzero.tasks import AnyTask
 
-    for title, union in (("Algorithms", AnyAlgorithm), ("Tasks", AnyTask)):
+    for title, union in (("Algorithms", AnyAlgorithm), ("Filters", AnyFilter), ("Tasks", AnyTask)):
         table = Table(title=title, title_justify="left", show_header=False, box=None)
         for kind in get_args(union):
             table.add_row(f"[bold]{kind.__struct_config__.tag}", (kind.__doc__ or "").split("\n")[0])

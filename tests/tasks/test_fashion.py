@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from test_images import data_folder
 from torch.func import functional_call
 
 from fedzero.directions import Domain, Keys, Terms, derive, reference
@@ -35,11 +34,8 @@ def test_subset_is_balanced_and_is_not_mnist(subset):
     assert not any(image.tobytes() in digits for image in subset.train_x)
 
 
-def test_subset_comes_from_the_full_files_and_so_does_the_scale(subset):
-    folder = data_folder() / "fashion-mnist"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there: set FEDZERO_DATA to check the packaged images against the full files")
-    full = images.load("fashion", True, folder.parent)
+def test_subset_comes_from_the_full_files_and_so_does_the_scale(subset, full_data):
+    full = images.load("fashion", True, full_data("fashion-mnist"))
     for x, y, whole_x, whole_y in (
         (subset.train_x, subset.train_y, full.train_x, full.train_y),
         (subset.test_x, subset.test_y, full.test_x, full.test_y),

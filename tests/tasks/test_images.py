@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,18 +143,9 @@ def test_training_and_test_images_are_apart(subset):
     assert not any(image.tobytes() in train for image in subset.test_x)
 
 
-def data_folder() -> Path:
-    """FEDZERO_DATA, or the folder beside the checkout."""
-    named = os.environ.get("FEDZERO_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
-
-
-def test_subset_comes_from_the_full_files(subset):
+def test_subset_comes_from_the_full_files(subset, full_data):
     """Every image, with its label, is one of the full set's; training from training, test from test."""
-    folder = data_folder() / "mnist"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there: set FEDZERO_DATA to check the packaged images against the full files")
-    full = images.load_idx(folder)
+    full = images.load_idx(full_data("mnist") / "mnist")
     assert (len(full.train_y), len(full.test_y)) == (60_000, 10_000)
     for x, y, whole_x, whole_y in (
         (subset.train_x, subset.train_y, full.train_x, full.train_y),

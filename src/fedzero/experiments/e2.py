@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedzero import recipe as recipes
-from fedzero.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero.experiments.curves import averaged
 from fedzero.report.history import History
 from fedzero.report.units import human_count, percent, times
 
@@ -26,6 +25,7 @@ METHODS = {
     "topk": "FedAvg + top 10 %",
     "topk-feedback": "FedAvg + top 10 % + feedback",
 }
+STYLES = {method: style for style, method in enumerate(METHODS)}
 NUMBER = 4
 """Bytes; the paper counts the length of vectors."""
 
@@ -87,8 +87,16 @@ def table(runs: dict[str, list[History]]) -> Table:
 def figure(runs: dict[str, list[History]], quick: bool) -> Figure:
     full = "CNN of 1,206,590 parameters, N 100, m 10, one local step"
     small = "small setting: 4,000 images, CNN of 28,938 parameters, N 20, m 5, one local step"
-    by_rounds = tuple(line(method, histories, "loss") for method, histories in runs.items())
-    by_numbers = tuple(line(method, histories, "accuracy") for method, histories in runs.items())
+    by_rounds = tuple(
+        averaged(METHODS[method], STYLES[method], histories, lambda p: float(p.round), lambda p: p.loss)
+        for method, histories in runs.items()
+    )
+    by_numbers = tuple(
+        averaged(
+            METHODS[method], STYLES[method], histories, lambda p: p.bytes / NUMBER, lambda p: 100 * (p.accuracy or 0.0)
+        )
+        for method, histories in runs.items()
+    )
     return Figure(
         "fig3",
         "FedDisco, figure 3: Fashion-MNIST",
@@ -102,20 +110,6 @@ def figure(runs: dict[str, list[History]], quick: bool) -> Figure:
         columns=2,
         setting=small if quick else full,
     )  # fmt: skip
-
-
-def line(method: str, histories: list[History], metric: str) -> Line:
-    """The mean over seeds, and from the lowest to the highest; all were evaluated at the same rounds."""
-    points = list(zip(*(h.points for h in histories), strict=True))
-    if metric == "loss":
-        x = [float(group[0].round) for group in points]
-        values = np.array([[p.loss for p in group] for group in points])
-    else:
-        x = [float(np.mean([p.bytes for p in group])) / NUMBER for group in points]
-        values = np.array([[100 * (p.accuracy or 0.0) for p in group] for group in points])
-    style = list(METHODS).index(method)
-    mean, low, high = (tuple(v.tolist()) for v in (values.mean(axis=1), values.min(axis=1), values.max(axis=1)))
-    return Line(METHODS[method], tuple(x), mean, style, *((low, high) if len(histories) > 1 else ()))
 
 
 def findings(runs: dict[str, list[History]]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedzero.experiments.contract import Figure, Line, Panel
 from fedzero.report.curves import HUGE
+from fedzero.report.units import human_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which people with any colour vision can tell apart; markers say the same again."""
 MARKERS = "osD^vP"
+LOG_FROM = 8.0
+"""A loss whose largest value is more than so many times the smallest gets a logarithmic axis, where it may have one."""
 PAPER = "#222222"
 """The paper's own numbers are drawn in black, dashed."""
 WIDTH, DPI = 9.2, 160
@@ -47,18 +50,27 @@ def draw(figure: Figure, path: Path) -> None:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(figure.columns, len(figure.panels))
     rows, font = -(-len(figure.panels) // columns), FONT.get(columns, 9.0)
     labels = list(dict.fromkeys(line.label for panel in figure.panels for line in panel.lines))
     fitting = max(1, int(LETTERS[min(columns, 3)] / (max(map(len, labels), default=0) + 7)))
     legend_rows = -(-len(labels) // fitting)
-    height = rows * HEIGHTS.get(columns, 2.6) + 0.55 + 0.27 * legend_rows
+    header = (0.36 if not figure.setting else 0.62) * font / 10
+    height = header + rows * HEIGHTS.get(columns, 2.6) + 0.25 + 0.27 * legend_rows
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**SETTINGS, "font.size": font})
-        canvas = Canvas(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(canvas)  # pyplot's global state stays untouched
+        # The layout keeps clear of the header; pyplot's global state stays untouched.
+        layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - header / height), h_pad=0.05, w_pad=0.06)
+        canvas = Canvas(figsize=(WIDTH, height), dpi=DPI, layout=layout)
+        FigureCanvasAgg(canvas)
+        for text, down, look in (
+            (figure.title, 0.1, {"fontsize": font + 1.5, "fontweight": "bold"}),
+            (figure.setting, 0.36 * font / 10, {"fontsize": font, "color": "#444444"}),
+        ):
+            canvas.text(0.012, 1 - down / height, text, ha="left", va="top", **look)
         handles: dict[str, Any] = {}
         for index, panel in enumerate(figure.panels):
             axes = canvas.add_subplot(rows, columns, index + 1)
@@ -66,14 +78,8 @@ def draw(figure: Figure, path: Path) -> None:
             last_row, first_column = index + columns >= len(figure.panels), index % columns == 0
             same = len({(p.x, p.y) for p in figure.panels}) == 1
             _panel(axes, panel, handles, last_row or not same, first_column or not same)
-        top, size = 1 - 0.08 / height, font + 1.5
-        lines = figure.title + ("\n" if figure.setting else "")  # an empty second line keeps room for the setting
-        canvas.suptitle(lines, x=0.012, y=top, ha="left", va="top", fontsize=size, fontweight="bold")
-        below = top - 1.45 * size / 72 / height
-        canvas.text(0.012, below, figure.setting, ha="left", va="top", color="#444444", fontsize=font)
-        canvas.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=-(-len(labels) // legend_rows)
-        )
+        wide = -(-len(labels) // legend_rows)
+        canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=wide)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".new")
         canvas.savefig(draft, format="png", metadata={"Software": None})
@@ -81,17 +87,22 @@ def draw(figure: Figure, path: Path) -> None:
 
 
 def _panel(axes: Axes, panel: Panel, handles: dict[str, Any], x_label: bool, y_label: bool) -> None:
-    if panel.log_x:
-        axes.set_xscale("log")
-    if panel.log_y:
-        axes.set_yscale("log")
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    shown = [y for line in panel.lines for x, y in zip(line.x, line.y, strict=True) if _drawable(x, y, panel)]
+    logarithmic = panel.log_y and bool(shown) and max(shown) > LOG_FROM * min(shown)
+    axes.set_xscale("log" if panel.log_x else "linear")
+    axes.set_yscale("log" if logarithmic else "linear")
     for line in panel.lines:
         handles.setdefault(line.label, _line(axes, line, panel))
     axes.set_title(panel.title, loc="left", fontsize="medium")
     axes.set_xlabel(panel.x if x_label else "")
     axes.set_ylabel(panel.y if y_label else "")
     axes.margins(x=0.03, y=0.06)
-    if panel.log_y:
+    if not panel.log_x and axes.get_xlim()[1] >= 10_000:
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_count(x)))
+    if logarithmic:
         _readable_ticks(axes)
 
 

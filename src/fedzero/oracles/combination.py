@@ -58,6 +58,7 @@ class Vectors:
     ) -> Iterator[tuple[slice, F32]]:
         """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next is asked for."""
         wanted, device = combination.directions, base.device
+        generate = kernels(device).generate
         flat = [tensor.view(-1) for tensor in base.tensors.values()]
         n = flat[ordinal].numel()
         yield slice(0, 1), flat[ordinal].float().cpu().numpy()[None]
@@ -66,11 +67,11 @@ class Vectors:
             some = wanted[first : first + together]
             block = self._block(len(some), n, device)
             for row, (stream, key) in zip(block, some, strict=True):
-                kernels(device).generate(row, stream, key, ordinal)
+                generate(row, stream, key, ordinal)
             yield slice(1 + first, 1 + first + len(some)), block.cpu().numpy()
         if basis is not None:
             begin = sum(tensor.numel() for tensor in flat[:ordinal])
-            columns = basis.columns[:, begin : begin + n].contiguous().cpu().numpy()
+            columns = basis.columns[:, begin : begin + n].cpu().numpy()
             yield slice(1 + len(wanted), combination.weights.shape[1]), columns
 
     def _block(self, rows: int, n: int, device: torch.device) -> Tensor:

@@ -1,10 +1,11 @@
 """The loss of a torch module on mini-batches, at many points.
 
 Small models: the offsets c·z of all points are made once and kept while the same points are asked again (a cohort that
-shares directions asks the same points for every client), and added to the base in one operation. Large models: one
-point at a time through a scratch copy. On a GPU the points of a small model are evaluated together (vmap); on a CPU one
-after the other, which is faster there because each pass stays in the cache; a module with a `prepare` method has its
-inputs brought into the form its first layer likes once for all points.
+shares directions asks the same points for every client), and added to the base in one operation; where they are too
+many to keep, some points at a time. Large models: one point at a time through a scratch copy. On a GPU the points of a
+small model are evaluated together (vmap); on a CPU one after the other, which is faster there because each pass stays
+in the cache; a module with a `prepare` method has its inputs brought into the form its first layer likes once for all
+points.
 """
 
 from __future__ import annotations
@@ -66,9 +67,8 @@ class ModuleObjective:
         self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor, basis: Basis | None
     ) -> Iterator[Tensor]:
         """Losses of all samples, some points at a time, (points, samples) in all."""
-        large = len(points) * base.size > KEPT_NUMBERS
         short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
-        if large or short or any(len(terms) > 1 for terms in points):
+        if base.size > KEPT_NUMBERS or short or any(len(terms) > 1 for terms in points):
             scratch = {name: torch.empty_like(tensor) for name, tensor in base.tensors.items()}
             for point, terms in enumerate(points):
                 base.view(terms).write(scratch)
@@ -76,19 +76,29 @@ class ModuleObjective:
                     Params(scratch).add(basis.offset(point))
                 yield self._forward(scratch, x, y)[None]
             return
-        weights = base.vector() + self._offsets_of(base, points)
+        many = KEPT_NUMBERS // base.size
+        for first in range(0, len(points), many):
+            chosen = points if len(points) <= many else points[first : first + many]
+            offsets = self._offsets_of(base, chosen) if chosen is points else base.offsets(chosen)
+            yield from self._losses_at(base, base.vector() + offsets, first, x, y, basis)
+
+    def _losses_at(
+        self, base: Params, weights: Tensor, first: int, x: Tensor, y: Tensor, basis: Basis | None
+    ) -> Iterator[Tensor]:
+        """Losses of all samples with each row of `weights` (points, d); `first` is the number of the first point."""
+        count = len(weights)
         if basis is not None:
-            weights += torch.stack([basis.offset(point) for point in range(len(points))])
+            weights += torch.stack([basis.offset(first + row) for row in range(count)])
         sizes = [tensor.numel() for tensor in base.tensors.values()]
         stacked = {
-            name: piece.view(len(points), *base.tensors[name].shape)
+            name: piece.view(count, *base.tensors[name].shape)
             for name, piece in zip(base.names, torch.split(weights, sizes, 1), strict=True)
         }
-        if not self.together:
-            for p in range(len(points)):
-                yield self._forward({name: tensor[p] for name, tensor in stacked.items()}, x, y)[None]
-        else:
+        if self.together:
             yield torch.vmap(self._forward, in_dims=(0, None, None))(stacked, x, y)
+            return
+        for p in range(count):
+            yield self._forward({name: tensor[p] for name, tensor in stacked.items()}, x, y)[None]
 
     def _forward(self, tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return self.loss(functional_call(self.module, tensors, (x,)), y)

@@ -9,6 +9,7 @@ Everything is on the CPU. Sparse rows stay sparse: what a product costs depends 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedzero.oracles.contract import F32, F64
 
 Index = NDArray[np.int64]
 BLOCK = 4096
-"""Dense rows that are widened to float64 at a time."""
+"""Dense rows that are widened to float64 at a time; a batch of up to so many keeps its wide form."""
 
 
 class Rows(Protocol):
@@ -49,17 +50,24 @@ class DenseRows:
 
     @property
     def width(self) -> int:
-        return self.x.shape[1]
+        return int(self.x.shape[1])
 
     def pick(self, index: Index) -> DenseRows:
         return DenseRows(self.x.take(index, axis=0))
 
+    @cached_property
+    def _wide(self) -> F64:
+        return self.x.astype(np.float64)
+
     def along(self, vectors: F32) -> F64:
         columns = vectors.astype(np.float64).T
+        if len(self) <= BLOCK:
+            return self._wide @ columns
         return np.concatenate([self.x[i : i + BLOCK].astype(np.float64) @ columns for i in range(0, len(self), BLOCK)])
 
     def through(self, weights: F32) -> F32:
-        return np.matmul(self.x, weights)
+        product: F32 = np.matmul(self.x, weights)
+        return product
 
     def back(self, residuals: F64) -> F32:
         return self.x.T @ residuals.astype(np.float32)

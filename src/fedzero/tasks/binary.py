@@ -86,7 +86,7 @@ class Binary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 
 def _halves(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> Samples:
     """Images as rows of pixels in [0, 1]; −1 for the classes 0–4 and +1 for 5–9."""
-    pixels = x.reshape(len(x), -1).astype(np.float32) / 255
+    pixels = x.reshape(len(x), -1).astype(np.float32) / np.float32(255)
     labels: F64 = np.where(y >= 5, 1.0, -1.0)
     return DenseRows(pixels), labels
 
