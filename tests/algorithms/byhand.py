@@ -38,9 +38,10 @@ def bound(mu: float) -> float:
     """How far a float32 run may be from float64, relative to the largest coordinate.
 
     A probe x + μz is rounded by EPS·|x| a coordinate, hence a slope by about EPS·|x|/μ of itself, and with it every
-    step. Descent does not amplify it; the rounding of x itself, EPS a step, is small beside it. Sixteen of these.
+    step. Descent does not amplify it, and the rounding of x itself, EPS a step, is small beside it. Eight of these are
+    several times what is seen, and a hundredth at most of what a wrong factor, index or sign makes.
     """
-    return 16 * EPS / mu
+    return 8 * EPS / mu
 
 
 @dataclass(frozen=True)

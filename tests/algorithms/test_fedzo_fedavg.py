@@ -167,7 +167,7 @@ def test_fedavg_with_top_k_against_a_plain_loop(tmp_path: Path, fraction, feedba
         x = x + np.mean(sent, axis=0)
     # Gradients are of points rounded to float32: EPS a local step, 36 of them.
     assert_near(model(run), x, rounds * K * EPS)
-    # Places as a bitmap of 7 bytes or 4 bytes each, the numbers, and less than 64 of framing (a digest where rests are).
+    # Places as a bitmap (7 bytes) or 4 bytes each, the numbers, and less than 64 of framing (a digest where rests are).
     k = math.ceil(fraction * 50)
     for record in run.records:
         assert 3 * (4 * k + min(7, 4 * k)) < record.bytes_up < 3 * (4 * k + min(7, 4 * k) + 64)

@@ -117,7 +117,7 @@ def test_losses_are_those_of_a_model_that_is_really_moved(case, form):
 def test_points_may_move_along_a_basis_too(case, form):
     points, generator = FORMS[form], np.random.default_rng(4)
     columns = torch.from_numpy(generator.standard_normal((3, case.params.size)).astype(np.float32))
-    basis = Basis(columns, generator.standard_normal((len(points), 3)).astype(np.float32))
+    basis = Basis(columns, generator.standard_normal((len(points), 3)))
     values = case.objective.losses(case.params, points, case.batches, basis)
     np.testing.assert_allclose(values, case.expected(points, basis), rtol=tolerance(case), atol=tolerance(case))
 

@@ -41,6 +41,7 @@ from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
 from fedzero.estimators.subspace import coordinates, orthonormal
 from fedzero.oracles import ALL_DATA, Basis, Losses
+from fedzero.oracles.contract import F64
 from fedzero.params import Params
 from fedzero.schedules import Schedule, rate_at
 from fedzero.updates import Dense, Seeded, Update, pack, unpack
@@ -100,11 +101,12 @@ class ZOFedHT(
         seeded, Q, x = self.seeded(state.scale), self._basis(state), state.params
         rate, isotropic = rate_at(self.rate, turn.round), math.sqrt(1 - self.alpha) if Q is not None else 1.0
         g, first_loss = np.empty((self.local_steps, self.directions), np.float32), 0.0
+        walked = np.zeros(self.tau)  # how far along the columns of Q; x itself moves by the isotropic part only
         for k in range(self.local_steps):
             keys = direction_keys(turn.keys, turn.round, k, self.directions, turn.client)
             points = probes(keys, (isotropic,) * len(keys), self.radius, self.difference, Domain.GAUSSIAN)
             step = ALL_DATA if self.samples == "all" else k
-            values = yield Losses(x, points, step, None if Q is None else Basis(Q, self._weights(keys)))
+            values = yield Losses(x, points, step, None if Q is None else Basis(Q, walked + self._weights(keys)))
             g[k], loss = slopes(values, (1.0,) * len(keys), self.radius, self.difference)
             first_loss = loss if k == 0 else first_loss
             if k + 1 == self.local_steps and seeded:
@@ -112,22 +114,25 @@ class ZOFedHT(
             x = state.params.clone() if k == 0 else x
             x.fold(average(keys, g[k], -rate * isotropic, Domain.GAUSSIAN), turn.keys.rounding(turn.round, k))
             if Q is not None:
-                along = Basis(Q, self._along(keys, g[k], -rate)[None]).offset(0)
-                x.add(along, turn.keys.rounding(turn.round, self.local_steps + k))
-        return Contribution(g.reshape(-1) if seeded else difference_of(x, state.params), first_loss)
+                walked += self._along(keys, g[k], -rate)
+        if seeded:
+            return Contribution(g.reshape(-1), first_loss)
+        if Q is not None:
+            x.add(Basis(Q, walked[None]).offset(0), turn.keys.rounding(turn.round, self.local_steps))
+        return Contribution(difference_of(x, state.params), first_loss)
 
-    def _weights(self, keys: Sequence[int]) -> F32:
+    def _weights(self, keys: tuple[int, ...]) -> F64:
         """μ √α v2 of every point, (points, τ)."""
-        rows = self.radius * math.sqrt(self.alpha) * coordinates(keys, self.tau).astype(np.float64)
+        rows = self.radius * math.sqrt(self.alpha) * coordinates(keys, self.tau)
         if self.difference == "forward":
-            return np.concatenate([np.zeros((1, self.tau)), rows]).astype(np.float32)
-        return np.stack([rows, -rows], axis=1).reshape(-1, self.tau).astype(np.float32)
+            return np.concatenate([np.zeros((1, self.tau)), rows])
+        return np.stack([rows, -rows], axis=1).reshape(-1, self.tau)
 
-    def _along(self, keys: Sequence[int], g: F32, factor: float) -> F32:
+    def _along(self, keys: tuple[int, ...], g: F32, factor: float) -> F64:
         """factor · √α (1/P) Σ_p g_p v2_p, (τ,): what a step does inside the history's subspace."""
-        total = g.astype(np.float64) @ coordinates(keys, self.tau).astype(np.float64)
-        along: F32 = (factor * math.sqrt(self.alpha) / len(keys) * total).astype(np.float32)
-        return along
+        # Written out: a library may add up a product in another order on another machine, and replicas would part.
+        total: F64 = (g.astype(np.float64)[:, None] * coordinates(keys, self.tau)).sum(axis=0)
+        return factor * math.sqrt(self.alpha) / len(keys) * total
 
     def aggregate(self, gathered: Gathered) -> Update:
         if self.plain is not None:
@@ -138,7 +143,8 @@ class ZOFedHT(
         state = gathered.state
         assert state is not None
         delta = self._change(state, update, gathered.keys)
-        history = [delta, *(state.slot((gathered.round - j) % self.tau) for j in range(1, self.tau))]
+        before = range(gathered.round - 1, gathered.round - self.tau, -1)
+        history = [delta, *(state.slot(r % self.tau) * (r < state.round) for r in before)]  # nobody answered: zero
         T = pack(orthonormal(history).astype(np.float32).reshape(-1))
         if isinstance(update, Seeded):
             return structs.replace(update, scalars=update.scalars + T)
@@ -159,8 +165,8 @@ class ZOFedHT(
         for client, share, row in shares_of(bare, self.scalars):
             for k, g in enumerate(row.reshape(self.local_steps, -1)):
                 own = direction_keys(keys, update.round, k, self.directions, client)
-                along += self._along(own, g, -rate * share).astype(np.float64)
-        return delta + Basis(Q, along.astype(np.float32)[None]).offset(0)
+                along += self._along(own, g, -rate * share)
+        return delta + Basis(Q, along[None]).offset(0)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         if self.plain is not None:
@@ -182,5 +188,5 @@ class ZOFedHT(
         T = unpack(data[-4 * self.tau**2 :]).reshape(self.tau, self.tau)
         history = torch.stack([state.slot((update.round - j) % self.tau) for j in range(self.tau)])
         for j in range(self.tau):
-            state.set_slot(self.tau + j, Basis(history, np.ascontiguousarray(T[:, j])[None]).offset(0))
+            state.set_slot(self.tau + j, Basis(history, T[:, j].astype(np.float64)[None]).offset(0))
         return replace(state, steps=state.steps + 1)

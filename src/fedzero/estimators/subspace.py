@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedzero.directions import Domain, kernels
-from fedzero.directions.terms import F32
 from fedzero.oracles.contract import F64
 
 NO_TENSOR = 2**32 - 1
@@ -41,9 +40,9 @@ def orthonormal(columns: Sequence[Tensor]) -> F64:
 
 
 @lru_cache(maxsize=4096)
-def coordinates(keys: tuple[int, ...], count: int) -> F32:
+def coordinates(keys: tuple[int, ...], count: int) -> F64:
     """v2 ~ N(0, I) of every direction, (directions, count)."""
     out = torch.empty(len(keys), count)
     for row, key in zip(out, keys, strict=True):
         kernels(row.device).generate(row, Domain.GAUSSIAN, key, NO_TENSOR)
-    return out.numpy()
+    return out.numpy().astype(np.float64)

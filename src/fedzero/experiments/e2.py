@@ -10,12 +10,13 @@ rate that suits them, so that the comparison does not flatter DeComFL.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fedzero import recipe as recipes
 from fedzero.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero.experiments.curves import averaged
-from fedzero.report.history import History
+from fedzero.report.history import History, Point
 from fedzero.report.units import human_count, percent, times
 
 METHODS = {
@@ -110,6 +111,14 @@ def figure(runs: dict[str, list[History]], quick: bool) -> Figure:
         columns=2,
         setting=small if quick else full,
     )  # fmt: skip
+
+
+def numbers(point: Point) -> float:
+    return point.bytes / NUMBER
+
+
+def percentage(point: Point) -> float:
+    return 100 * point.accuracy if point.accuracy is not None else math.nan
 
 
 def findings(runs: dict[str, list[History]]) -> list[str]:

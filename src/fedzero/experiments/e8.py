@@ -255,8 +255,8 @@ def lowest(trials: Mapping[Choice, History]) -> Choice:
 
 
 def table(results: Results) -> Table:
-    columns = ("dataset", "model", "data", "method", "η₀", "α", "evaluations", "rounds", "loss at the start", "mean loss",
-               "best loss", "worst loss", "last quarter")  # fmt: skip
+    columns = ("dataset", "model", "data", "method", "η₀", "α", "evaluations", "rounds", "loss at the start",
+               "mean loss", "best loss", "worst loss", "last quarter")  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (DATASETS[i.dataset], MODELS[i.model], PARTITIONS[i.partition], METHODS[m], r.choice.rate, r.choice.alpha,
          round(r.evaluations), r.runs[0].rounds, r.runs[0].first_loss, r.mean, r.best, max(r.losses), r.late)
@@ -278,7 +278,8 @@ def figures(results: Results, instances: Sequence[Instance], quick: bool) -> lis
             if columns == 1:
                 columns = len(panels)
             small = "small setting: 4,000 images, N 20, m 5, K 50, batch 64" if quick else "N 100, m 10, K 50, batch 64"
-            drawn = "mean of the runs, band from the best to the worst"
+            seeds = len(results[mine[0], "zofedht"].runs)
+            drawn = f"mean of {seeds} runs, band from the best to the worst" if seeds > 1 else "one run"
             made.append(Figure(name, f"ZOFedHT, {title}", panels, columns, f"{small}; {drawn}"))
     return made
 
@@ -307,11 +308,9 @@ def findings(results: Results) -> tuple[str, ...]:
     for i in instances:
         winner = first(i, results, lambda r: r.mean)
         if winner != "zofedht":
-            theirs, ours = results[i, winner].mean, results[i, "zofedht"].mean
-            said.append(
-                f"Not lowest by the mean on {i.title}, {PARTITIONS[i.partition]}: {METHODS[winner]} {theirs:.4g}, ZOFedHT "
-                f"{ours:.4g}{' (nor in the paper, late)' if (i.dataset, i.partition) == ('rcv1', 'shards') else ''}."
-            )
+            both = " and ".join(f"{METHODS[m]} {results[i, m].mean:.4g}" for m in (winner, "zofedht"))
+            known = " (nor in the paper, late)" if (i.dataset, i.partition) == ("rcv1", "shards") else ""
+            said.append(f"Not lowest by the mean{known} on {i.title}, {PARTITIONS[i.partition]}: {both}.")
     at_edge = sum(result.choice.rate in (RATES[0], RATES[-1]) for result in results.values())
     said.append(f"{at_edge} of {len(results)} chosen rates lie at an edge of the paper's grid.")
     return tuple(said)

@@ -66,11 +66,9 @@ def draw(figure: Figure, path: Path) -> None:
         layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - header / height), h_pad=0.05, w_pad=0.06)
         canvas = Canvas(figsize=(WIDTH, height), dpi=DPI, layout=layout)
         FigureCanvasAgg(canvas)
-        for text, down, look in (
-            (figure.title, 0.1, {"fontsize": font + 1.5, "fontweight": "bold"}),
-            (figure.setting, 0.36 * font / 10, {"fontsize": font, "color": "#444444"}),
-        ):
-            canvas.text(0.012, 1 - down / height, text, ha="left", va="top", **look)
+        left: dict[str, Any] = {"x": 0.012, "ha": "left", "va": "top"}
+        canvas.text(y=1 - 0.1 / height, s=figure.title, fontsize=font + 1.5, fontweight="bold", **left)
+        canvas.text(y=1 - 0.036 * font / height, s=figure.setting, color="#444444", **left)
         handles: dict[str, Any] = {}
         for index, panel in enumerate(figure.panels):
             axes = canvas.add_subplot(rows, columns, index + 1)
@@ -124,9 +122,9 @@ def _line(axes: Axes, line: Line, panel: Panel) -> Any:
         marker="x" if paper else MARKERS[line.style % len(MARKERS)],
         markersize=7 if paper else 5,
         # Markers of different lines stand at different places, so that none hides another.
-        markevery=1 if len(x) <= 12 else (max(0, line.style) * len(x) // 40, max(1, len(x) // 7)),
+        markevery=1 if len(x) <= 12 else (0.03 + 0.035 * line.style, 0.15),
         label=line.label,
-        zorder=4 if paper else 3,
+        zorder=4 if paper else 3 - 0.1 * line.style,  # the method that the paper is about lies on top
     )
     return drawn
 

@@ -59,9 +59,9 @@ class Vectors:
         """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next is asked for."""
         wanted, device = combination.directions, base.device
         generate = kernels(device).generate
-        flat = [tensor.view(-1) for tensor in base.tensors.values()]
-        n = flat[ordinal].numel()
-        yield slice(0, 1), flat[ordinal].float().cpu().numpy()[None]
+        sizes = [tensor.numel() for tensor in base.tensors.values()]
+        n = sizes[ordinal]
+        yield slice(0, 1), base.tensors[base.names[ordinal]].float().cpu().numpy().reshape(1, n)
         together = max(1, TOGETHER // n)
         for first in range(0, len(wanted), together):
             some = wanted[first : first + together]
@@ -70,7 +70,7 @@ class Vectors:
                 generate(row, stream, key, ordinal)
             yield slice(1 + first, 1 + first + len(some)), block.cpu().numpy()
         if basis is not None:
-            begin = sum(tensor.numel() for tensor in flat[:ordinal])
+            begin = sum(sizes[:ordinal])
             columns = basis.columns[:, begin : begin + n].cpu().numpy()
             yield slice(1 + len(wanted), combination.weights.shape[1]), columns
 

@@ -31,7 +31,7 @@ class Basis:
     """Columns that points may use beside seeded directions: point p is x + Σ c z + Σ_j weights[p, j] columns[j]."""
 
     columns: Tensor  # (τ, d), float32
-    weights: F32  # (points, τ)
+    weights: F64  # (points, τ)
 
     def offset(self, point: int) -> Tensor:
         """Σ_j weights[point, j] columns[j], (d,): one product and one sum at a time, the same bits on every device."""

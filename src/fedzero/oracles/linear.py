@@ -70,12 +70,10 @@ class LinearObjective:
         for columns, vectors in self._vectors(base, 0, combination, basis):
             for (rows, _), table in zip(batches, margins, strict=True):
                 table[:, columns] = rows.along(vectors)
-        return np.stack(
-            [
-                self.loss.value((combination.weights @ table.T) * labels).mean(axis=1)
-                for (_, labels), table in zip(batches, margins, strict=True)
-            ]
-        )
+        out = np.empty((len(batches), len(points)))
+        for values, (_, labels), table in zip(out, batches, margins, strict=True):
+            values[:] = self.loss.value((combination.weights @ table.T) * labels).sum(axis=1) / len(labels)
+        return out
 
     def gradient(self, base: Params, batch: Samples) -> tuple[float, Tensor]:
         rows, labels = batch

@@ -1,0 +1,152 @@
+"""What the suite runs over: every method with every choice it offers, chains of filters, federations they accept.
+
+Everything here follows from the fields of the structs and from the contract; nothing knows a method by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from fedzero.algorithms import AnyAlgorithm
+from fedzero.algorithms.contract import Scale
+from fedzero.errors import FedzeroError
+from fedzero.filters import AnyFilter, Chain
+
+KINDS = get_args(AnyAlgorithm)
+DIMENSION = 50
+"""Of the quadratic that `harness.small` makes."""
+
+# A choice a method may offer, by the name of the field: the values to try beside the base's.
+CHOICES: dict[str, list[Any]] = {
+    "local_steps": [3],
+    "directions": [{"start": 3, "then": [[2, 6]]}],
+    "rate": [{"kind": "inverse-sqrt", "start": 4e-3}],
+    "form": ["dense", "auto"],
+    "after": ["sync"],
+    "pull_after": [1],
+    "server_model": [False],
+    "optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
+    "distribution": ["gaussian", "rademacher", "sphere", "unit-sphere"],
+    "difference": ["forward", "central"],
+    "samples": ["all"],
+    "rule": ["adam", "yogi", "adagrad"],
+    "epsilon_at": ["outside"],
+    "type": ["I"],
+    "graph": [{"kind": "ring"}, {"kind": "edges", "pairs": [[0, 1], [1, 2], [2, 3]]}],
+    "alpha": [0.0],
+    "tau": [3],
+    "momentum": [0.5],
+}
+BOTH_FORMS = ("type", "rule", "graph", "tau")
+"""Choices that change what becomes of the contributions: tried dense and seeded."""
+HOW_TO_ESTIMATE = ("distribution", "difference", "samples", "rate", "local_steps")
+"""Choices that only change the numbers a client comes up with, not what is done with them."""
+
+
+def base_of(kind: Any) -> dict[str, Any]:
+    """Several steps along several directions, scalars on the wire where there is a choice."""
+    wanted = {"rate": 2e-3, "local_steps": 2, "directions": 5, "server_rate": 0.05, "form": "seeded"}
+    fields = kind.__struct_fields__
+    return {"kind": kind.__struct_config__.tag} | {name: value for name, value in wanted.items() if name in fields}
+
+
+def _accepted(tables: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    """Those that decode: not every field of a name takes every value that another of the name does."""
+    for table in tables:
+        try:
+            yield msgspec.convert(table, AnyAlgorithm)
+        except msgspec.ValidationError:
+            continue
+
+
+def _variants(kind: Any) -> Iterator[Any]:
+    fields, base = kind.__struct_fields__, base_of(kind)
+    yield msgspec.convert(base, AnyAlgorithm)
+    for name in sorted(set(fields) & CHOICES.keys()):
+        forms = [{"form": form} for form in ("dense", "seeded")] if name in BOTH_FORMS and "form" in fields else [{}]
+        yield from _accepted(base | {name: value} | form for value in CHOICES[name] for form in forms)
+
+
+def _distinct(found: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(found))
+
+
+VARIANTS = _distinct(variant for kind in KINDS for variant in _variants(kind))
+
+
+def changes(algorithm: Any) -> dict[str, Any]:
+    """What a variant has that its kind's base has not."""
+    fields, base = msgspec.to_builtins(algorithm), msgspec.to_builtins(_base(algorithm))
+    return {name: value for name, value in fields.items() if value != base[name]}
+
+
+def _base(algorithm: Any) -> Any:
+    return msgspec.convert(base_of(type(algorithm)), AnyAlgorithm)
+
+
+def label(case: Any) -> str:
+    """A test's name: the kind of method and what is special about the variant; the links of a chain."""
+    if isinstance(case, Chain):
+        return "+".join(link.__struct_config__.tag + "*" * getattr(link, "feedback", False) for link in case.links)
+    if not isinstance(case, KINDS):
+        return str(case)
+    words = (v.get("kind", "schedule") if isinstance(v, dict) else v for v in changes(case).values())
+    return "-".join(map(str, (case.name, *words)))
+
+
+# One variant of a kind for every way its contributions are made into a model.
+SHAPES = _distinct(v for v in VARIANTS if not changes(v).keys() & set(HOW_TO_ESTIMATE))
+# And fewer still: one for every way they travel.
+WIRES = list({(type(v), getattr(v, "form", ""), v.exchanges, v.sync): v for v in reversed(SHAPES)}.values())[::-1]
+BASES = [_base(variant) for variant in {type(v): v for v in VARIANTS}.values()]
+WITH_EXCHANGE = [(v, exchange) for v in VARIANTS for exchange in range(v.exchanges)]
+
+methods = pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
+shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)
+
+
+def federation_for(algorithm: Any) -> dict[str, int]:
+    """Ten clients, four of them a round, or what the method insists on."""
+    for clients, cohort in ((10, 4), (4, 4), (10, 1), (1, 1)):
+        try:
+            algorithm.check(clients, cohort, False)
+        except FedzeroError:
+            continue
+        return {"clients": clients, "cohort": cohort}
+    raise AssertionError("there is no federation this method takes")
+
+
+def chain_of(*links: dict[str, Any]) -> Chain:
+    return Chain(msgspec.convert(links, tuple[AnyFilter, ...]))
+
+
+CLIP = {"kind": "clip", "norm": 0.05}
+TOP_K, TOP_K_FEEDBACK = ({"kind": "top-k", "fraction": 0.3, "feedback": feedback} for feedback in (False, True))
+SIGN, SIGN_FEEDBACK = ({"kind": "sign", "feedback": feedback} for feedback in (False, True))
+QUANTISE, MEDIAN, TRIMMED = {"kind": "quantise"}, {"kind": "median"}, {"kind": "trimmed-mean", "fraction": 0.3}
+CHAINS = [
+    *(chain_of(link) for link in (CLIP, TOP_K, TOP_K_FEEDBACK, QUANTISE, SIGN, SIGN_FEEDBACK, MEDIAN, TRIMMED)),
+    chain_of(CLIP, TOP_K, QUANTISE, MEDIAN),
+    chain_of(TOP_K_FEEDBACK, SIGN),
+    chain_of(CLIP, TOP_K_FEEDBACK, QUANTISE, TRIMMED),
+]
+
+
+def allowed(algorithm: Any, chain: Chain) -> bool:
+    places = federation_for(algorithm)
+    try:
+        scale = Scale(DIMENSION, places["clients"])
+        chain.check(algorithm.name, algorithm.addable(scale), places["cohort"])
+    except FedzeroError:
+        return False
+    return True
+
+
+PAIRS = [(algorithm, chain) for algorithm in WIRES for chain in CHAINS]
+FILTERED = [pair for pair in PAIRS if allowed(*pair)]
+REFUSED = [pair for pair in PAIRS if not allowed(*pair)]
+KEEPS_A_REST = [(algorithm, chain) for algorithm, chain in FILTERED if chain.feedback]
