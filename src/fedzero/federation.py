@@ -27,7 +27,7 @@ from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.store import Ledger
 from fedzero.replica import Replica
 from fedzero.updates import Dense, encode_update, pack, unpack
-from fedzero.wire import Continue, Snapshot, decode_reply, encode, encode_close, encode_work
+from fedzero.wire import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
 
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
@@ -253,13 +253,14 @@ class Server:
                 if client in replies:
                     raise Refused("answered twice; the first answer counts")
                 replies[client] = self._admit(round, exchange, data, expected)
+                refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
             except Refused as reason:
                 if client not in replies:
                     refused[client] = str(reason)
         for client in instructions.keys() - replies.keys() - refused.keys():
             refused[client] = "did not answer"
         self._refuse_diverged(replies, refused)
-        tally.refused |= refused
+        tally.refused = refused | tally.refused
         for client, reply in replies.items():
             tally.queries += reply.queries
             tally.losses.setdefault(client, reply.loss)
@@ -274,9 +275,11 @@ class Server:
         values, loss = self.chain.decode(reply.values, expected), unpack(reply.loss)
         if loss.size != 1:
             raise Refused("sent no training loss")
-        last = exchange + 1 == self.algorithm.exchanges
-        if bool(reply.memory) != (self._remembering and last):
-            raise Refused("sent no digest of its memory" if last else "sent a digest of a memory where none is kept")
+        if reply.queries > (most := self.algorithm.queries(round)):
+            raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
+        keeps = self._remembering and exchange + 1 == self.algorithm.exchanges
+        if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):
+            raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
         return Admitted(values, float(loss[0]), reply.queries, reply.digest, reply.memory)
 
     def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> None:

@@ -73,6 +73,9 @@ class Reply(Struct, frozen=True, array_like=True):
     memory: bytes = b""
 
 
+MEMORY_DIGEST = 16
+"""Bytes of a digest of a memory."""
+
 _encoder = msgspec.msgpack.Encoder()
 _instructions = msgspec.msgpack.Decoder(Instruction)
 _replies = msgspec.msgpack.Decoder(Reply)
@@ -99,7 +102,7 @@ def encode_reply(reply: Reply) -> bytes:
 
 def memory_digest(content: bytes) -> bytes:
     """What stands for a client's memory in a reply and on the ledger's chain."""
-    return hashlib.sha256(content).digest()[:16]
+    return hashlib.sha256(content).digest()[:MEMORY_DIGEST]
 
 
 def decode_instruction(data: bytes) -> Instruction:

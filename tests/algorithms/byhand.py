@@ -19,7 +19,6 @@ from fedzero.directions import SHARED, reference
 from fedzero.engines.local import LocalEngine
 from fedzero.federation import cohort_of
 from fedzero.params import Params
-from fedzero.replica import Replica
 from fedzero.tasks import Quadratic
 from fedzero.updates import Update, decode_update
 
@@ -232,8 +231,3 @@ def fedzo(world: World, rounds: int, K: int, eta: float, how: How) -> Vector:
             ends.append(y)
         x = np.mean(ends, axis=0)
     return x
-
-
-def copies(run: Small, dtype: torch.dtype) -> Callable[[], Replica]:
-    """A maker of replicas at the start of a run."""
-    return lambda: Replica(run.setup.algorithm, params(dtype), run.setup.keys, run.setup.recipe.federation.clients)

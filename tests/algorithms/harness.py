@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 from fedzero import recipe as recipes
 from fedzero.engines.local import LocalEngine
 from fedzero.federation import Books, Federation, Server
+from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
+from fedzero.params import Params
 from fedzero.replica import Replica
 from fedzero.session import Setup, Surroundings, prepare
 from fedzero.tasks import Quadratic
@@ -35,11 +38,23 @@ class Small:
     engine: LocalEngine
     server: Server
     ledger: Ledger
+    prepared: Callable[[], Setup]
+    """the same set-up again, with a base model of its own"""
     records: list[Round] = field(default_factory=list)
 
     def play(self, rounds: int) -> None:
         for _ in range(rounds):
             self.records.append(self.server.play(len(self.records), self.engine, 0.0))
+
+    def replayed(self, upto: int | None = None) -> Replica:
+        """The model before round `upto` (default: now), from the ledger alone."""
+        replica = self.prepared().replica()
+        replay.rebuild(self.ledger, replay.read(self.ledger), replica, upto)
+        return replica
+
+    def memories(self) -> dict[int, bytes]:
+        """What clients remember, as the ledger has it, by client."""
+        return self.ledger.memories(replay.read(self.ledger).remembered)
 
 
 def small(
@@ -55,7 +70,9 @@ def small(
     objective: Any = None,
     filters: tuple[Any, ...] = (),
     replacement: bool = False,
+    recast: Callable[[Params], Params] | None = None,
 ) -> Small:
+    """`recast` makes other tensors of the task's parameters: several of them, or shorter floats."""
     recipe = recipes.Recipe(
         name="small",
         rounds=50,
@@ -67,7 +84,14 @@ def small(
         engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
     )
     recipe = recipes.decode(msgspec.to_builtins(recipe))
-    setup = prepare(recipe, Surroundings(secret=secret))
+
+    def prepared() -> Setup:
+        setup = prepare(recipe, Surroundings(secret=secret))
+        if recast is None:
+            return setup
+        return replace(setup, problem=replace(setup.problem, params=recast(setup.problem.params)))
+
+    setup = prepared()
     replica = setup.replica()
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     engine = LocalEngine(replica, objective, shards, merge, replicas, setup.chain)
@@ -76,4 +100,4 @@ def small(
     held = replica if algorithm.server_model else None
     size, books = setup.problem.params.size, Books.empty(clients)
     server = Server(algorithm, recipe.federation, setup.keys, size, held, ledger, books, 0, setup.chain)
-    return Small(setup, replica, engine, server, ledger)
+    return Small(setup, replica, engine, server, ledger, prepared)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.directions import Domain, Keys, stream_of
+from fedzero.directions import Domain, Keys, reference, stream_of
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, slopes
 from fedzero.params import Params
 
 KEYS = Keys.of_seed(7)
 DIMENSION = 40
-DISTRIBUTIONS = ("gaussian", "rademacher", "sphere")
+DISTRIBUTIONS = ("gaussian", "rademacher", "sphere", "unit-sphere")
 
 
 def estimate(f, x, count, radius, difference: Difference, distribution, draw=0):
@@ -79,9 +79,50 @@ def test_queries_and_loss() -> None:
     assert loss == pytest.approx(cubic(x), rel=1e-3)
 
 
-def test_sphere_points_lie_on_the_sphere() -> None:
+@pytest.mark.parametrize(("distribution", "radius"), [("sphere", np.sqrt(377)), ("unit-sphere", 1.0)])
+def test_sphere_points_lie_on_the_sphere(distribution, radius) -> None:
     params = Params({"a": torch.zeros(300), "b": torch.zeros(77)})
-    points, scales = points_of(params, direction_keys(KEYS, 1, 0, 5), 0.5, "forward", "sphere")
+    points, scales = points_of(params, direction_keys(KEYS, 1, 0, 5), 0.5, "forward", distribution)
     for point in points[1:]:
-        assert params.view(point).vector().double().norm().item() == pytest.approx(0.5 * np.sqrt(377), rel=1e-6)
+        assert params.view(point).vector().double().norm().item() == pytest.approx(0.5 * radius, rel=1e-6)
     assert len(set(scales)) == 5
+
+
+@pytest.mark.parametrize("difference", ["forward", "central"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_unit_sphere_is_fedzos_estimator(difference, count) -> None:
+    """(1/P) Σ_p (d/μ) (f(x + μu_p) − f(x)) u_p, u = n/‖n‖ from the gaussian stream, and its central version."""
+    d, mu, x = DIMENSION, 0.25, np.linspace(-0.5, 0.5, DIMENSION).astype(np.float32).astype(np.float64)
+    expected = np.zeros(d)
+    for p in range(count):
+        n = reference.gaussian(KEYS.direction(5, 0, p), 0, d).astype(np.float64)
+        u = n / np.linalg.norm(n)
+        if difference == "forward":
+            expected += d / mu * (cubic(x + mu * u) - cubic(x)) * u / count
+        else:
+            expected += d / (2 * mu) * (cubic(x + mu * u) - cubic(x - mu * u)) * u / count
+    got, _, _ = estimate(cubic, x, count, mu, difference, "unit-sphere", draw=5)
+    assert np.abs(got - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("mu", [1e-2, 10.0])
+def test_on_a_linear_function_the_unit_sphere_needs_no_small_radius(mu) -> None:
+    """⟨a, u⟩ d u whatever μ: E = a, because E uuᵀ = I/d."""
+    a, x = np.linspace(-1, 2, DIMENSION), np.zeros(DIMENSION)
+    runs = np.stack([estimate(lambda y: float(a @ y), x, 4, mu, "forward", "unit-sphere", r)[0] for r in range(1500)])
+    standard_error = runs.std(axis=0) / np.sqrt(len(runs))
+    assert np.all(np.abs(runs.mean(axis=0) - a) < 5 * standard_error)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "factor"),
+    [("gaussian", DIMENSION + 2), ("rademacher", DIMENSION), ("sphere", DIMENSION), ("unit-sphere", DIMENSION)],
+)
+def test_length_of_one_estimate(distribution, factor) -> None:
+    """E‖⟨a, z⟩ z‖² = (d + 2)‖a‖² for gaussians and d‖a‖² for all whose directions have one length."""
+    a = np.linspace(-1, 2, DIMENSION)
+    a, x = a / np.linalg.norm(a), np.zeros(DIMENSION)
+    squares = [
+        np.sum(estimate(lambda y: float(a @ y), x, 1, 1e-2, "forward", distribution, r)[0] ** 2) for r in range(2000)
+    ]
+    assert abs(np.mean(squares) - factor) < 5 * np.std(squares) / np.sqrt(len(squares))

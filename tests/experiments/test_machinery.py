@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Toy, job
+from toy import Quiet, Toy, job
 
 from fedzero import session
 from fedzero.errors import FedzeroError
@@ -149,13 +149,6 @@ def test_a_damaged_ledger_is_named(tmp_path):
     (tmp_path / "ledger.db").write_text("not a ledger")
     with pytest.raises(FedzeroError, match=r"remove that folder"):
         state_of(tmp_path, job("x", 20, 0, 1e-2))
-
-
-class Quiet:
-    def begin(self, *_: object) -> None: ...
-    def round(self, *_: object) -> None: ...
-    def evaluation(self, *_: object) -> None: ...
-    def end(self) -> None: ...
 
 
 # ---- things that go wrong
@@ -327,17 +320,18 @@ def test_differences_name_leaves():
 
 
 def test_pace_weighs_runs_and_knows_what_comes():
-    pace = Pace(workers=2, began=0.0)
+    pace = Pace(workers=2)
     small, large = (Job(name, job("x", 10, 0, 1e-2).recipe, cost) for name, cost in (("small", 10.0), ("large", 30.0)))
     pace.stage([small, large], kept=3, ahead=(5, 60.0))
     assert (pace.done_runs, pace.all_runs) == (3, 10)
     assert pace.seconds_left(0.0) == pytest.approx(50), "100 units, two workers, nothing measured yet"
-    pace.note(large, Progress(done=8, rounds=10, begun=5))  # half of it was there: 9 units of work so far
-    pace.note(small, Progress(done=5, rounds=10, begun=0))  # 5 units
-    assert pace.seconds_left(28.0) == pytest.approx((6 + 5 + 60) * 28 / 14)
-    pace.note(small, Done())
-    pace.note(large, Done())
-    assert pace.seconds_left(50.0) == pytest.approx(60 * 50 / 25)
+    pace.note(large, Progress(done=5, rounds=10, begun=5), now=100.0)
+    pace.note(large, Progress(done=8, rounds=10, begun=5), now=110.0)  # half of it was there: 9 units of work so far
+    pace.note(small, Progress(done=5, rounds=10, begun=0), now=111.0)  # 5 units
+    assert pace.seconds_left(128.0) == pytest.approx((6 + 5 + 60) * 28 / 14)
+    pace.note(small, Done(), now=140.0)
+    pace.note(large, Done(), now=150.0)
+    assert pace.seconds_left(150.0) == pytest.approx(60 * 50 / 25)
     assert pace.share() == pytest.approx(25 / 85)
     assert (pace.done_runs, pace.all_runs) == (5, 10)
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedzero import recipe as recipes
+from fedzero import session
 from fedzero.experiments import EXPERIMENTS
 from fedzero.experiments.contract import Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero.histories import history
+from fedzero.report.history import History
 
 RATES = (1e-3, 1e-2)
 
@@ -54,6 +60,31 @@ class Toy:
             (Figure("fig", "No paper, figure 0", (Panel("a quadratic", lines, "queries", "loss", log_y=True),)),),
             (f"The best rate is {best:g}.",),
         )
+
+
+class Quiet:
+    """A watch that looks away."""
+
+    def begin(self, *_: object) -> None: ...
+    def round(self, *_: object) -> None: ...
+    def evaluation(self, *_: object) -> None: ...
+    def end(self) -> None: ...
+
+
+def drive(plan: Plan, folder: Path) -> tuple[Outcome, dict[str, History]]:
+    """All of a plan in this process, one run after the other; what came out, and every run's history."""
+    torch.set_num_threads(1)  # as a worker would have it
+    everything: dict[str, History] = {}
+    found: dict[str, History] | None = None
+    while True:
+        try:
+            stage = next(plan) if found is None else plan.send(found)
+        except StopIteration as done:
+            return done.value, everything
+        for each in stage.jobs:
+            session.start(each.recipe, folder / each.folder, session.Surroundings(), Quiet())
+        found = {each.folder: history(folder / each.folder) for each in stage.jobs}
+        everything |= found
 
 
 def main(rounds: int) -> None:

@@ -166,13 +166,17 @@ class ScaffoldZO(
         if seeded:
             return Contribution(g.reshape(-1), loss)
         fresh = x.total(self._walk_mean(turn.keys, turn.round, turn.client, g.reshape(-1)))
-        before: F32 = own.cpu().numpy()
-        values = np.concatenate([difference_of(end, x), (fresh - own).cpu().numpy()])
+        before, unit = own.cpu().numpy(), self._unit(turn.round)
+        values = np.concatenate([difference_of(end, x), ((fresh - own) * unit).cpu().numpy()])
 
         def remember(sent: F32) -> Memory:
-            return (before + sent[x.size :],)
+            return (before + sent[x.size :] * (1 / unit),)
 
         return Contribution(values, loss, remember)
+
+    def _unit(self, round: int) -> float:
+        """ηK: changes of c_i travel as the way they make a walk go, so that a filter finds both halves of one size."""
+        return rate_at(self.rate, round) * self.local_steps or 1.0
 
     def _remembered(self, state: State, turn: Turn) -> Tensor:
         if turn.memory is None:
@@ -205,7 +209,8 @@ class ScaffoldZO(
         if isinstance(update, Dense):
             values = torch.from_numpy(unpack(update.values).copy()).to(state.params.device)
             state.params.add(values[:d], keys.rounding(update.round))
-            state.set_slot(0, c + values[d:] * (len(update.clients) / state.clients))
+            share = len(update.clients) / state.clients
+            state.set_slot(0, c + values[d:] * (share / self._unit(update.round)))
             return state
         rate, K = rate_at(self.rate, update.round), self.local_steps
         own, varied = torch.zeros_like(c), torch.zeros_like(c)

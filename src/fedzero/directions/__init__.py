@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedzero.directions.keys import SHARED, Keys, derive, fingerprint
 from fedzero.directions.spec import VERSION, Domain
@@ -33,6 +35,9 @@ class Kernels(Protocol):
     """What a device must be able to do; cpu.py and gpu.py are the two implementations."""
 
     def generate(self, out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None: ...
+    def generate_some(
+        self, out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]
+    ) -> None: ...
     def advance(self, x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None: ...
     def perturb(self, x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...
     def spread(self, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
+from numpy.typing import NDArray
 
 from fedzero.directions import spec
 from fedzero.directions.spec import Domain
@@ -168,6 +169,16 @@ def _generate(out, tensor, gaussian, key, lo, hi):
         else:
             y[:] = f32(0)
             _add_rademacher(y, m, chunk, tensor, keys, one, 0, 1)
+
+
+@kernel
+def _generate_groups(out, tensor, key, groups):
+    z = np.empty(128, np.float32)
+    for g in groups:
+        _gaussian128(z, g, tensor, key)
+        o = g * 128
+        for i in range(min(128, out.size - o)):
+            out[o + i] = z[i]
 
 
 @kernel
@@ -385,6 +396,14 @@ def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
     """out ← z(key) of tensor `tensor` (float32)."""
     array = out.numpy()
     _run(lambda lo, hi: _generate(array, u32(tensor), stream is Domain.GAUSSIAN, u64(key), lo, hi), array.size, 1)
+
+
+def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
+    """Like `generate`, but only coordinates 128g … 128g + 127 of the given groups g need be right."""
+    if stream is Domain.GAUSSIAN:
+        _generate_groups(out.numpy(), u32(tensor), u64(key), groups)
+    else:  # a bit a coordinate: all of them cost less than picking some
+        generate(out, stream, key, tensor)
 
 
 def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:

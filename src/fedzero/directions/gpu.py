@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from fedzero.directions import spec
 from fedzero.directions.spec import Domain
@@ -465,6 +466,11 @@ def _signed(key: int) -> int:
 def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
     """out ← z(key) of tensor `tensor` (float32)."""
     _launch(_generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
+
+
+def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
+    """All of it: on a GPU a launch costs more than the numbers nobody asked for."""
+    generate(out, stream, key, tensor)
 
 
 def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:

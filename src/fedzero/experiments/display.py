@@ -31,7 +31,7 @@ class LiveDisplay:
     """A bar for the whole and one for each run in progress, on standard error."""
 
     def __init__(self, console: Console, name: str, workers: int):
-        self.pace = Pace(workers, time.monotonic())
+        self.pace = Pace(workers)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -48,7 +48,7 @@ class LiveDisplay:
         self._refresh()
 
     def note(self, job: Job, message: worker.Progress | Done) -> None:
-        self.pace.note(job, message)
+        self.pace.note(job, message, time.monotonic())
         if isinstance(message, Done):
             if (bar := self._runs.pop(job.folder, None)) is not None:
                 self._bars.remove_task(bar)
@@ -76,7 +76,7 @@ class PlainDisplay:
 
     def __init__(self, console: Console, name: str, workers: int):
         self.console, self.name = console, name
-        self.pace = Pace(workers, time.monotonic())
+        self.pace = Pace(workers)
         self._last = time.monotonic()
 
     def stage(self, stage: Stage, todo: Sequence[Job]) -> None:
@@ -84,7 +84,7 @@ class PlainDisplay:
         self._print(f"{stage.title}: {_counts(stage, todo)}")
 
     def note(self, job: Job, message: worker.Progress | Done) -> None:
-        self.pace.note(job, message)
+        self.pace.note(job, message, time.monotonic())
         if time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
             going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, (_, p) in self.pace.going.items())

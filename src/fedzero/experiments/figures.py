@@ -41,6 +41,8 @@ SETTINGS: dict[Any, object] = {
     "ytick.color": "#444444",
     "axes.labelcolor": "#222222",
     "legend.frameon": False,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5.0,
     "savefig.facecolor": "white",
 }
 
@@ -61,7 +63,8 @@ def draw(figure: Figure, path: Path) -> None:
     height = header + rows * HEIGHTS.get(columns, 2.6) + 0.25 + 0.27 * legend_rows
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**SETTINGS, "font.size": font})
+        thin = {"lines.linewidth": 1.5, "lines.markersize": 3.8} if columns > 2 else {}
+        matplotlib.rcParams.update({**SETTINGS, "font.size": font, **thin})
         # The layout keeps clear of the header; pyplot's global state stays untouched.
         layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - header / height), h_pad=0.05, w_pad=0.06)
         canvas = Canvas(figsize=(WIDTH, height), dpi=DPI, layout=layout)
@@ -98,7 +101,7 @@ def _panel(axes: Axes, panel: Panel, handles: dict[str, Any], x_label: bool, y_l
     axes.set_ylabel(panel.y if y_label else "")
     axes.margins(x=0.03, y=0.06)
     if not panel.log_x and axes.get_xlim()[1] >= 10_000:
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_count(x)))
     if logarithmic:
         _readable_ticks(axes)
@@ -118,9 +121,9 @@ def _line(axes: Axes, line: Line, panel: Panel) -> Any:
         y,
         color=colour,
         linestyle=(0, (3, 3)) if paper else "-",
-        linewidth=1.1 if paper else 2.0,
+        linewidth=1.1 if paper else None,
         marker="x" if paper else MARKERS[line.style % len(MARKERS)],
-        markersize=7 if paper else 5,
+        markersize=7 if paper else None,
         # Markers of different lines stand at different places, so that none hides another.
         markevery=1 if len(x) <= 12 else (0.03 + 0.035 * line.style, 0.15),
         label=line.label,

@@ -21,7 +21,8 @@ class Pace:
     """`kept` are runs that were already there; shares are of runs in progress."""
 
     workers: int
-    began: float
+    began: float | None = None
+    """when the first run spoke: what it takes to start processes says nothing about the pace"""
     runs: int = 0
     kept: int = 0
     made: int = 0
@@ -36,7 +37,8 @@ class Pace:
         self.total += sum(job.cost for job in todo)
         self.ahead = ahead
 
-    def note(self, job: Job, message: Progress | Done) -> None:
+    def note(self, job: Job, message: Progress | Done, now: float) -> None:
+        self.began = now if self.began is None else self.began
         if isinstance(message, Progress):
             self.going[job.folder] = job, message
             return
@@ -67,6 +69,6 @@ class Pace:
         return worked / (worked + left) if worked + left > 0 else 1.0
 
     def seconds_left(self, now: float) -> float:
-        worked, gone = self._worked(), now - self.began
+        worked, gone = self._worked(), 0.0 if self.began is None else now - self.began
         pace = gone / worked if worked > 0 and gone > TRUSTED_AFTER else 1 / self.workers
         return self._left() * pace

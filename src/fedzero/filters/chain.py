@@ -128,7 +128,7 @@ class Chain:
             raise Refused("a value is NaN or infinite")
         wanted: F32 | None = None
         for link in self.shapers:
-            if isinstance(link, TopK) and link.feedback:
+            if isinstance(link, TopK) and link.feedback and wanted is None:
                 values = wanted = values if rest is None else values + rest
             values = link.shape(values)
         if isinstance(self.coder, Sign) and self.coder.feedback and wanted is None:

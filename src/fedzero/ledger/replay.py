@@ -103,7 +103,8 @@ def rebuild(ledger: Ledger, story: Story, replica: Replica, upto: int | None = N
                 f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
                 f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
             )
-        replica.state = replica.state.restored(state, saved.round, saved.steps)
+        moved = max((r.round + 1 for r in story.rounds[: saved.round] if r.update is not None), default=0)
+        replica.state = replica.state.restored(state, moved, saved.steps)  # silent rounds do not count, as in the run
     pending: list[Update] = []
     for update in updates_of(ledger, story, upto):
         pending.append(update)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions import Domain, Terms, kernels
@@ -54,11 +55,19 @@ class Vectors:
         self._memory = torch.empty(0)
 
     def __call__(
-        self, base: Params, ordinal: int, combination: Combination, basis: Basis | None
+        self,
+        base: Params,
+        ordinal: int,
+        combination: Combination,
+        basis: Basis | None,
+        groups: NDArray[np.int64] | None = None,
     ) -> Iterator[tuple[slice, F32]]:
-        """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next is asked for."""
+        """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next is asked for.
+
+        groups: those of 128 coordinates each that will be read of the directions; default: all.
+        """
         wanted, device = combination.directions, base.device
-        generate = kernels(device).generate
+        kernel = kernels(device)
         sizes = [tensor.numel() for tensor in base.tensors.values()]
         n = sizes[ordinal]
         yield slice(0, 1), base.tensors[base.names[ordinal]].float().cpu().numpy().reshape(1, n)
@@ -67,7 +76,10 @@ class Vectors:
             some = wanted[first : first + together]
             block = self._block(len(some), n, device)
             for row, (stream, key) in zip(block, some, strict=True):
-                generate(row, stream, key, ordinal)
+                if groups is None:
+                    kernel.generate(row, stream, key, ordinal)
+                else:
+                    kernel.generate_some(row, stream, key, ordinal, groups)
             yield slice(1 + first, 1 + first + len(some)), block.cpu().numpy()
         if basis is not None:
             begin = sum(sizes[:ordinal])

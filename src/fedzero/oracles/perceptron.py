@@ -58,7 +58,9 @@ class PerceptronObjective:
         """For every u_j: aᵀ W_j of every batch, (u, n, h) each; and b_j (u, h), v_j (u, h), c_j (u, 1)."""
         count, shape = combination.weights.shape[1], base.tensors[TENSORS[0]].shape
         inputs = [np.empty((count, len(rows), shape[1])) for rows in batches]
-        for columns, vectors in self._vectors(base, 0, combination, basis):
+        some = [rows.groups(shape[1]) for rows in batches]
+        groups = None if any(s is None for s in some) else np.unique(np.concatenate([s for s in some if s is not None]))
+        for columns, vectors in self._vectors(base, 0, combination, basis, groups):
             for rows, table in zip(batches, inputs, strict=True):
                 table[columns] = rows.through(vectors.reshape(-1, *shape))
         small = [np.empty((count, base.tensors[name].numel())) for name in TENSORS[1:]]

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from fedzero.oracles.contract import F32, F64
 
 Index = NDArray[np.int64]
+GROUP = 128
+"""Coordinates of a gaussian direction that are made together."""
 BLOCK = 4096
 """Dense rows that are widened to float64 at a time; a batch of up to so many keeps its wide form."""
 
@@ -31,6 +33,10 @@ class Rows(Protocol):
     @property
     def width(self) -> int: ...
     def pick(self, index: Index) -> Rows: ...
+    def groups(self, width: int) -> Index | None:
+        """Which groups of 128 numbers `through` reads of weights (d, width); None: all."""
+        ...
+
     def along(self, vectors: F32) -> F64: ...
     def through(self, weights: F32) -> F32: ...
     def back(self, residuals: F64) -> F32: ...
@@ -54,6 +60,9 @@ class DenseRows:
 
     def pick(self, index: Index) -> DenseRows:
         return DenseRows(self.x.take(index, axis=0))
+
+    def groups(self, width: int) -> Index | None:
+        return None
 
     @cached_property
     def _wide(self) -> F64:
@@ -92,6 +101,12 @@ class SparseRows:
         np.cumsum(self.offsets[index + 1] - first, out=offsets[1:])
         where = np.repeat(first - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
         return SparseRows(offsets, self.indices.take(where), self.values.take(where), self._width)
+
+    def groups(self, width: int) -> Index | None:
+        read = np.zeros(-(-self._width * width // GROUP), bool)
+        for first in range(0, width + GROUP, GROUP):  # a feature's weights may reach into several groups
+            read[(self.indices * width + min(first, width - 1)) // GROUP] = True
+        return np.flatnonzero(read)
 
     def along(self, vectors: F32) -> F64:
         out = np.empty((len(self), len(vectors)))

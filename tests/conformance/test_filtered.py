@@ -1,0 +1,75 @@
+"""Every filter, and chains of them, with every method that can use them. No test here may know a method by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cases import FILTERED, REFUSED, federation_for, label
+from harness import small
+from resuming import recipe_of, resumes
+from trouble import Meter, Tampering, troubled
+
+from fedzero.engines.local import LocalEngine
+from fedzero.errors import FedzeroError
+
+filtered = pytest.mark.parametrize(("algorithm", "chain"), FILTERED, ids=label)
+SAMPLED = [(a, c) for a, c in FILTERED if 1 < federation_for(a)["cohort"] < federation_for(a)["clients"]]
+
+
+@filtered
+def test_live_replayed_and_real_replicas_are_the_same(tmp_path: Path, algorithm, chain) -> None:
+    """In whatever order the replies come; and bytes are the encoded sizes."""
+    shared, real = (
+        small(tmp_path / str(replicas), algorithm, filters=chain.links, replicas=replicas, **federation_for(algorithm))
+        for replicas in (False, True)
+    )
+    base = shared.replica.digest()
+    shared.engine = meter = Meter(shared.engine)
+    real.engine = Tampering(real.engine, lambda replies, *_: replies[::-1])
+    shared.play(6)
+    real.play(6)
+    assert not any(record.refused for record in shared.records)
+    assert meter.up == sum(record.bytes_up for record in shared.records) > 0
+    assert meter.down == sum(record.bytes_down for record in shared.records) > 0
+    assert shared.records == real.records
+    assert shared.replica.digest() == real.replica.digest() == shared.replayed().digest() != base
+    assert shared.memories() == real.memories()
+    keeps = chain.feedback or algorithm.remembers(shared.replica.state.scale)
+    assert shared.memories().keys() == ({c for r in shared.records for c in r.cohort} if keeps else set())
+
+
+@filtered
+def test_a_resumed_run_ends_in_the_same_ledger(tmp_path: Path, algorithm, chain) -> None:
+    """What filters left out for the next turn outlives the process; stopped behind the checkpoint of round 10."""
+    resumes(tmp_path, recipe_of(tmp_path / "x", algorithm, 12, filters=chain.links), 10)
+
+
+@pytest.mark.parametrize(("algorithm", "chain"), [pair for pair in FILTERED if pair[1].feedback], ids=label)
+def test_a_troubled_run_can_be_resumed(tmp_path: Path, algorithm, chain, monkeypatch) -> None:
+    """Clients are refused every other round, in one exchange or the other: what they keep is of turns that counted."""
+    monkeypatch.setattr(LocalEngine, "exchange", troubled(LocalEngine.exchange))
+    resumes(tmp_path, recipe_of(tmp_path / "x", algorithm, 8, replicas=True, filters=chain.links), 4)
+
+
+@pytest.mark.parametrize(("algorithm", "chain"), SAMPLED, ids=label)
+def test_sampling_with_replacement(tmp_path: Path, algorithm, chain) -> None:
+    places = federation_for(algorithm) | {"replacement": True, "filters": chain.links}
+    shared, real = (small(tmp_path / str(own), algorithm, replicas=own, **places) for own in (False, True))
+    shared.play(5)
+    real.play(5)
+    assert any(len(set(r.cohort)) < len(r.cohort) for r in shared.records)
+    assert not any(r.refused for r in shared.records)
+    assert shared.records == real.records
+    assert shared.replica.digest() == real.replica.digest() == shared.replayed().digest()
+
+
+@pytest.mark.parametrize(("algorithm", "chain"), REFUSED, ids=label)
+def test_a_chain_that_destroys_what_a_method_needs_is_refused(tmp_path: Path, algorithm, chain) -> None:
+    """Before anything is written, in a sentence that names the filter, what is the matter and the mend."""
+    with pytest.raises(FedzeroError) as refusal:
+        small(tmp_path / "x", algorithm, filters=chain.links, **federation_for(algorithm))
+    sentence = str(refusal.value)
+    assert sentence.startswith(f"filters: {chain.combiner.__struct_config__.tag!r}")
+    assert "drop the filter" in sentence or "federation.cohort" in sentence
+    assert not (tmp_path / "x").exists()
