@@ -224,7 +224,7 @@ def reproduce(
         table = Table("", "what", "--quick", "in full", "", box=None, pad_edge=False, header_style="bold")
         for each in EXPERIMENTS.values():
             needs = "needs --data" if each.needs_data else ""
-            table.add_row(f"[bold]{each.name}", f"{escape(each.paper)}: {escape(each.about)}", *each.times, needs)
+            table.add_row(f"[bold]{each.name}", f"{escape(each.about)} ({escape(each.paper)})", *each.times, needs)
         out.print(table)
         return
     found = find(experiment)

@@ -73,6 +73,7 @@ class Client:
         self._work: Work | None = None
         self._round = self._exchange = self._reported = 0
         self._rests: dict[int, F32] = {}
+        self._read: F32 | None = None
 
     @property
     def keeps_notes(self) -> bool:
@@ -101,7 +102,7 @@ class Client:
         message = decode_instruction(instruction)
         if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
             raise Refused("was told to carry on with another exchange than the one it is in")
-        return Shared(unpack(message.values), message.clients)
+        return Shared(unpack(message.values), message.clients, self._read)
 
     def step(self, answer: Answer) -> Ask | bytes:
         """Carry on until the next ask, or until there is something to send."""
@@ -119,6 +120,7 @@ class Client:
             self.notes.rests.get(exchange),
             lambda: self.replica.keys.generator("filter", self._round, self.number, exchange),
         )
+        self._read = sent.values
         if sent.rest is not None:
             self._rests[exchange] = sent.rest
         queries, self._reported = self.oracle.queries - self._reported, self.oracle.queries

@@ -103,7 +103,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
             f"{where}: federation.cohort = {m} is more than federation.clients = {n}: sample at most all of them"
         )
     Chain(recipe.filters).check_order()
-    recipe.algorithm.check(n, m, recipe.federation.private)
+    recipe.algorithm.check(n, m, recipe.federation.private, recipe.federation.replacement)
     return recipe
 
 

@@ -129,12 +129,16 @@ class Share:
     loss: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shared:
-    """What came of a `Share`: one vector for all, and whose values are in it."""
+    """What came of a `Share`: one vector for all, and whose values are in it.
+
+    own: what this client shared, *as the server read it*, for both sides to agree where a filter changed it.
+    """
 
     values: F32
     clients: tuple[int, ...] = ()
+    own: F32 | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +212,7 @@ class Algorithm(Protocol):
         """How many replies a client gives in a round: one more than it yields `Share`."""
         ...
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
         """Raise `FedzeroError` for a federation the method cannot serve."""
         ...
 
@@ -260,7 +264,7 @@ class Defaults:
     pull_after: int | None = None
     exchanges = 1
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
         if private:
             raise FedzeroError("federation.private = true needs a method whose server holds no model (decomfl)")
 

@@ -59,7 +59,7 @@ class DeComFL(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def sync(self) -> bool:  # type: ignore[override]
         return self.after == "sync"
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
         if self.sync and self.optimizer.rule is not Rule.SGD:
             raise FedzeroError(
                 "algorithm.after = 'sync' works with plain SGD only (a stateful optimizer cannot be corrected "

@@ -56,11 +56,12 @@ class Dzopa(
     name = "dzopa"
     local_steps = 1
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
-        OwnDirections.check(self, clients, cohort, private)
-        if cohort != clients:
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
+        OwnDirections.check(self, clients, cohort, private, replacement)
+        if cohort != clients or replacement:
             raise FedzeroError(
-                f"DZOPA has no server and samples nobody: set federation.cohort = clients = {clients} (not {cohort})"
+                f"DZOPA has no server and samples nobody: set federation.cohort = clients = {clients} (not {cohort}), "
+                "without replacement"
             )
         self.graph.check(clients)
 

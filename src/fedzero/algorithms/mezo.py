@@ -32,7 +32,7 @@ class MeZO(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name = "mezo"
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
         if clients != 1 or private:
             raise FedzeroError(
                 f"MeZO trains in one place: set federation.clients = 1 and cohort = 1 (not {clients} clients)"

@@ -85,6 +85,10 @@ class ScaffoldZO(
     def remembers(self, scale: Scale) -> bool:
         return self.type == "II" and not self.seeded(scale)
 
+    def addable(self, scale: Scale) -> bool:
+        """Type II sends changes of c_i as well: unless c takes their mean, it is no longer the mean of the c_i."""
+        return self.type == "I" and OwnDirections.addable(self, scale)
+
     def expects(self, round: int, scale: Scale, exchange: int) -> int:
         if self.type == "I" and exchange == 0:
             return self.directions if self.seeded(scale) else scale.size
@@ -106,9 +110,11 @@ class ScaffoldZO(
     def _client_fresh(self, state: State, turn: Turn) -> Work:
         seeded, x, rate = self.seeded(state.scale), state.params, rate_at(self.rate, turn.round)
         _, h, loss = yield from estimate(self, x, turn, self.local_steps)
-        own = x.total(self._variate(turn.keys, turn.round, turn.client, h, 1.0))
-        shared: Shared = yield Share(h if seeded else own.cpu().numpy(), loss)
+        fresh = h if seeded else x.total(self._variate(turn.keys, turn.round, turn.client, h, 1.0)).cpu().numpy()
+        shared: Shared = yield Share(fresh, loss)
+        assert shared.own is not None
         if seeded:
+            own = x.total(self._variate(turn.keys, turn.round, turn.client, shared.own, 1.0))
             terms = joined(
                 [
                     self._variate(turn.keys, turn.round, client, row, share)
@@ -117,7 +123,7 @@ class ScaffoldZO(
             )
             everybody = x.total(terms)
         else:
-            everybody = torch.from_numpy(shared.values.copy()).to(x.device)
+            own, everybody = (torch.from_numpy(v.copy()).to(x.device) for v in (shared.own, shared.values))
         correction = control_variate(everybody, own, self.gamma)
         end, g, _ = yield from walk(self, x, turn, rate, not seeded, correction)
         return Contribution(g.reshape(-1) if seeded else difference_of(end, x), loss)

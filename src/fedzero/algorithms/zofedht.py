@@ -10,6 +10,7 @@ The paper calls τ once L. With α = 0 this is ZOFedAvg-SGD, exactly: the same c
 scalars anyway; Q = [Δ …] T with a τ×τ matrix T that the server works out (T = R⁻¹ of the thin QR, from the Gram matrix
 in float64) and sends with the last update of a block. Since all replicas multiply the same Δ by the same T, one rounded
 operation at a time, their Q are equal to the last bit, which a QR of their own on different machines would not be.
+If nobody answers in the last round of a block there is no update to carry T, and Q stays for another block.
 The coordinates v2 come from the gaussian stream of the direction's own key, as those of a tensor that no model has.
 """
 
@@ -131,7 +132,9 @@ class ZOFedHT(
     def _along(self, keys: tuple[int, ...], g: F32, factor: float) -> F64:
         """factor · √α (1/P) Σ_p g_p v2_p, (τ,): what a step does inside the history's subspace."""
         # Written out: a library may add up a product in another order on another machine, and replicas would part.
-        total: F64 = (g.astype(np.float64)[:, None] * coordinates(keys, self.tau)).sum(axis=0)
+        total = np.zeros(self.tau)
+        for slope, v2 in zip(g.astype(np.float64), coordinates(keys, self.tau), strict=True):
+            total += slope * v2
         return factor * math.sqrt(self.alpha) / len(keys) * total
 
     def aggregate(self, gathered: Gathered) -> Update:

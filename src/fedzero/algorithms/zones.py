@@ -48,8 +48,8 @@ class ZoneS(
     name = "zone-s"
     local_steps = 1
 
-    def check(self, clients: int, cohort: int, private: bool) -> None:
-        OwnDirections.check(self, clients, cohort, private)
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
+        OwnDirections.check(self, clients, cohort, private, replacement)
         if cohort != 1:
             raise FedzeroError(f"ZONE-S asks one random client a round: set federation.cohort = 1 (not {cohort})")
 

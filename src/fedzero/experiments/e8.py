@@ -68,7 +68,7 @@ class Scale:
     full: bool
 
 
-LINEAR, PERCEPTRON = Size(30, 150, (0.18, 0.15, 0.07)), Size(15, 100, (0.6, 0.38, 0.15))
+LINEAR, PERCEPTRON = Size(20, 100, (0.18, 0.15, 0.07)), Size(10, 40, (0.6, 0.38, 0.15))
 FULL = Scale(
     datasets=("mnist", "fashion", "rcv1"),
     models=("logistic", "svm", "mlp"),
@@ -82,7 +82,7 @@ FULL = Scale(
         **{("rcv1", model): Size(12, 60, (0.4, 0.3, 0.12)) for model in ("logistic", "svm")},
         # 2.4 million parameters, seven seconds a round: few rounds, and a smaller grid. Of the rates the largest is
         # left out: in six rounds it took the loss from 0.69 to 28.6 (and 1.0 to 1.6).
-        ("rcv1", "mlp"): Size(7, 12, (7.5, 7.1, 2.6), rates=(0.1, 1.0), alphas=(0.1, 0.5), form="seeded"),
+        ("rcv1", "mlp"): Size(7, 12, (4.0, 3.6, 1.5), alphas=(0.1, 0.3, 0.5, 0.7, 0.9), form="seeded"),
     },
     full=True,
 )

@@ -63,7 +63,7 @@ def draw(figure: Figure, path: Path) -> None:
     height = header + rows * HEIGHTS.get(columns, 2.6) + 0.25 + 0.27 * legend_rows
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        thin = {"lines.linewidth": 1.5, "lines.markersize": 3.8} if columns > 2 else {}
+        thin: dict[Any, object] = {"lines.linewidth": 1.5, "lines.markersize": 3.8} if columns > 2 else {}
         matplotlib.rcParams.update({**SETTINGS, "font.size": font, **thin})
         # The layout keeps clear of the header; pyplot's global state stays untouched.
         layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - header / height), h_pad=0.05, w_pad=0.06)

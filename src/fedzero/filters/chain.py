@@ -107,8 +107,8 @@ class Chain:
         if not addable:
             raise FedzeroError(
                 f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
-                "different directions or models: use form = 'dense', a method with shared directions (decomfl), or "
-                "drop the filter"
+                "different directions or models, or add to what each client keeps: use form = 'dense' (and type = 'I' "
+                "of scaffold-zo), a method with shared directions (decomfl), or drop the filter"
             )
         if cohort < self.combiner.least():
             raise FedzeroError(
