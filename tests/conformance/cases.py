@@ -25,7 +25,7 @@ CHOICES: dict[str, list[Any]] = {
     "local_steps": [3],
     "directions": [{"start": 3, "then": [[2, 6]]}],
     "rate": [{"kind": "inverse-sqrt", "start": 4e-3}],
-    "form": ["dense", "auto"],
+    "form": ["dense"],
     "after": ["sync"],
     "pull_after": [1],
     "server_model": [False],
@@ -117,14 +117,14 @@ def scale_of(algorithm: Any) -> Scale:
 SHAPES = _distinct(v for v in VARIANTS if not changes(v).keys() & set(HOW_TO_ESTIMATE))
 
 
-def _travels(algorithm: Any) -> tuple[Any, ...]:
+def travels(algorithm: Any) -> tuple[Any, ...]:
     scale = scale_of(algorithm)
     how = algorithm.seeded(scale), algorithm.delivery(scale), algorithm.exchanges, algorithm.sync
     return type(algorithm), *how, algorithm.server_model
 
 
 # And fewer still: one for every way they travel.
-WIRES = list({_travels(v): v for v in reversed(SHAPES)}.values())[::-1]
+WIRES = list({travels(v): v for v in reversed(SHAPES)}.values())[::-1]
 BASES = [_base(variant) for variant in {type(v): v for v in VARIANTS}.values()]
 
 methods = pytest.mark.parametrize("algorithm", VARIANTS, ids=label)

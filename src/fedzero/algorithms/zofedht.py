@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from fedzero.algorithms.walk import (
     mean_walk,
     shares_of,
 )
-from fedzero.directions import Distribution, Domain, Keys
+from fedzero.directions import Domain, Keys
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
 from fedzero.estimators.subspace import coordinates, orthonormal
@@ -70,7 +70,7 @@ class ZOFedHT(
     form: Form = "auto"
 
     name = "zofedht"
-    distribution: Distribution = "gaussian"
+    distribution: Literal["gaussian"] = "gaussian"
 
     @property
     def plain(self) -> FedZO | None:

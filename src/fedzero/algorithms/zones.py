@@ -26,7 +26,7 @@ from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference
 from fedzero.params import Params
-from fedzero.schedules import Schedule, rate_at
+from fedzero.schedules import Piecewise, Schedule, rate_at
 from fedzero.updates import Dense, Seeded, Update, unpack
 
 
@@ -52,6 +52,8 @@ class ZoneS(
         OwnDirections.check(self, clients, cohort, private, replacement)
         if cohort != 1:
             raise FedzeroError(f"ZONE-S asks one random client a round: set federation.cohort = 1 (not {cohort})")
+        if isinstance(self.rate, Piecewise) and not all(rate for _, rate in self.rate.points):
+            raise FedzeroError("algorithm.rate falls to 0, but ZONE-S divides by it (ρ = 1/η): let it stay above 0")
 
     def remembers(self, scale: Scale) -> bool:
         return not self.seeded(scale)

@@ -49,8 +49,9 @@ class Clip(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     norm: Annotated[float, Meta(gt=0)]
 
     def shape(self, values: F32) -> F32:
-        length = math.sqrt(float(np.sum(values.astype(np.float64) ** 2)))
-        return values if length <= self.norm else (values * (self.norm / length)).astype(np.float32)
+        exact = values.astype(np.float64)  # the factor itself may be too small for float32
+        length = math.sqrt(float(np.sum(exact**2)))
+        return values if length <= self.norm else (exact * (self.norm / length)).astype(np.float32)
 
 
 class TopK(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="top-k"):

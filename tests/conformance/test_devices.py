@@ -1,0 +1,28 @@
+"""Given a ledger, the same model bits on CPU and GPU, for every method and every form of update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from cases import federation_for, methods
+from harness import small
+
+from fedzero import session
+from fedzero.ledger import replay
+from fedzero.session import Surroundings
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@methods
+def test_a_ledger_made_on_a_cpu_replays_on_a_gpu(tmp_path: Path, algorithm) -> None:
+    run = small(tmp_path, algorithm, **federation_for(algorithm))
+    run.play(13)
+    engine = msgspec.structs.replace(run.setup.recipe.engine, device="cuda")
+    there = session.prepare(msgspec.structs.replace(run.setup.recipe, engine=engine), Surroundings()).replica()
+    replay.rebuild(run.ledger, replay.read(run.ledger), there)
+    assert there.state.params.device.type == "cuda"
+    assert there.digest() == run.replica.digest()

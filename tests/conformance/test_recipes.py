@@ -1,0 +1,72 @@
+"""Every recipe in the package decodes, and runs: two rounds, with less of everything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fedzero import recipe as recipes
+from fedzero import session
+from fedzero.errors import FedzeroError
+from fedzero.session import Surroundings
+
+LESS: dict[str, dict[str, Any]] = {
+    "task": {"full": "false", "batch": 4},
+    "algorithm": {"directions": 2, "local_steps": 2},
+    "engine": {"device": "cpu"},
+}
+"""What to make smaller, where a recipe has it."""
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+class Quiet:
+    def begin(self, *_: Any) -> None: ...
+    def round(self, *_: Any) -> None: ...
+    def evaluation(self, *_: Any) -> None: ...
+    def end(self) -> None: ...
+
+
+def data_folder() -> Path | None:
+    named = os.environ.get("FEDZERO_DATA")
+    return Path(named) if named else SHARED if SHARED.is_dir() else None
+
+
+def overrides_for(recipe: recipes.Recipe) -> list[str]:
+    smaller = [
+        f"{table}.{name}={value}"
+        for table, values in LESS.items()
+        for name, value in values.items()
+        if name in getattr(recipe, table).__struct_fields__
+    ]
+    sampled = 3 < recipe.federation.cohort < recipe.federation.clients
+    return ["rounds=2", "evaluate_every=2", *smaller, *(["federation.cohort=3"] if sampled else [])]
+
+
+@pytest.mark.parametrize("name", recipes.recipes())
+def test_decodes_as_it_is(name) -> None:
+    recipe = recipes.load(name)
+    assert recipe.name == name
+    assert recipe.about
+    assert recipes.from_canonical(recipes.canonical(recipe)) == recipe
+    assert recipes.decode(msgspec.to_builtins(recipe)) == recipe
+
+
+@pytest.mark.parametrize("name", recipes.recipes())
+def test_runs(tmp_path: Path, name) -> None:
+    recipe, data = recipes.load(name, overrides_for(recipes.load(name))), data_folder()
+    assert type(recipe.algorithm) is type(recipes.load(name).algorithm)
+    around = Surroundings(data)
+    try:
+        found = session.start(recipe, tmp_path / "run", around, Quiet())
+    except FedzeroError as missing:
+        if "--data" not in str(missing):
+            raise
+        pytest.skip(f"neither in the package nor in a data folder: {missing}")
+    assert (found["complete"], found["rounds"], found["refused"]) == (True, 2, 0)
+    turns = recipe.rounds * recipe.federation.cohort
+    assert 0 < found["queries"] <= turns * recipe.algorithm.queries(0)
+    assert session.replayed(tmp_path / "run", around, None).digest().hex() == found["model_digest"]
