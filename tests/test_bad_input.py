@@ -72,8 +72,8 @@ METHODS: dict[str, tuple[list[str], list[str]]] = {
     "edge to itself": ([edges((2, 2)), ALL], ["algorithm.graph.pairs", "[2, 2]", "different"]),
     "unknown graph": ([method("dzopa", 'graph={kind="star"}'), ALL], ["algorithm.graph.kind", "star"]),
     "no mixing": ([method("dzopa", "gamma=0.0"), ALL], ["algorithm.gamma", "0.0", "> 0"]),
-    "dzopa with a sample": ([method("dzopa")], ["federation.cohort", "= 5", "3"]),
-    "dzopa with replacement": ([method("dzopa"), ALL, "federation.replacement=true"], ["without replacement"]),
+    "dzopa with a sample": ([method("dzopa")], ["federation.cohort", "5, not 3"]),
+    "dzopa with replacement": ([method("dzopa"), ALL, "federation.replacement=true"], ["replacement = false"]),
     "zone-s with two": ([method("zone-s"), TWO], ["federation.cohort = 1", "2"]),
     "zone-s whose rate ends": (
         ['algorithm={kind="zone-s",rate={kind="piecewise",points=[[0,0.1],[9,0.0]]}}', ONE],
@@ -99,7 +99,7 @@ FILTERS: dict[str, tuple[list[str], list[str]]] = {
     "feedback in words": (['filters=[{kind="top-k",feedback="yes"}]'], ["filters[0].feedback", "yes", "bool"]),
     "clip without a norm": (['filters=[{kind="clip"}]'], ["filters[0].norm", "missing", "add it"]),
     "clip to nothing": (['filters=[{kind="clip",norm=0.0}]'], ["filters[0].norm", "0.0", "> 0"]),
-    "clip to infinity": (['filters=[{kind="clip",norm=inf}]'], ["filters.0.norm", "inf", "finite"]),
+    "clip to infinity": (['filters=[{kind="clip",norm=inf}]'], ["filters[0].norm", "inf", "finite"]),
     "four bits": (['filters=[{kind="quantise",bits=4}]'], ["filters[0].bits", "4"]),
     "trim nothing": (['filters=[{kind="trimmed-mean",fraction=0.0}]', DENSE], ["filters[0].fraction", "0.0", "> 0"]),
     "trim half": (

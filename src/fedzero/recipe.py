@@ -113,7 +113,9 @@ def _refuse_infinite(value: Any, where: str, path: str) -> None:
         raise FedzeroError(f"{where}: {path} = {value}: give a finite number")
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, item in inner:
-        _refuse_infinite(item, where, f"{path}.{key}" if path else str(key))
+        _refuse_infinite(
+            item, where, f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}" if path else str(key)
+        )
 
 
 def _override(table: dict[str, Any], override: str) -> None:

@@ -122,7 +122,8 @@ def prepare(recipe: Recipe, around: Surroundings) -> Setup:
             raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
     setup = Setup(recipe, recipe.algorithm, keys, problem)
     scale = Scale(problem.params.size, recipe.federation.clients)
-    setup.chain.check(recipe.algorithm.name, recipe.algorithm.addable(scale), recipe.federation.cohort)
+    method = recipe.algorithm
+    setup.chain.check(method.name, method.addable(scale), recipe.federation.cohort, method.makes_up(scale))
     return setup
 
 

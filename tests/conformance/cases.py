@@ -148,7 +148,10 @@ CHAINS = [
 
 
 def allowed(algorithm: Any, chain: Chain) -> bool:
-    """Who compares clients number by number needs numbers that can be compared, and enough clients."""
+    """Who compares clients number by number needs numbers that can be compared, and enough clients; and what a method
+    carries on by itself must not be carried on a second time."""
+    if chain.feedback and algorithm.makes_up(scale_of(algorithm)):
+        return False
     places, combiner = federation_for(algorithm), chain.combiner
     comparable = algorithm.addable(scale_of(algorithm))
     return combiner is None or (comparable and places["cohort"] >= (3 if hasattr(combiner, "fraction") else 2))

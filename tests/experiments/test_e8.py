@@ -63,7 +63,7 @@ def test_the_grid_is_the_papers_but_for_the_largest_model(search):
         by_instance[instance] = by_instance.get(instance, 0) + 1
     assert len(by_instance) == 18
     assert {n for name, n in by_instance.items() if not name.startswith("rcv1-mlp")} == {33}
-    assert by_instance["rcv1-mlp-iid"] == 2 * 2 + 2 + 2
+    assert by_instance["rcv1-mlp-iid"] == 3 * 3 + 3 + 3
     assert search.ahead[0] == 18 * 3 * 3
 
 

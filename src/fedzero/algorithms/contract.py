@@ -230,6 +230,10 @@ class Algorithm(Protocol):
         """True if clients keep something between their turns."""
         ...
 
+    def makes_up(self, scale: Scale) -> bool:
+        """True if a client sends next time, by the method itself, what a filter left out this time."""
+        ...
+
     def part(self, client: int, scale: Scale) -> Part:
         """What a client needs of a state that is sent to it."""
         ...
@@ -278,6 +282,9 @@ class Defaults:
         return True
 
     def remembers(self, scale: Scale) -> bool:
+        return False
+
+    def makes_up(self, scale: Scale) -> bool:
         return False
 
     def part(self, client: int, scale: Scale) -> Part:

@@ -60,10 +60,15 @@ class Dzopa(
         OwnDirections.check(self, clients, cohort, private, replacement)
         if cohort != clients or replacement:
             raise FedzeroError(
-                f"DZOPA has no server and samples nobody: set federation.cohort = clients = {clients} (not {cohort}), "
-                "without replacement"
+                "DZOPA has no server and samples nobody: set federation.cohort to the number of clients "
+                f"({clients}, not {cohort}) and replacement = false"
             )
         self.graph.check(clients)
+
+    def dense_numbers(self, scale: Scale) -> int:
+        """A node's change up, its own model and its neighbours' down; the most neighbours any node has."""
+        neighbours = max(len(self.graph.neighbours(node, scale.clients)) for node in range(scale.clients))
+        return (2 + neighbours) * scale.size
 
     def addable(self, scale: Scale) -> bool:
         return False  # every node speaks of its own model

@@ -85,6 +85,9 @@ class ScaffoldZO(
     def remembers(self, scale: Scale) -> bool:
         return self.type == "II" and not self.seeded(scale)
 
+    def dense_numbers(self, scale: Scale) -> int:
+        return 4 * scale.size  # model and variate, both ways
+
     def addable(self, scale: Scale) -> bool:
         """Type II sends changes of c_i as well: unless c takes their mean, it is no longer the mean of the c_i."""
         return self.type == "I" and OwnDirections.addable(self, scale)

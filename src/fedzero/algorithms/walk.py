@@ -67,9 +67,13 @@ class OwnDirections(Defaults):
 
     def seeded(self, scale: Scale) -> bool:
         """auto: a client sends its scalars and receives those of all others, one turn of each between two of its own on
-        average, 1 + N times as many as it sends; dense, d numbers go each way."""
-        few = self.scalars * (1 + scale.clients) < 2 * scale.size
+        average: 1 + N times as many as it sends."""
+        few = self.scalars * (1 + scale.clients) < self.dense_numbers(scale)
         return self.form == "seeded" or (self.form == "auto" and few)
+
+    def dense_numbers(self, scale: Scale) -> int:
+        """What goes up and down in a turn of the dense form: d numbers each way, unless a method says otherwise."""
+        return 2 * scale.size
 
     def addable(self, scale: Scale) -> bool:
         return not self.seeded(scale)

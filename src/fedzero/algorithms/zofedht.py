@@ -80,6 +80,9 @@ class ZOFedHT(
         mine = {name: getattr(self, name) for name in FedZO.__struct_fields__ if name != "kind"}
         return FedZO(**mine)
 
+    def dense_numbers(self, scale: Scale) -> int:
+        return (2 + (self.tau if self.alpha else 0)) * scale.size  # Q goes down with the model
+
     def part(self, client: int, scale: Scale) -> Part:
         return Part(slots=tuple(range(self.tau, 2 * self.tau)) if self.alpha else None)  # the model and Q
 

@@ -58,6 +58,9 @@ class ZoneS(
     def remembers(self, scale: Scale) -> bool:
         return not self.seeded(scale)
 
+    def makes_up(self, scale: Scale) -> bool:
+        return not self.seeded(scale)  # what was not sent of λ_i + G_i is still in λ_i
+
     def part(self, client: int, scale: Scale) -> Part:
         return Part(slots=())  # Λ is the server's
 

@@ -98,9 +98,14 @@ class Chain:
                 raise FedzeroError(f"filters: {before!r} and {name!r} both in one chain: only one of them can be used")
             stage, before = own, name
 
-    def check(self, method: str, addable: bool, cohort: int) -> None:
+    def check(self, method: str, addable: bool, cohort: int, makes_up: bool = False) -> None:
         """Refuse chains that destroy what a method needs."""
         self.check_order()
+        if self.feedback and makes_up:
+            raise FedzeroError(
+                f"filters: feedback = true adds what was left out to the next contribution, but {method} carries it on "
+                "by itself, and it would count twice: set feedback = false"
+            )
         if self.combiner is None:
             return
         name = str(self.combiner.__struct_config__.tag)
