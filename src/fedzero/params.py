@@ -96,6 +96,10 @@ class Params:
         """Say that somebody wrote into the tensors, so that the digest is made anew."""
         self._digest = None
 
+    def zeros(self) -> Tensor:
+        """A float32 vector of d zeros, where the parameters are."""
+        return torch.zeros(self.size, dtype=torch.float32, device=self.device)
+
     def total(self, terms: Terms) -> Tensor:
         """Σ c z as one float32 vector of d numbers."""
         out = [torch.zeros(f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]

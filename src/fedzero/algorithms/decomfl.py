@@ -22,7 +22,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
-from fedzero.algorithms.optimizers import Optimizer, Sgd, step_terms
+from fedzero.algorithms.optimizers import Optimizer, Sgd
+from fedzero.algorithms.walk import average, joined
 from fedzero.directions import Distribution, Keys, Program, Rule, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
@@ -116,16 +117,13 @@ class DeComFL(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def _steps(self, round: int, first: int, scalars: F32, keys: Keys) -> tuple[list[Terms], list[int], float]:
         """Local steps `first`, `first`+1, … of a round as terms, their rounding keys, and the rate."""
-        rate, stream = rate_at(self.rate, round), stream_of(self.distribution)
-        steps = [
-            step_terms(self.optimizer, direction_keys(keys, round, first + k, row.size), row, rate, stream)
+        rate, stream, plain = rate_at(self.rate, round), stream_of(self.distribution), self.optimizer.rule is Rule.SGD
+        steps = [  # rules with a memory take the gradient and multiply by −η themselves
+            average(direction_keys(keys, round, first + k, row.size), row, -rate if plain else 1.0, stream)
             for k, row in enumerate(scalars)
         ]
-        if self.optimizer.rule is Rule.SGD:  # one sum, hence one rounding of 16-bit parameters, a round
-            joined = Terms(
-                np.concatenate([s.keys for s in steps]), np.concatenate([s.coefficients for s in steps]), stream
-            )
-            return [joined], [keys.rounding(round, first)], rate
+        if plain:  # one sum, hence one rounding of 16-bit parameters, a round
+            return [joined(steps)], [keys.rounding(round, first)], rate
         return steps, [keys.rounding(round, first + k) for k in range(len(steps))], rate
 
     def _advance(self, state: State, rounds: list[tuple[list[Terms], list[int], float]]) -> State:

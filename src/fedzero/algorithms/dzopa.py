@@ -15,7 +15,6 @@ scalars of G_i, and everybody rebuilds everybody's model. A node that fails keep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -103,7 +102,7 @@ class Dzopa(
 
     def _change(self, state: State, node: int, round: int, g: F32, keys: Keys) -> Tensor:
         """−γ Σ_j L_ij x_j − η G_i, with Σ_j L_ij x_j = Σ over neighbours of (x_i − x_j)."""
-        own, apart = state.slot(node), torch.zeros(state.params.size, device=state.params.device)
+        own, apart = state.slot(node), state.params.zeros()
         for other in self.graph.neighbours(node, state.clients):
             apart += own - state.slot(other)
         terms = walk_terms(self, keys, round, node, g[None], [-rate_at(self.rate, round)])
@@ -127,14 +126,15 @@ class Dzopa(
                 changes = [self._change(state, n, update.round, row, keys) for n, row in zip(nodes, rows, strict=True)]
             for node, change in zip(nodes, changes, strict=True):
                 state.set_slot(node, state.slot(node) + change)
-            state = self._with_mean(rounds_of(state, [update]), update.round, keys)
+            self._take_the_mean(state)
+            state = rounds_of(state, [update])
         return state
 
-    def _with_mean(self, state: State, round: int, keys: Keys) -> State:
-        total = torch.zeros(state.params.size, device=state.params.device)
+    def _take_the_mean(self, state: State) -> None:
+        """The parameters ← the mean of all nodes' models."""
+        total = state.params.zeros()
         for node in range(state.clients):
             total += state.slot(node)
         mean = total * (1 / state.clients)
         pieces = zip(state.params.tensors.items(), state.params.split(mean), strict=True)
         state.params.load({name: piece.view(tensor.shape) for (name, tensor), piece in pieces})
-        return replace(state, params=state.params)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
 from msgspec import Meta, Struct
 
 from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
-from fedzero.directions import Distribution, Keys, Program, Terms, stream_of
+from fedzero.algorithms.walk import average
+from fedzero.directions import Distribution, Keys, Program, stream_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, points_of, queries_of, slopes
 from fedzero.oracles import Losses
@@ -58,10 +58,9 @@ class MeZO(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         steps, rounding = [], []
         for update in updates:
             assert isinstance(update, Seeded)
-            g = unpack(update.scalars).astype(np.float64)
-            coefficients = (-rate_at(self.rate, update.round) / self.directions * g).astype(np.float32)
             directions = direction_keys(keys, update.round, 0, self.directions)
-            steps.append(Terms.of(directions, coefficients, stream_of(self.distribution)))
+            rate, stream = rate_at(self.rate, update.round), stream_of(self.distribution)
+            steps.append(average(directions, unpack(update.scalars), -rate, stream))
             rounding.append(keys.rounding(update.round))
         if steps:
             state.params.advance(Program.of(steps, rounding))

@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-import numpy as np
 from msgspec import Meta, Struct
 
-from fedzero.directions import Domain, Rule, Terms
-from fedzero.directions.terms import F32
+from fedzero.directions import Rule
 
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -82,9 +80,3 @@ class Sign(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
 
 
 Optimizer = Sgd | Momentum | Adam | Sign
-
-
-def step_terms(optimizer: Optimizer, keys: tuple[int, ...], g: F32, rate: float, stream: Domain) -> Terms:
-    """Terms of one step, from the P slopes of its directions: (1/P) Σ g z, times −η where the rule is plain descent."""
-    factor = -rate / len(keys) if optimizer.rule is Rule.SGD else 1 / len(keys)
-    return Terms.of(keys, (factor * g.astype(np.float64)).astype(np.float32), stream)

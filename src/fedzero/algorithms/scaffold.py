@@ -46,6 +46,7 @@ from fedzero.algorithms.walk import (
     joined,
     mean_walk,
     shares_of,
+    vector_of,
     walk,
     walk_terms,
 )
@@ -189,13 +190,13 @@ class ScaffoldZO(
 
     def _remembered(self, state: State, turn: Turn) -> Tensor:
         if turn.memory is None:
-            return torch.zeros(state.params.size, device=state.params.device)
+            return state.params.zeros()
         return torch.from_numpy(turn.memory[0]).to(state.params.device)
 
     def _last(self, state: State, client: int, keys: Keys) -> Tensor:
         """c_i, from the scalars of the client's last walk."""
         if client not in state.last:
-            return torch.zeros(state.params.size, device=state.params.device)
+            return state.params.zeros()
         round, g = state.last[client]
         return state.params.total(self._walk_mean(keys, round, client, g))
 
@@ -216,7 +217,7 @@ class ScaffoldZO(
     def _apply_average(self, state: State, update: Update, keys: Keys) -> State:
         d, c, last = state.params.size, state.slot(0), dict(state.last)
         if isinstance(update, Dense):
-            values = torch.from_numpy(unpack(update.values).copy()).to(state.params.device)
+            values = vector_of(update, state.params)
             state.params.add(values[:d], keys.rounding(update.round))
             share = len(update.clients) / state.clients
             state.set_slot(0, c + values[d:] * (share / self._unit(update.round)))
@@ -242,8 +243,7 @@ class ScaffoldZO(
             if self.type == "II":
                 state = self._apply_average(state, update, keys)
             elif isinstance(update, Dense):
-                moved = torch.from_numpy(unpack(update.values).copy())
-                state.params.add(moved, keys.rounding(update.round))
+                state.params.add(vector_of(update, state.params), keys.rounding(update.round))
             else:
                 terms = self._change_fresh(update, keys, rate_at(self.rate, update.round))
                 state.params.fold(terms, keys.rounding(update.round))

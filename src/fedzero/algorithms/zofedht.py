@@ -179,7 +179,7 @@ class ZOFedHT(
             return self.plain.apply(state, updates, keys)
         for update in updates:
             for silent in range(state.round, update.round):  # nobody answered: the model did not move
-                state.set_slot(silent % self.tau, torch.zeros(state.params.size, device=state.params.device))
+                state.set_slot(silent % self.tau, state.params.zeros())
             delta = self._change(state, update, keys)
             state.params.add(delta, keys.rounding(update.round))
             state.set_slot(update.round % self.tau, delta)
