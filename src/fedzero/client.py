@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fedzero.algorithms.contract import Contribution, Memory, Share, Shared, Work
 from fedzero.directions.terms import F32
@@ -25,7 +27,7 @@ from fedzero.filters import Chain
 from fedzero.oracles import Answer, Ask, Oracle
 from fedzero.replica import Replica
 from fedzero.updates import unpack
-from fedzero.wire import Close, Continue, Reply, decode_instruction, encode_reply, memory_digest
+from fedzero.wire import Close, Continue, Reply, decode_instruction, encode_reply, memory_digest, piece_digest
 
 LARGEST = 3.4e38
 """A loss beyond float32 travels as infinity, and is refused."""
@@ -33,33 +35,46 @@ LARGEST = 3.4e38
 
 @dataclass(frozen=True)
 class Notes:
-    """What a client keeps between its turns: the method's memory, and by exchange what a filter left out."""
+    """What a client keeps between its turns: the method's memory, and by exchange what a filter left out.
+
+    Encoded they are pieces: one that says what the others are, and one for every array. An array of a memory is never
+    written into, so one that was there before (the very object) need not be encoded again: `known` has such pieces.
+    """
 
     memory: Memory | None = None
     rests: Mapping[int, F32] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        arrays = [] if self.memory is None else [_array(a) for a in self.memory]
-        rests = [(exchange, _array(rest)) for exchange, rest in sorted(self.rests.items())]
-        return msgspec.msgpack.encode((self.memory is not None, arrays, rests))
+    def pieces(self, known: Sequence[Piece] = ()) -> tuple[Piece, ...]:
+        before = {id(piece.array): piece for piece in known}
+        arrays = [*(self.memory or ()), *(rest for _, rest in sorted(self.rests.items()))]
+        header = msgspec.msgpack.encode((self.memory is not None, sorted(self.rests)))
+        first = Piece(None, header, piece_digest(header))
+        return (first, *(before.get(id(array)) or Piece.of(array) for array in arrays))
 
     @staticmethod
-    def of_bytes(data: bytes) -> Notes:
-        known, arrays, rests = msgspec.msgpack.decode(data, type=_Content)
-        memory = tuple(_from(a) for a in arrays) if known else None
-        return Notes(memory, {exchange: _from(rest) for exchange, rest in rests})
+    def of_pieces(pieces: Sequence[bytes]) -> Notes:
+        known, exchanges = msgspec.msgpack.decode(pieces[0], type=tuple[bool, list[int]])
+        arrays = [_from(piece) for piece in pieces[1:]]
+        cut = len(arrays) - len(exchanges)
+        return Notes(tuple(arrays[:cut]) if known else None, dict(zip(exchanges, arrays[cut:], strict=True)))
 
 
-_Array = tuple[str, tuple[int, ...], bytes]
-_Content = tuple[bool, list[_Array], list[tuple[int, _Array]]]
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One array of a memory, encoded once."""
+
+    array: NDArray[Any] | None
+    body: bytes
+    digest: bytes
+
+    @staticmethod
+    def of(array: NDArray[Any]) -> Piece:
+        body = msgspec.msgpack.encode((array.dtype.str, array.shape, array.tobytes()))
+        return Piece(array, body, piece_digest(body))
 
 
-def _array(array: np.ndarray) -> _Array:
-    return array.dtype.str, array.shape, array.tobytes()
-
-
-def _from(content: _Array) -> np.ndarray:
-    kind, shape, data = content
+def _from(piece: bytes) -> NDArray[Any]:
+    kind, shape, data = msgspec.msgpack.decode(piece, type=tuple[str, tuple[int, ...], bytes])
     return np.frombuffer(data, np.dtype(kind)).reshape(shape).copy()
 
 
@@ -70,6 +85,7 @@ class Client:
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
         self.notes = Notes()
         self._tried: tuple[int, Notes] | None = None
+        self._pieces: tuple[Piece, ...] = ()
         self._work: Work | None = None
         self._round = self._exchange = self._reported = 0
         self._rests: dict[int, F32] = {}
@@ -142,9 +158,10 @@ class Client:
             return b""
         memory = self.notes.memory if given.remember is None else given.remember(values)
         self._tried = self._round, Notes(memory, self._rests)
-        return memory_digest(self.tried())
+        return memory_digest([piece.digest for piece in self.tried()])
 
-    def tried(self) -> bytes:
+    def tried(self) -> tuple[Piece, ...]:
         """What this client will remember if the round counts."""
         assert self._tried is not None
-        return self._tried[1].to_bytes()
+        self._pieces = self._tried[1].pieces(self._pieces)
+        return self._pieces

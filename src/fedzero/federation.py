@@ -252,7 +252,7 @@ class Server:
                     raise Refused(f"failed: {data}")
                 if client in replies:
                     raise Refused("answered twice; the first answer counts")
-                replies[client] = self._admit(round, exchange, data, expected)
+                replies[client] = self._admit(round, exchange, client, data, expected)
                 refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
             except Refused as reason:
                 if client not in replies:
@@ -266,7 +266,7 @@ class Server:
             tally.losses.setdefault(client, reply.loss)
         return replies
 
-    def _admit(self, round: int, exchange: int, data: bytes, expected: int) -> Admitted:
+    def _admit(self, round: int, exchange: int, client: int, data: bytes, expected: int) -> Admitted:
         reply = decode_reply(data, limit=self.chain.limit(expected) + 128)
         if reply.round != round:
             raise Refused(f"answered round {reply.round}, not round {round}")
@@ -275,7 +275,10 @@ class Server:
         values, loss = self.chain.decode(reply.values, expected), unpack(reply.loss)
         if loss.size != 1:
             raise Refused("sent no training loss")
-        if reply.queries > (most := self.algorithm.queries(round)):
+        most = self.algorithm.queries(round)
+        if self.books.counted[client] is None:
+            most += self.algorithm.first_queries
+        if reply.queries > most:
             raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
         keeps = self._remembering and exchange + 1 == self.algorithm.exchanges
         if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):

@@ -27,8 +27,9 @@ from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.filters import Chain
 from fedzero.ledger import patch, replay
-from fedzero.ledger.records import End, Evaluation, Round, Start
+from fedzero.ledger.records import End, Evaluation, Record, Round, Shown, Start
 from fedzero.ledger.store import Claim, Ledger, Tampered
+from fedzero.oracles import Pictured
 from fedzero.params import Params
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
@@ -79,6 +80,7 @@ class Setup:
             parameters=self.problem.params.size,
             directions=VERSION,
             secret=self.keys.secret,
+            facts=dict(self.problem.facts),
         )
 
 
@@ -147,6 +149,7 @@ def reopen(folder: Path, around: Surroundings, writable: bool = False) -> tuple[
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
+        _check_facts(start.facts, setup.problem.facts)
     except BaseException:
         ledger.close()
         raise
@@ -154,6 +157,14 @@ def reopen(folder: Path, around: Surroundings, writable: bool = False) -> tuple[
         ledger.close()
         ledger = Ledger.open(path, writable=True)
     return ledger, setup
+
+
+def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            raise FedzeroError(
+                f"this run was started with {name}: {then.get(name, 'none')}; here it is {now.get(name, 'none')}"
+            )
 
 
 def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, overwrite: bool = False) -> dict[str, Any]:
@@ -230,7 +241,10 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
                 watch.round(server.play(round, engine, seconds()))
                 if _due(recipe, round + 1):
                     evaluate(round + 1)
-            ledger.append([End(recipe.rounds, replica.digest())], seconds())
+            last: list[Record] = [End(recipe.rounds, replica.digest())]
+            if isinstance(objective := setup.problem.objective, Pictured):
+                last.insert(0, Shown(recipe.rounds, objective.pictures(replica.state.params)))
+            ledger.append(last, seconds())
         save_model(replica.state.params, folder / MODEL)
         return summary(ledger)
     finally:

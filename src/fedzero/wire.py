@@ -73,6 +73,13 @@ class Reply(Struct, frozen=True, array_like=True):
     memory: bytes = b""
 
 
+class Kept(Struct, frozen=True):
+    """What changed of a client's memory since it was last written: how many pieces it has now, and the new ones."""
+
+    count: int
+    changed: dict[int, bytes]
+
+
 MEMORY_DIGEST = 16
 """Bytes of a digest of a memory."""
 
@@ -100,9 +107,17 @@ def encode_reply(reply: Reply) -> bytes:
     return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
 
 
-def memory_digest(content: bytes) -> bytes:
-    """What stands for a client's memory in a reply and on the ledger's chain."""
-    return hashlib.sha256(content).digest()[:MEMORY_DIGEST]
+def piece_digest(piece: bytes) -> bytes:
+    """Of one piece of a client's memory."""
+    return hashlib.sha256(piece).digest()
+
+
+def memory_digest(pieces: Sequence[bytes]) -> bytes:
+    """What stands for a client's memory in a reply and on the ledger's chain, from the digests of its pieces.
+
+    A memory may be long and grow by a little every turn: pieces that did not change are not read again.
+    """
+    return hashlib.sha256(b"".join(pieces)).digest()[:MEMORY_DIGEST]
 
 
 def decode_instruction(data: bytes) -> Instruction:

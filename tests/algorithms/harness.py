@@ -74,7 +74,7 @@ class Small:
         replay.rebuild(self.ledger, replay.read(self.ledger), replica, upto)
         return replica
 
-    def memories(self) -> dict[int, bytes]:
+    def memories(self) -> dict[int, tuple[bytes, ...]]:
         """What clients remember, as the ledger has it, by client."""
         return self.ledger.memories(replay.read(self.ledger).remembered)
 

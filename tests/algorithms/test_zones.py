@@ -49,7 +49,7 @@ def test_fourteen_rounds_equal_the_paper_by_hand(tmp_path: Path, how, form) -> N
     assert not any(r.refused for r in run.records)
     if form == "dense":
         for i in range(N):
-            remembered = Notes.of_bytes(run.engine.clients[i].tried()).memory[0]
+            remembered = Notes.of_pieces([p.body for p in run.engine.clients[i].tried()]).memory[0]
             assert_near(remembered, multipliers[i], 2 * how.bound)
 
 

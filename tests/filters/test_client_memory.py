@@ -45,8 +45,8 @@ FORGETFUL = [chain for chain in LOSSY if not chain.feedback]
 def remembered(run: Small) -> np.ndarray:
     """What every client has, (N, d), float64; zeros for those who had no turn."""
     found = np.zeros((run.setup.recipe.federation.clients, 50))
-    for client, content in run.memories().items():
-        memory = Notes.of_bytes(content).memory
+    for client, pieces in run.memories().items():
+        memory = Notes.of_pieces(pieces).memory
         assert memory is not None
         found[client] = memory[0]
     return found

@@ -250,6 +250,11 @@ class Algorithm(Protocol):
         """How often a client asks its function in a round, by the paper's formula."""
         ...
 
+    @property
+    def first_queries(self) -> int:
+        """How often beside that in its first turn (until one has counted)."""
+        ...
+
     def init(self, params: Params, clients: int) -> State: ...
     def client(self, state: State, turn: Turn) -> Work: ...
     def share(self, gathered: Gathered) -> Shared: ...
@@ -267,6 +272,7 @@ class Defaults:
     sync = False
     pull_after: int | None = None
     exchanges = 1
+    first_queries = 0
 
     def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
         if private:

@@ -25,7 +25,7 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from fedzero.algorithms.contract import Form, Part, Scale, State, Turn, Work, rounds_of
-from fedzero.algorithms.optimizers import Fraction
+from fedzero.algorithms.optimizers import Fraction, root
 from fedzero.algorithms.walk import (
     OwnDirections,
     Samples,
@@ -105,6 +105,6 @@ class ZOAdaFL(
             v.mul_(self.beta2).add_(square * (1 - self.beta2))
         if self.rule == "amsgrad":
             torch.maximum(vhat, v, out=vhat)
-        root = (vhat + self.epsilon).sqrt() if self.epsilon_at == "inside" else vhat.sqrt() + self.epsilon
+        denominator = root(vhat + self.epsilon) if self.epsilon_at == "inside" else root(vhat) + self.epsilon
         # Where a coordinate has never moved and ε = 0, both are zero: it stays where it is.
-        return torch.where(m == 0, m, (m * alpha) / root)
+        return torch.where(m == 0, m, (m * alpha) / denominator)

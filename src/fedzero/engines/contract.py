@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fedzero.oracles import Metrics
 from fedzero.updates import Update
+from fedzero.wire import Kept
 
 
 class Engine(Protocol):
@@ -18,7 +19,7 @@ class Engine(Protocol):
         """Deliver and gather: (sender, reply) pairs in any order; an exception stands for a client that failed."""
         ...
 
-    def memories(self, clients: Collection[int]) -> Mapping[int, bytes]:
+    def memories(self, clients: Collection[int]) -> Mapping[int, Kept]:
         """What clients of this process will remember of the round, to be made durable with it."""
         ...
 

@@ -15,7 +15,7 @@ from fedzero.filters import NO_FILTERS, Chain
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
 from fedzero.replica import Replica
 from fedzero.updates import Update
-from fedzero.wire import Close, decode_instruction
+from fedzero.wire import Close, Kept, decode_instruction, piece_digest
 
 Sent = Iterator[tuple[int, bytes | Exception]]
 
@@ -36,6 +36,8 @@ class LocalEngine:
         oracle = GradientOracle if replica.algorithm.first_order else Oracle
         self.oracles = [oracle(objective, shards, replica.keys, client) for client in range(shards.clients)]
         self.clients: dict[int, Client] = {}
+        self._written: dict[int, tuple[bytes, ...]] = {}
+        """digests of the pieces of each client's memory that are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
 
     def _client(self, number: int) -> Client:
@@ -53,10 +55,11 @@ class LocalEngine:
         for number, round in enumerate(known) if self.replicas else ():
             self._client(number).replica.follow([update for update in updates if update.round < round])
 
-    def recall(self, memories: Mapping[int, bytes]) -> None:
+    def recall(self, memories: Mapping[int, Sequence[bytes]]) -> None:
         """After a resume: give every client back what it remembered."""
-        for number, content in memories.items():
-            self._client(number).notes = Notes.of_bytes(content)
+        for number, pieces in memories.items():
+            self._client(number).notes = Notes.of_pieces(pieces)
+            self._written[number] = tuple(map(piece_digest, pieces))
 
     def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
         answers: dict[int, Answer] = {}
@@ -99,8 +102,14 @@ class LocalEngine:
             given = answer_together(round, [(self.oracles[number], ask) for number, ask in asks.items()])
             answers = dict(zip(asks, given, strict=True))
 
-    def memories(self, clients: Collection[int]) -> Mapping[int, bytes]:
-        return {number: self.clients[number].tried() for number in clients if self.clients[number].keeps_notes}
+    def memories(self, clients: Collection[int]) -> Mapping[int, Kept]:
+        return {number: self._kept(number) for number in clients if self.clients[number].keeps_notes}
+
+    def _kept(self, number: int) -> Kept:
+        pieces, before = self.clients[number].tried(), self._written.get(number, ())
+        self._written[number] = tuple(piece.digest for piece in pieces)
+        fresh = [before[i : i + 1] != (piece.digest,) for i, piece in enumerate(pieces)]
+        return Kept(len(pieces), {i: piece.body for i, piece in enumerate(pieces) if fresh[i]})
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
         if update is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from fedzero.oracles import Metrics
+from fedzero.oracles import Metrics, Pictures
 
 
 class Start(Struct, frozen=True, tag="start"):
@@ -20,6 +20,8 @@ class Start(Struct, frozen=True, tag="start"):
     """version of the direction stream"""
     secret: str | None
     """fingerprint of the private seed shift's secret, if there is one"""
+    facts: dict[str, str] = {}
+    """what the task found out when it was built: which model is attacked, and how good it is"""
 
 
 class Round(Struct, frozen=True, tag="round"):
@@ -56,12 +58,19 @@ class Evaluation(Struct, frozen=True, tag="evaluation"):
     metrics: Metrics
 
 
+class Shown(Struct, frozen=True, tag="shown"):
+    """Pictures of what came out."""
+
+    round: int
+    pictures: Pictures
+
+
 class End(Struct, frozen=True, tag="end"):
     round: int
     model: bytes
 
 
-Record = Start | Round | Saved | Evaluation | End
+Record = Start | Round | Saved | Evaluation | Shown | End
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

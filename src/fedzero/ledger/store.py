@@ -23,9 +23,9 @@ import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
-from fedzero.wire import memory_digest
+from fedzero.wire import Kept, memory_digest, piece_digest
 
-FORMAT = 2
+FORMAT = 3
 _GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 _TABLES = {
     "entries": "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL) STRICT",
@@ -33,7 +33,8 @@ _TABLES = {
     "seal BLOB NOT NULL) STRICT",
     "dense": "CREATE TABLE dense (round INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
     "checkpoint": "CREATE TABLE checkpoint (part INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
-    "memory": "CREATE TABLE memory (client INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
+    "memory": "CREATE TABLE memory (client INTEGER, piece INTEGER, body BLOB NOT NULL, "
+    "PRIMARY KEY (client, piece)) STRICT",
 }
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
@@ -163,7 +164,7 @@ class Ledger:
         seconds: float,
         dense: tuple[int, bytes] | None = None,
         checkpoint: bytes | None = None,
-        memories: Mapping[int, bytes] | None = None,
+        memories: Mapping[int, Kept] | None = None,
     ) -> None:
         """Write entries in one durable transaction.
 
@@ -181,8 +182,10 @@ class Ledger:
                     self._replace_checkpoint(record.round, checkpoint)
             if dense is not None:
                 self._db.execute("INSERT INTO dense VALUES (?, ?)", dense)
-            for client, body in (memories or {}).items():
-                self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?)", (client, body))
+            for client, kept in (memories or {}).items():
+                self._db.execute("DELETE FROM memory WHERE client = ? AND piece >= ?", (client, kept.count))
+                rows = [(client, piece, body) for piece, body in kept.changed.items()]
+                self._db.executemany("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
         self._seq, self._chain = seq, chain
 
     def _replace_checkpoint(self, round: int, state: bytes) -> None:
@@ -210,17 +213,22 @@ class Ledger:
             raise Tampered(saved.round, "the checkpoint is not the one on record")
         return state
 
-    def memories(self, expected: Mapping[int, tuple[int, bytes]]) -> dict[int, bytes]:
-        """What clients remember, by client; `expected` has the round it is of and its digest.
+    def memories(self, expected: Mapping[int, tuple[int, bytes]]) -> dict[int, tuple[bytes, ...]]:
+        """What clients remember, in pieces; `expected` has the round it is of and its digest, by client.
 
         Empty where the clients were in other processes, which keep it themselves.
         """
-        rows = dict(self._rows("SELECT client, body FROM memory ORDER BY client", -1))
-        for client in sorted(expected.keys() | rows.keys()) if rows else ():
+        rows = self._rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1)
+        found: dict[int, list[bytes]] = {}
+        for client, piece, body in rows:
+            if piece != len(found.setdefault(client, [])):
+                raise Tampered(-1, f"a piece of what client {client} remembers is missing")
+            found[client].append(body)
+        for client in sorted(expected.keys() | found.keys()) if found else ():
             round, digest = expected.get(client, (-1, b""))
-            if client not in rows or memory_digest(rows[client]) != digest:
+            if client not in found or memory_digest(list(map(piece_digest, found[client]))) != digest:
                 raise Tampered(round, f"what client {client} remembers is not what is on record")
-        return rows
+        return {client: tuple(pieces) for client, pieces in found.items()}
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
         """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""
@@ -261,7 +269,7 @@ class Ledger:
     def integrity(self, rounds: int) -> None:
         """SQLite's own check of the file, the definitions of the tables, and no times without an entry."""
         ((verdict,),) = self._rows("PRAGMA integrity_check(1)", -1)
-        tables = dict(self._rows("SELECT name, sql FROM sqlite_master", -1))
+        tables = dict(self._rows("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL", -1))
         if verdict != "ok" or tables != _TABLES:
             raise Tampered(-1, f"the file is damaged ({verdict if verdict != 'ok' else 'other tables'})")
         ((strays,),) = self._rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)

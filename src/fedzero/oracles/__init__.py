@@ -1,6 +1,18 @@
 """Access to an objective, counted. A zeroth-order method asks for `Losses` and gets values, nothing else."""
 
-from fedzero.oracles.contract import ALL_DATA, Answer, Ask, Basis, Gradient, Losses, Metrics, Objective, Shards
+from fedzero.oracles.contract import (
+    ALL_DATA,
+    Answer,
+    Ask,
+    Basis,
+    Gradient,
+    Losses,
+    Metrics,
+    Objective,
+    Pictured,
+    Pictures,
+    Shards,
+)
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
 
 __all__ = [
@@ -14,6 +26,8 @@ __all__ = [
     "Metrics",
     "Objective",
     "Oracle",
+    "Pictured",
+    "Pictures",
     "Shards",
     "answer_together",
 ]

@@ -45,7 +45,10 @@ class Combination:
         weights[:, 0] = 1
         for p, column, coefficient in entries:
             weights[p, column] += coefficient
-        return Combination(tuple(columns), weights if basis is None else np.hstack([weights, basis.weights]))
+        if basis is not None:
+            beside = np.eye(len(points)) if basis.weights is None else basis.weights
+            weights = np.hstack([weights, beside])
+        return Combination(tuple(columns), weights)
 
 
 class Vectors:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,13 +28,18 @@ ALL_DATA = -1
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Columns that points may use beside seeded directions: point p is x + Σ c z + Σ_j weights[p, j] columns[j]."""
+    """Columns that points may use beside seeded directions: point p is x + Σ c z + Σ_j weights[p, j] columns[j].
+
+    Without weights, point p is x + Σ c z + columns[p].
+    """
 
     columns: Tensor  # (τ, d), float32
-    weights: F64  # (points, τ)
+    weights: F64 | None = None  # (points, τ)
 
     def offset(self, point: int) -> Tensor:
         """Σ_j weights[point, j] columns[j], (d,): one product and one sum at a time, the same bits on every device."""
+        if self.weights is None:
+            return self.columns[point]
         total = torch.zeros_like(self.columns[0])
         for weight, column in zip(self.weights[point], self.columns, strict=True):
             total += column * float(weight)
@@ -68,10 +73,33 @@ Answer = Any
 
 
 class Metrics(Struct, frozen=True):
-    """How good a model is on held-out data; accuracy is None where the task has none."""
+    """How good a model is on held-out data; accuracy is None where the task has none.
+
+    others: what else a task measures, by name (the success rate of an attack, its distortion).
+    """
 
     loss: float
     accuracy: float | None = None
+    others: dict[str, float] = {}
+
+
+class Pictures(Struct, frozen=True):
+    """Images to look at, in a grid; `pixels` are bytes (rows, columns, height, width, channels), 1 or 3 channels."""
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    height: int
+    width: int
+    channels: int
+    pixels: bytes
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """An objective whose outcome can be seen."""
+
+    def pictures(self, params: Params) -> Pictures: ...
 
 
 class Shards(Protocol):

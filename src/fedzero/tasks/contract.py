@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,16 @@ Positive = Annotated[int, Meta(ge=1)]
 
 @dataclass(frozen=True)
 class Problem:
-    """A task made concrete: where to start, what to minimise, who holds what."""
+    """A task made concrete: where to start, what to minimise, who holds what.
+
+    facts: what a reader of the run should know of it beside the recipe; part of the ledger, so a resume with other
+    facts (another victim, other data) is refused.
+    """
 
     params: Params
     objective: Objective
     shards: Shards
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
