@@ -20,6 +20,8 @@ KINDS = get_args(AnyAlgorithm)
 DIMENSION = 50
 """Of the quadratic that `harness.small` makes."""
 
+FEW_QUERIES = {"initial": 6, "a_step": 2, "candidates": 6, "around": 4, "around_candidates": 8}
+
 # A choice a method may offer, by the name of the field: the values to try beside the base's.
 CHOICES: dict[str, list[Any]] = {
     "local_steps": [3],
@@ -29,7 +31,9 @@ CHOICES: dict[str, list[Any]] = {
     "after": ["sync"],
     "pull_after": [1],
     "server_model": [False],
-    "optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
+    "optimizer": [{"kind": kind} for kind in ("sgd", "momentum", "adam", "sign")],
+    "local_optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
+    "box": [[-0.5, 1.5]],
     "distribution": ["gaussian", "rademacher", "sphere", "unit-sphere"],
     "difference": ["forward", "central"],
     "samples": ["all"],
@@ -40,16 +44,28 @@ CHOICES: dict[str, list[Any]] = {
     "alpha": [0.0],
     "tau": [3],
     "momentum": [0.5],
+    "preset": ["authors", "shared"],
+    "gamma": [{"kind": "inverse"}, {"kind": "constant", "value": 0.5}, {"kind": "corollary"}],
+    "correction_at": ["start"],
+    "surrogate": [{"window": {"kind": "recent", "count": 12}}],
+    "transfer": [{"count": 40, "window": {"kind": "nearest", "count": 30}}],
+    "active": [FEW_QUERIES | {"by": "chance"}, FEW_QUERIES | {"shared": True}],
 }
 BOTH_FORMS = ("type", "rule", "graph", "tau")
 """Choices that change what becomes of the contributions: tried dense and seeded."""
-HOW_TO_ESTIMATE = ("distribution", "difference", "samples", "rate", "local_steps")
+DENSE_ONLY = ("local_optimizer", "box")
+"""Choices that leave nothing a scalar could stand for: tried dense."""
+HOW_TO_ESTIMATE = (
+    *("distribution", "difference", "samples", "rate", "local_steps", "local_optimizer"),
+    *("preset", "gamma", "correction_at", "surrogate", "active"),
+)
 """Choices that only change the numbers a client comes up with, not what is done with them."""
 
 
 def base_of(kind: Any) -> dict[str, Any]:
     """Several steps along several directions, scalars on the wire where there is a choice."""
     wanted = {"rate": 2e-3, "local_steps": 2, "directions": 5, "server_rate": 0.05, "form": "seeded"}
+    wanted |= {"transfer": {"count": 40}, "active": FEW_QUERIES}
     fields = kind.__struct_fields__
     return {"kind": kind.__struct_config__.tag} | {name: value for name, value in wanted.items() if name in fields}
 
@@ -63,11 +79,18 @@ def _accepted(tables: Iterable[dict[str, Any]]) -> Iterator[Any]:
             continue
 
 
+def _forms(name: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
+    """The forms to try a choice in, as what to change in the base."""
+    if "form" in fields and name in BOTH_FORMS:
+        return [{"form": "dense"}, {"form": "seeded"}]
+    return [{"form": "dense"}] if "form" in fields and name in DENSE_ONLY else [{}]
+
+
 def _variants(kind: Any) -> Iterator[Any]:
     fields, base = kind.__struct_fields__, base_of(kind)
     yield msgspec.convert(base, AnyAlgorithm)
     for name in sorted(set(fields) & CHOICES.keys()):
-        forms = [{"form": form} for form in ("dense", "seeded")] if name in BOTH_FORMS and "form" in fields else [{}]
+        forms = _forms(name, fields)
         yield from _accepted(base | {name: value} | form for value in CHOICES[name] for form in forms)
 
 

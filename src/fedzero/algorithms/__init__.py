@@ -7,13 +7,16 @@ from fedzero.algorithms.dzopa import Dzopa
 from fedzero.algorithms.fedavg import FedAvg
 from fedzero.algorithms.fedprox import FedProxZO
 from fedzero.algorithms.fedzo import FedZO
+from fedzero.algorithms.fzoos import FZooS
 from fedzero.algorithms.mezo import MeZO
 from fedzero.algorithms.scaffold import ScaffoldZO
 from fedzero.algorithms.zoadafl import ZOAdaFL
 from fedzero.algorithms.zofedht import ZOFedHT
 from fedzero.algorithms.zones import ZoneS
 
-AnyAlgorithm = DeComFL | MeZO | FedZO | ZOAdaFL | ZOFedHT | FedProxZO | ScaffoldZO | Baffle | Dzopa | ZoneS | FedAvg
+AnyAlgorithm = (
+    DeComFL | MeZO | FedZO | ZOAdaFL | FZooS | ZOFedHT | FedProxZO | ScaffoldZO | Baffle | Dzopa | ZoneS | FedAvg
+)
 
 __all__ = [
     "Algorithm",
@@ -22,6 +25,7 @@ __all__ = [
     "Contribution",
     "DeComFL",
     "Dzopa",
+    "FZooS",
     "FedAvg",
     "FedProxZO",
     "FedZO",

@@ -9,10 +9,19 @@ Each is a `walk.Correction`: a function of the point.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta, Struct
 from torch import Tensor
 
+from fedzero.algorithms.optimizers import power
 from fedzero.algorithms.walk import Correction
+from fedzero.estimators.surrogate import Features
 from fedzero.params import Params
+
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+NotNegative = Annotated[float, Meta(ge=0)]
 
 
 def control_variate(everybody: Tensor, own: Tensor, gamma: float) -> Correction:
@@ -28,3 +37,46 @@ def proximal(start: Tensor, gamma: float) -> Correction:
         return (x.vector() - start) * gamma
 
     return pull
+
+
+def transferred(features: Features, everybody: Tensor, own: Tensor) -> Callable[[Tensor], Tensor]:
+    """∇μ̂(x) − ∇μ̂_i(x) = ∇φ(x)ᵀ (w − w_i), at any point (d,)"""
+    difference = everybody - own
+    return lambda x: features.gradient(difference, x)
+
+
+class Inverse(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse"):
+    """γ_t = 1/t: whole at the start of a round, less the farther a client has walked."""
+
+    def at(self, step: int, round: int, steps: int) -> float:
+        return 1 / step
+
+
+class Constant(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
+    """γ, the same at every step."""
+
+    value: Fraction = 1.0
+
+    def at(self, step: int, round: int, steps: int) -> float:
+        return self.value
+
+
+class Corollary(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="corollary"):
+    """γ_r = G / (G + 2ωκ ρ^((r−1)T) + 2Nε), corollary 1 of the FZooS paper: the better the surrogates, the more."""
+
+    heterogeneity: Annotated[float, Meta(gt=0)] = 1.0
+    """G, the mean of ‖∇f_i − ∇F‖²"""
+    error: NotNegative = 1.0
+    """ωκ, of the surrogates before anything is known"""
+    decay: Fraction = 0.9
+    """ρ, by which a step lessens it"""
+    features_error: NotNegative = 0.0
+    """Nε, what random features leave"""
+
+    def at(self, step: int, round: int, steps: int) -> float:
+        error = self.error * power(self.decay, max(round - 1, 0) * steps) + self.features_error
+        return self.heterogeneity / (self.heterogeneity + 2 * error)
+
+
+Gamma = Inverse | Constant | Corollary
+"""Correction length γ at step t = 1 … T of round r = 1, 2, …"""

@@ -5,6 +5,9 @@
 
 *Seeded*: with D_k = x_k − x_r the walk is D_{k+1} = (1−ηγ) D_k − η Ĝ_k, so D_K = −η Σ_k (1−ηγ)^{K−1−k} Ĝ_k: the scalars
 suffice.
+
+*Local steps*: with a `local_optimizer` other than sgd Ĝ_k + γ (x − x_r) is the gradient it is given; with a `box`
+every coordinate is clipped to it after every step. Neither leaves a sum of directions, so both travel dense.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from msgspec import Meta, Struct
 
 from fedzero.algorithms.contract import Form, State, Turn, Work, rounds_of
 from fedzero.algorithms.corrections import proximal
-from fedzero.algorithms.optimizers import power
+from fedzero.algorithms.optimizers import Optimizer, Sgd, power
 from fedzero.algorithms.walk import (
+    Box,
     OwnDirections,
     Samples,
+    add_within,
     mean_walk,
     vector_of,
     walked,
@@ -47,6 +52,10 @@ class FedProxZO(
     distribution: Distribution = "gaussian"
     samples: Samples = "batch"
     form: Form = "auto"
+    local_optimizer: Optimizer = Sgd()
+    """of the K steps, from zero in every round"""
+    box: Box | None = None
+    """[low, high], to which every coordinate is clipped after every step"""
 
     name = "fedprox-zo"
 
@@ -58,7 +67,7 @@ class FedProxZO(
         steps, rounding = [], []
         for update in updates:
             if isinstance(update, Dense):
-                state.params.add(vector_of(update, state.params), keys.rounding(update.round))
+                add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), self.box)
                 continue
             rate, K = rate_at(self.rate, update.round), self.local_steps
             steps.append(

@@ -9,6 +9,9 @@ directions from (round, step, direction, client): the same update, up to float r
 The family, by its fields: `distribution = "unit-sphere"` is the estimator (d/μ)(f(x + μu) − f(x)) u of the paper;
 `directions` and the task's `batch` are its mini-batch version (b2 directions, b1 samples); `difference = "central"`
 with one gaussian direction is ZOFedAvg-SGD of the ZOFedHT paper, and with `samples = "all"` its ZOFedAvg-GD.
+
+*Local steps*: with a `local_optimizer` other than sgd the estimate is the gradient it is given; with a `box` every
+coordinate is clipped to it after every step. Neither leaves a sum of directions, so both travel dense.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fedzero.algorithms.contract import Form, State, Turn, Work, rounds_of
+from fedzero.algorithms.optimizers import Optimizer, Sgd
 from fedzero.algorithms.walk import (
+    Box,
     OwnDirections,
     Samples,
+    add_within,
     mean_walk,
     vector_of,
     walked,
@@ -49,6 +55,10 @@ class FedZO(
     distribution: Distribution = "gaussian"
     samples: Samples = "batch"
     form: Form = "auto"
+    local_optimizer: Optimizer = Sgd()
+    """of the K steps, from zero in every round"""
+    box: Box | None = None
+    """[low, high], to which every coordinate is clipped after every step"""
 
     name = "fedzo"
 
@@ -59,7 +69,7 @@ class FedZO(
         steps, rounding = [], []
         for update in updates:
             if isinstance(update, Dense):
-                state.params.add(vector_of(update, state.params), keys.rounding(update.round))
+                add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), self.box)
             else:
                 steps.append(mean_walk(self, keys, update, [-rate_at(self.rate, update.round)] * self.local_steps))
                 rounding.append(keys.rounding(update.round))

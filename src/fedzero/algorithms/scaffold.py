@@ -10,6 +10,10 @@
 *Seeded*, the scalars are enough: c and every c_i are sums over directions that everybody can make. In the mean over the
 cohort type I's corrections cancel, unless somebody drops out between the two exchanges; then the update carries the
 scalars of the c_i as well. For type II everybody keeps c and the scalars of each client's last walk.
+
+*Local steps*: with a `local_optimizer` other than sgd Ĝ_k + γ (c − c_i) is the gradient it is given, while the
+variates stay means of the Ĝ_k; with a `box` every coordinate is clipped to it after every step. Neither leaves a sum of
+directions, so both travel dense.
 """
 
 from __future__ import annotations
@@ -38,9 +42,12 @@ from fedzero.algorithms.contract import (
     rounds_of,
 )
 from fedzero.algorithms.corrections import control_variate
+from fedzero.algorithms.optimizers import Optimizer, Sgd
 from fedzero.algorithms.walk import (
+    Box,
     OwnDirections,
     Samples,
+    add_within,
     difference_of,
     estimate,
     joined,
@@ -76,6 +83,10 @@ class ScaffoldZO(
     distribution: Distribution = "gaussian"
     samples: Samples = "batch"
     form: Form = "auto"
+    local_optimizer: Optimizer = Sgd()
+    """of the K steps, from zero in every round"""
+    box: Box | None = None
+    """[low, high], to which every coordinate is clipped after every step"""
 
     name = "scaffold-zo"
 
@@ -218,7 +229,7 @@ class ScaffoldZO(
         d, c, last = state.params.size, state.slot(0), dict(state.last)
         if isinstance(update, Dense):
             values = vector_of(update, state.params)
-            state.params.add(values[:d], keys.rounding(update.round))
+            add_within(state.params, values[:d], keys.rounding(update.round), self.box)
             share = len(update.clients) / state.clients
             state.set_slot(0, c + values[d:] * (share / self._unit(update.round)))
             return state
@@ -243,7 +254,7 @@ class ScaffoldZO(
             if self.type == "II":
                 state = self._apply_average(state, update, keys)
             elif isinstance(update, Dense):
-                state.params.add(vector_of(update, state.params), keys.rounding(update.round))
+                add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), self.box)
             else:
                 terms = self._change_fresh(update, keys, rate_at(self.rate, update.round))
                 state.params.fold(terms, keys.rounding(update.round))

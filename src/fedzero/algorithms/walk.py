@@ -3,7 +3,11 @@
     step k:  Ĝ_k = (1/P) Σ_p g[k,p] z[k,p],   z from (round, k, p, client)
              x ← x − η (Ĝ_k + correction)
 
-The scalars g are the whole story of the walk: whoever has them, and the keys, can take it again.
+The scalars g are the whole story of the walk: whoever has them, and the keys, can take it again. That holds for these
+plain steps. With an optimizer (from zero at the start of every walk) or a box (every coordinate is clipped to it after
+every step) a walk is no longer a sum of directions, and only its end can travel:
+
+             x ← clip(x + step(Ĝ_k + correction))
 """
 
 from __future__ import annotations
@@ -17,8 +21,10 @@ import torch
 from torch import Tensor
 
 from fedzero.algorithms.contract import Contribution, Defaults, Form, Gathered, Scale, State, Turn, Work
+from fedzero.algorithms.optimizers import Moments, Optimizer, Sgd, dense_step
 from fedzero.directions import Distribution, Domain, Keys, Terms, stream_of
 from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 from fedzero.params import Params
@@ -30,9 +36,12 @@ Samples = Literal["batch", "all"]
 Correction = Callable[[Params], Tensor]
 """What is added to the estimate at x, (d,)."""
 
+Box = tuple[float, float]
+"""(low, high), the same for every coordinate, as the type of the parameters has the two numbers."""
+
 
 class Sampling(Protocol):
-    """What a walk needs to know of a method."""
+    """How a method makes its estimates."""
 
     @property
     def directions(self) -> int: ...
@@ -48,10 +57,24 @@ class Sampling(Protocol):
     def samples(self) -> Samples: ...
 
 
+class Stepping(Protocol):
+    """How a method's clients take a step."""
+
+    @property
+    def local_optimizer(self) -> Optimizer: ...
+    @property
+    def box(self) -> Box | None: ...
+
+
+class Walking(Sampling, Stepping, Protocol):
+    """Both: all that a walk needs to know of a method that takes its steps."""
+
+
 class OwnDirections(Defaults):
     """What methods have in common whose clients walk along directions of their own: both forms of what travels.
 
-    Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk.
+    Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk, which say it all only if its steps
+    are plain ones.
     """
 
     __slots__ = ()
@@ -60,6 +83,17 @@ class OwnDirections(Defaults):
     local_steps: int
     difference: Difference
     form: Form
+    local_optimizer: Optimizer = Sgd()
+    box: Box | None = None
+
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
+        Defaults.check(self, clients, cohort, private, replacement)
+        refuse_empty(self.box)
+        if self.form == "seeded" and not takes_plain_steps(self):
+            raise FedzeroError(
+                "algorithm.form = 'seeded' sends scalars of directions, but with a local_optimizer other than sgd, or "
+                "with a box, a client's update is no sum of directions: use form = 'dense' (or 'auto')"
+            )
 
     @property
     def scalars(self) -> int:
@@ -68,6 +102,8 @@ class OwnDirections(Defaults):
     def seeded(self, scale: Scale) -> bool:
         """auto: a client sends its scalars and receives those of all others, one turn of each between two of its own on
         average: 1 + N times as many as it sends."""
+        if not takes_plain_steps(self):
+            return False
         few = self.scalars * (1 + scale.clients) < self.dense_numbers(scale)
         return self.form == "seeded" or (self.form == "auto" and few)
 
@@ -90,6 +126,11 @@ class OwnDirections(Defaults):
         return Dense(gathered.round, pack(gathered.mean()))
 
 
+def takes_plain_steps(method: Stepping) -> bool:
+    """True if a walk is x_r − η Σ_k (Ĝ_k + correction) and nothing else."""
+    return isinstance(method.local_optimizer, Sgd) and method.box is None
+
+
 def estimate(
     method: Sampling, base: Params, turn: Turn, step: int
 ) -> Generator[Ask, Answer, tuple[tuple[int, ...], F32, float]]:
@@ -101,10 +142,12 @@ def estimate(
 
 
 def walk(
-    method: Sampling, start: Params, turn: Turn, rate: float, to_the_end: bool, correction: Correction | None = None
+    method: Walking, start: Params, turn: Turn, rate: float, to_the_end: bool, correction: Correction | None = None
 ) -> Generator[Ask, Answer, tuple[Params, F32, float]]:
     """(where the walk ended, g (K, P), loss at its start). Not `to_the_end`: the last step is estimated, not taken."""
     g, first_loss, x = np.empty((method.local_steps, method.directions), np.float32), 0.0, start
+    stream, plain = stream_of(method.distribution), takes_plain_steps(method)
+    moments: Moments = ()
     for k in range(method.local_steps):
         keys, g[k], loss = yield from estimate(method, x, turn, k)
         if k == 0:
@@ -113,10 +156,34 @@ def walk(
             break
         pull = None if correction is None else correction(x)
         x = start.clone() if k == 0 else x
+        if not plain:
+            gradient = x.total(average(keys, g[k], 1.0, stream))
+            gradient = gradient if pull is None else gradient + pull
+            change, moments = dense_step(method.local_optimizer, moments, gradient, rate, k)
+            add_within(x, change, turn.keys.rounding(turn.round, k), method.box)
+            continue
         if pull is not None:
             x.add(pull * -rate, turn.keys.rounding(turn.round, method.local_steps + k))
-        x.fold(average(keys, g[k], -rate, stream_of(method.distribution)), turn.keys.rounding(turn.round, k))
+        x.fold(average(keys, g[k], -rate, stream), turn.keys.rounding(turn.round, k))
     return x, g, first_loss
+
+
+def refuse_empty(box: Box | None) -> None:
+    if box is not None and box[0] >= box[1]:
+        raise FedzeroError(f"algorithm.box = [{box[0]}, {box[1]}] is empty: give the lower bound, then a higher one")
+
+
+def add_within(params: Params, vector: Tensor, rounding: int, box: Box | None) -> None:
+    """x ← clip(x + vector), in place.
+
+    Of a client's step, and of the server's: the mean of clients in the box is in the box, but rounding, or a filter on
+    the way, may have led it just outside.
+    """
+    params.add(vector, rounding)
+    if box is not None:
+        for _, flat in params.flat():
+            flat.clamp_(*box)
+        params.changed()
 
 
 def average(keys: Sequence[int], g: F32, factor: float, stream: Domain) -> Terms:
@@ -170,7 +237,7 @@ def mean_walk(method: Sampling, keys: Keys, update: Seeded, factors: Sequence[fl
 
 
 def walked(
-    method: Sampling, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
+    method: Walking, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
 ) -> Work:
     """A walk and what a client gives of it: the scalars, or the difference."""
     end, g, loss = yield from walk(method, state.params, turn, rate, not seeded, correction)

@@ -4,7 +4,8 @@ from fedzero.tasks.binary import Binary
 from fedzero.tasks.classify import Fashion, Mnist
 from fedzero.tasks.contract import Place, Problem
 from fedzero.tasks.quadratic import Quadratic
+from fedzero.tasks.synthetic import Synthetic
 
-__all__ = ["AnyTask", "Binary", "Fashion", "Mnist", "Place", "Problem", "Quadratic"]
+__all__ = ["AnyTask", "Binary", "Fashion", "Mnist", "Place", "Problem", "Quadratic", "Synthetic"]
 
-AnyTask = Mnist | Fashion | Binary | Quadratic
+AnyTask = Mnist | Fashion | Binary | Quadratic | Synthetic

@@ -1,0 +1,105 @@
+"""Random Fourier features (Rahimi and Recht, 2007): a function everybody can evaluate from M numbers.
+
+    φ_j(x) = √(2/M) cos(v_j·x + b_j),   v ~ N(0, I/ℓ²),   b ~ U[0, 2π]        φ(x)·φ(x') ≈ exp(−‖x − x'‖²/2ℓ²)
+    w = Φ (ΦᵀΦ + σ²I)⁻¹ y                                                   M numbers stand for n observations
+    ∇μ̂(x) = ∇φ(x)ᵀ w = −√(2/M) Σ_j w_j sin(v_j·x + b_j) v_j
+
+(The FZooS paper's appendix D prints 2/√M; that is not a kernel with k(x, x) = 1.)
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedzero.directions import Keys
+from fedzero.estimators.surrogate.factor import Factor, NotPositive
+
+
+class Features:
+    """M features of points in d dimensions. Frequencies and phases are kept in float32, 4 M (d + 1) bytes."""
+
+    def __init__(self, frequencies: Tensor, phases: Tensor):
+        self.frequencies, self.phases = frequencies, phases
+        self.amplitude = math.sqrt(2 / len(phases))
+
+    @property
+    def count(self) -> int:
+        return len(self.phases)
+
+    def values(self, points: Tensor) -> Tensor:
+        """Φᵀ: φ of every point, (n, M), float32."""
+        angles = torch.addmm(self.phases, points.to(self.frequencies.dtype), self.frequencies.T)
+        return angles.cos_().mul_(self.amplitude)
+
+    def gradient(self, weights: Tensor, point: Tensor) -> Tensor:
+        """∇φ(x)ᵀ w, (d,), float64."""
+        angles = torch.addmv(self.phases, self.frequencies, point.to(self.frequencies.dtype))
+        pull = angles.sin_().mul_(weights.to(angles.dtype)).mul_(-self.amplitude)
+        return (pull @ self.frequencies).double()
+
+
+@lru_cache(maxsize=2)
+def features_of(keys: Keys, count: int, dimension: int, scale: float) -> Features:
+    """The features that all clients of a run share: a function of its keys."""
+    generator = keys.generator("features")
+    frequencies = generator.standard_normal((count, dimension), np.float32) / np.float32(scale)
+    phases = (generator.random(count, np.float32) * np.float32(2 * math.pi)).astype(np.float32)
+    return Features(torch.from_numpy(frequencies), torch.from_numpy(phases))
+
+
+class FeatureHistory:
+    """Observations as features, growing: Φ and the factor of ΦᵀΦ + σ²I; a new row never makes the old ones anew.
+
+    4 M bytes for each observation beside the 8 n² of the factor.
+    """
+
+    def __init__(self, features: Features, noise: float):
+        self.features, self.noise = features, noise
+        self.factor = Factor()
+        self._rows = torch.empty(0, features.count)
+        self.jitter = 0.0
+
+    @property
+    def rows(self) -> Tensor:
+        """Φᵀ, (n, M)"""
+        return self._rows[: self.factor.size]
+
+    @property
+    def bytes(self) -> int:
+        return self._rows.nbytes + self.factor.bytes
+
+    def append(self, points: Tensor) -> None:
+        n, fresh = self.factor.size, self.features.values(points)
+        if n + len(fresh) > len(self._rows):
+            room = torch.empty(max(n + len(fresh), 2 * len(self._rows), 64), self.features.count)
+            room[:n] = self._rows[:n]
+            self._rows = room
+        self._rows[n : n + len(fresh)] = fresh
+        self._grow(n, n + len(fresh))
+
+    def _grow(self, first: int, last: int) -> None:
+        new = self._rows[first:last]
+        cross, corner = (new @ self._rows[:first].T).double(), (new @ new.T).double()
+        corner.diagonal().add_(self.noise + self.jitter)
+        try:
+            self.factor.append(cross, corner)
+        except NotPositive:
+            self.jitter = max(10 * self.jitter, 1e-10, self.noise)
+            self.factor = Factor()
+            self._grow(0, last)
+
+    def weights(self, outputs: Tensor) -> Tensor:
+        """w, (M,), float64"""
+        return (self.factor.solve(outputs).to(self._rows.dtype) @ self.rows).double()
+
+
+def weights_of(features: Features, points: Tensor, outputs: Tensor, noise: float) -> Tensor:
+    """w from a handful of observations at once."""
+    history = FeatureHistory(features, noise)
+    history.append(points)
+    return history.weights(outputs)

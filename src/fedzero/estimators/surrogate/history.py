@@ -1,0 +1,101 @@
+"""The queries a client has made, and the surrogates over them.
+
+A history is told by what was observed, block by block: `memory` is enough to make it again to the same bits, because it
+says where one block ended and the next began, and rows are appended in the same portions.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedzero.estimators.surrogate.features import FeatureHistory, Features, weights_of
+from fedzero.estimators.surrogate.process import Everything, Nearest
+from fedzero.estimators.surrogate.settings import Surrogate, Transfer
+
+Arrays = tuple[NDArray[Any], ...]
+
+KEPT_BYTES = 4 << 30
+"""How much memory surrogates of clients that wait for their next turn may take; the longest waiting are dropped first,
+and made again from the client's memory when they are needed."""
+
+
+class History:
+    """Grows with every query; `told` are the arrays of earlier turns, what comes since is `fresh`."""
+
+    def __init__(self, surrogate: Surrogate, transfer: Transfer, features: Features, dimension: int):
+        self.transfer, self.features = transfer, features
+        self.surrogate = surrogate.empty(dimension)
+        self.rows = FeatureHistory(features, transfer.noise) if isinstance(transfer.window, Everything) else None
+        self.told: Arrays = ()
+        self._points: list[NDArray[np.float32]] = []
+        self._values: list[NDArray[np.float64]] = []
+
+    def observe(self, points: NDArray[np.float32], values: NDArray[np.float64]) -> None:
+        """f at points (b, d): float32, as they were asked."""
+        self._points.append(points)
+        self._values.append(values)
+        self._take(points, values)
+
+    def _take(self, points: NDArray[np.float32], values: NDArray[np.float64]) -> None:
+        x = torch.from_numpy(points).double()
+        self.surrogate.observe(x, torch.from_numpy(values))
+        if self.rows is not None:
+            self.rows.append(x)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """w, M numbers that stand for the process around x."""
+        if self.rows is not None:
+            y = self.surrogate.outputs
+            return self.rows.weights(y - y.mean())
+        count = self.transfer.window.count if isinstance(self.transfer.window, Nearest) else None
+        chosen = self.surrogate.chosen(x, count)
+        y = self.surrogate.outputs[chosen]
+        return weights_of(self.features, self.surrogate.points[chosen], y - y.mean(), self.transfer.noise)
+
+    def tell(self) -> Arrays:
+        """All of it as arrays, three for every turn: points, values, and how many came at a time."""
+        if self._points:
+            cuts = np.array([len(block) for block in self._points], np.int64)
+            self.told += (np.concatenate(self._points), np.concatenate(self._values), cuts)
+            self._points, self._values = [], []
+        return self.told
+
+    def hear(self, told: Arrays) -> None:
+        """Observe again what `tell` gave."""
+        for points, values, cuts in zip(told[0::3], told[1::3], told[2::3], strict=True):
+            ends = np.cumsum(cuts)[:-1]
+            for some, their in zip(np.split(points, ends), np.split(values, ends), strict=True):
+                self._take(some, their)
+        self.told = told
+
+    @property
+    def bytes(self) -> int:
+        return self.surrogate.bytes + (self.rows.bytes if self.rows is not None else 0)
+
+
+class Shelf:
+    """Histories between turns. Found by the very arrays they tell: a memory from elsewhere finds nothing."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, History] = OrderedDict()
+
+    def put(self, history: History) -> None:
+        self._kept[id(history.told[-1])] = history
+        while len(self._kept) > 1 and sum(h.bytes for h in self._kept.values()) > KEPT_BYTES:
+            self._kept.popitem(last=False)
+
+    def take(self, told: Arrays) -> History | None:
+        """The history that tells this, which from now on is the taker's alone."""
+        history = self._kept.pop(id(told[-1]), None) if told else None
+        same = history is not None and len(history.told) == len(told) and all(map(_is, history.told, told))
+        return history if same else None
+
+
+def _is(left: object, right: object) -> bool:
+    return left is right

@@ -1,0 +1,285 @@
+"""A Gaussian process over the queries a client has made: its gradient where there was no query (Shu et al., FZooS).
+
+    H = (K + σ²I)⁻¹       s_i = slope(‖x − x_i‖²)
+    ∇μ(x)     = ∂k(x)ᵀ H y                                          posterior mean of the gradient, (d,)
+    tr ∂σ²(x) = d·roughness − Σ_ij H_ij s_i s_j (x_i − x)·(x_j − x)     how unsure it is
+
+The trace of the d×d covariance takes quadratic forms with n×n matrices only, for all candidates at once; p_i = x_i·x:
+
+    Σ_ij H_ij s_i s_j (x_i·x_j − p_i − p_j + x·x) = sᵀ(H∘XXᵀ)s − 2 (s∘p)ᵀHs + x·x sᵀHs
+
+A `GradientSurrogate` remembers what it observed and grows; what it says is a function of what it observed, in order and
+in the same portions, so that a client that comes back and observes the same again says the same, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from msgspec import Meta, Struct
+from torch import Tensor
+
+from fedzero.estimators.surrogate.factor import Factor, NotPositive
+from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Everything(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="all"):
+    """All observations: one factor, to which rows are appended."""
+
+
+class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="nearest"):
+    """The observations nearest to where the gradient is asked: a small factor, made anew for every such place."""
+
+    count: Count = 150
+
+
+class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="recent"):
+    """At least the last `count` observations and at most twice as many: rows are appended, and when there is no more
+    room the older half is dropped, with one fresh factor."""
+
+    count: Count = 1000
+
+
+Window = Everything | Nearest | Recent
+
+Scaling = Literal["min-max", "centre", "none"]
+"""What is done to outputs before the process sees them: to [0, 1]; less their mean; nothing."""
+
+LENGTHS = tuple(2.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4))
+"""Length scales among which the likelihood chooses where one is fitted."""
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """A factor had to be made anew, with so much added to the diagonal, because rounding had spoiled it."""
+
+    points: int
+    jitter: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A process conditioned on some observations: everything that is asked of it."""
+
+    kernel: Kernel
+    points: Tensor  # (n, d), relative to `origin`
+    origin: Tensor  # (d,)
+    factor: Factor
+    mean: float
+    spread: float
+    alpha: Tensor  # (K + σ²I)⁻¹ (y − mean)/spread, (n,)
+    gram: Tensor | None = None  # points · pointsᵀ, where somebody keeps it
+
+    def value(self, x: Tensor) -> Tensor:
+        """μ at points (m, d), (m,)"""
+        squares = squares_between(x - self.origin, self.points)
+        return self.mean + self.spread * (self.kernel.value(squares) @ self.alpha)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """∇μ(x), (d,)"""
+        to_x = (x - self.origin) - self.points
+        pull = self.kernel.slope((to_x * to_x).sum(1)) * self.alpha
+        return (pull @ to_x) * -self.spread
+
+    def uncertainty(self, x: Tensor) -> Tensor:
+        """tr ∂σ² at points (m, d), (m,), in units of scaled outputs."""
+        z = x - self.origin
+        slopes = self.kernel.slope(squares_between(z, self.points))
+        inverse = self.factor.inverse
+        gram = self.points @ self.points.T if self.gram is None else self.gram
+        by_inverse, along = slopes @ inverse, z @ self.points.T
+        known = ((slopes @ (inverse * gram)) * slopes).sum(1)
+        known -= 2 * (by_inverse * slopes * along).sum(1)
+        known += (z * z).sum(1) * (by_inverse * slopes).sum(1)
+        return x.shape[1] * self.kernel.roughness - known
+
+
+class GradientSurrogate:
+    """`observe(x, y)`, then `gradient(x)` and `uncertainty(X)` without any further query.
+
+    Points are (n, d) float64, best normalised to [0, 1]^d; y is (n,). Memory for n observations: 8 n d bytes for the
+    points, and with a window of `all` 24 n² more (factor, inverse, Gram matrix), in rooms that are doubled when full.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        kernel: Kernel | None = None,
+        noise: float = 1e-6,
+        window: Window | None = None,
+        scaling: Scaling = "min-max",
+        fit_scale: bool = False,
+    ):
+        self.dimension, self.kernel, self.noise = dimension, kernel or Rbf(), noise
+        self.window, self.scaling, self.fit_scale = window or Everything(), scaling, fit_scale
+        self.rebuilds: list[Rebuild] = []
+        self._x, self._y = _rows(0, dimension), _rows(0, 1)
+        self._size = 0
+        self._factor, self._gram = Factor(inverse=True), _rows(0, 0)
+        self._first = 0
+        self._jitter = 0.0
+        self._last: tuple[Tensor, Fit] | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def points(self) -> Tensor:
+        """All that were observed, (n, d)."""
+        return self._x[: self._size]
+
+    @property
+    def outputs(self) -> Tensor:
+        return self._y[: self._size, 0]
+
+    def observe(self, x: Tensor, y: Tensor) -> None:
+        """y = f(x) + noise at points (b, d)."""
+        n = self._size
+        self._x, self._y = _grown(self._x, n, x.double()), _grown(self._y, n, y.double()[:, None])
+        self._size, self._last = n + len(x), None
+        if isinstance(self.window, Nearest):
+            return
+        if isinstance(self.window, Recent) and self._size - self._first > 2 * self.window.count:
+            self._first = self._size - self.window.count
+            self._rebuild()
+        else:
+            self._append(n)
+
+    @property
+    def bytes(self) -> int:
+        """Memory taken, room that is not filled yet included."""
+        return self._x.nbytes + self._y.nbytes + self._gram.nbytes + self._factor.bytes
+
+    def chosen(self, x: Tensor, nearest: int | None = None) -> Tensor:
+        """Indices, sorted, of the `nearest` observations to x (default: of those in the window)."""
+        if nearest is None:
+            if not isinstance(self.window, Nearest):
+                return torch.arange(self._first, self._size)
+            nearest = self.window.count
+        if self._size <= nearest:
+            return torch.arange(self._size)
+        far = ((self.points - x) ** 2).sum(1)
+        return torch.topk(far, nearest, largest=False, sorted=False).indices.sort().values
+
+    def at(self, x: Tensor) -> Fit:
+        """The process as it is used around x, (d,)."""
+        if self._last is None or not torch.equal(self._last[0], x):
+            self._last = x.clone(), self._fit(x)
+        return self._last[1]
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """∇μ(x), (d,)"""
+        return self.at(x).gradient(x)
+
+    def uncertainty(self, x: Tensor) -> Tensor:
+        """How unsure the gradient is at points (m, d), (m,); points of one call share the window around their mean."""
+        return self.at(x.mean(0)).uncertainty(x)
+
+    def scaled(self, y: Tensor) -> tuple[float, float]:
+        """(mean, spread) by which outputs are scaled."""
+        if self.scaling == "none":
+            return 0.0, 1.0
+        if self.scaling == "centre":
+            return float(y.mean()), 1.0
+        low, high = float(y.min()), float(y.max())
+        return low, (high - low) or 1.0
+
+    def _fit(self, x: Tensor) -> Fit:
+        chosen = self.chosen(x)
+        y = self.outputs[chosen]
+        mean, spread = self.scaled(y)
+        targets = (y - mean) / spread
+        if not isinstance(self.window, Nearest):
+            points = self.points[self._first :] - 0.5
+            gram = self._gram[: len(points), : len(points)]
+            alpha = self._factor.solve(targets)
+            return Fit(self.kernel, points, torch.full_like(x, 0.5), self._factor, mean, spread, alpha, gram)
+        points = self.points[chosen] - x
+        gram = points @ points.T
+        kernel, factor = self._small(gram, targets)
+        return Fit(kernel, points, x, factor, mean, spread, factor.solve(targets), gram)
+
+    def _small(self, gram: Tensor, targets: Tensor) -> tuple[Kernel, Factor]:
+        """A fresh factor of a few points; the length scale with the largest likelihood, if it is to be fitted."""
+        lengths = gram.diagonal()
+        squares = (lengths[:, None] + lengths - 2 * gram).clamp_(min=0)
+        squares.fill_diagonal_(0)
+        if not self.fit_scale:
+            return self.kernel, self._fresh(self.kernel.value(squares), inverse=True)
+        kernel = type(self.kernel)(self._likeliest(squares, targets))
+        return kernel, self._fresh(kernel.value(squares), inverse=True)
+
+    def _likeliest(self, squares: Tensor, targets: Tensor) -> float:
+        """The length scale with the largest likelihood; all are tried at once.
+
+        The scale of the outputs is profiled out, its best value being yᵀ(K + σ²I)⁻¹y / n.
+        """
+        shape = type(self.kernel)(1.0)
+        lengths = torch.tensor(LENGTHS, dtype=torch.float64)
+        values = shape.value(squares / (lengths * lengths)[:, None, None])
+        values.diagonal(dim1=1, dim2=2).add_(self.noise)
+        lower, failed = torch.linalg.cholesky_ex(values)
+        towards = torch.linalg.solve_triangular(lower, targets[None, :, None].expand(len(lengths), -1, 1), upper=False)
+        variance = (towards * towards).sum((1, 2)).clamp_(min=1e-300) / len(targets)
+        likelihood = -len(targets) * variance.log() - 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
+        likelihood[(failed != 0) | ~likelihood.isfinite()] = -math.inf
+        return LENGTHS[int(likelihood.argmax())]
+
+    def _fresh(self, values: Tensor, inverse: bool) -> Factor:
+        jitter = 0.0
+        while True:
+            factor, noisy = Factor(inverse), values.clone()
+            noisy.diagonal().add_(self.noise + jitter)
+            try:
+                factor.append(noisy[:, :0], noisy)
+                return factor
+            except NotPositive:
+                jitter = max(10 * jitter, self.noise, 1e-10)
+                self.rebuilds.append(Rebuild(len(values), jitter))
+
+    def _append(self, first: int) -> None:
+        """Rows of the observations from `first` on, into factor and Gram matrix."""
+        held, new = self._x[self._first : self._size] - 0.5, self._x[first : self._size] - 0.5
+        n = first - self._first
+        products = new @ held.T
+        if n + len(new) > len(self._gram):
+            side = max(n + len(new), 2 * len(self._gram), 64)
+            room = torch.zeros(side, side, dtype=torch.float64)
+            room[:n, :n] = self._gram[:n, :n]
+            self._gram = room
+        self._gram[n : n + len(new), : n + len(new)] = products
+        self._gram[:n, n : n + len(new)] = products[:, :n].T
+        lengths = (held * held).sum(1)
+        squares = (lengths[n:, None] + lengths - 2 * products).clamp_(min=0)
+        squares[:, n:].fill_diagonal_(0)
+        values = self.kernel.value(squares)
+        values[:, n:].diagonal().add_(self.noise + self._jitter)
+        try:
+            self._factor.append(values[:, :n], values[:, n:])
+        except NotPositive:
+            self._jitter = max(10 * self._jitter, self.noise, 1e-10)
+            self.rebuilds.append(Rebuild(n + len(new), self._jitter))
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._factor, self._gram = Factor(inverse=True), _rows(0, 0)
+        self._append(self._first)
+
+
+def _rows(count: int, width: int) -> Tensor:
+    return torch.empty(count, width, dtype=torch.float64)
+
+
+def _grown(room: Tensor, used: int, new: Tensor) -> Tensor:
+    """`room` with new rows behind the `used` ones, in a larger one if need be."""
+    if used + len(new) > len(room):
+        larger = _rows(max(used + len(new), 2 * len(room), 64), new.shape[1])
+        larger[:used] = room[:used]
+        room = larger
+    room[used : used + len(new)] = new
+    return room

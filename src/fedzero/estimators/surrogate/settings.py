@@ -1,0 +1,60 @@
+"""What a surrogate is made of, as a recipe writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from fedzero.estimators.surrogate.kernels import Kernel, Rbf
+from fedzero.estimators.surrogate.process import Everything, GradientSurrogate, Scaling, Window
+
+Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The process over a client's own queries."""
+
+    kernel: Kernel = Rbf()
+    fit_scale: bool = False
+    """Choose ℓ by likelihood wherever the gradient is asked; with a window of the nearest only."""
+    noise: Positive = 1e-6
+    """σ², in units of the scaled outputs"""
+    window: Window = Everything()
+    scaling: Scaling = "min-max"
+
+    def empty(self, dimension: int) -> GradientSurrogate:
+        return GradientSurrogate(dimension, self.kernel, self.noise, self.window, self.scaling, self.fit_scale)
+
+
+class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The random features by which a surrogate travels."""
+
+    count: Count = 10_000
+    """M"""
+    scale: Positive = 1.0
+    """ℓ"""
+    noise: Positive = 1e-5
+    """σ²"""
+    window: Window = Everything()
+
+
+class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a client asks its function: candidates lie in a small box around a point, the most uncertain are asked."""
+
+    initial: Count = 20
+    """how many around x_r in a client's first turn"""
+    a_step: Count = 5
+    """how many around every iterate"""
+    candidates: Count = 100
+    """of how many"""
+    around: Count = 20
+    """how many around x_{r+1} at the end of a turn"""
+    around_candidates: Count = 200
+    """of how many"""
+    reach: Positive = 0.01
+    """half the side of the box"""
+    by: Literal["uncertainty", "chance"] = "uncertainty"
+    shared: bool = False
+    """The same candidates, relative to their centre, for all clients."""
