@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Models that tests train are kept beside the test run's own files, never among the user's.
+os.environ.setdefault("FEDZERO_CACHE", str(Path(tempfile.gettempdir()) / "fedzero-tests-cache"))
 
 TINY = """
 name = "tiny"

@@ -85,6 +85,8 @@ def _finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     from fedzero.report.tables import terminal_table
 
     (err if as_json else out).print(terminal_table([history(folder)]))
+    if summary["reason"]:
+        (err if as_json else out).print(f"ended early: {escape(summary['reason'])}", highlight=False, soft_wrap=True)
     if as_json:
         print(json.dumps(summary))
 
@@ -160,7 +162,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
     except Tampered as error:
         err.print(f"[bold red]not intact:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
-    end = "complete" if story.end is not None else "unfinished"
+    end = "unfinished" if story.end is None else "ended early" if story.end.reason else "complete"
     out.print(f"intact: {len(story.rounds)} rounds, {end}, chain head {story.entries[-1].chain.hex()[:16]}")
 
 

@@ -1,6 +1,7 @@
 """One round of a federation, start to finish, seen from the server.
 
 cohort ← sample                     a function of the keys and the round
+who cannot pay its queries sits out
 instructions → engine → replies     bytes out, bytes in, both counted; once for every exchange of the round
 admit each reply, or refuse it by name and go on with the others
 update ← aggregate                  → ledger (durable) → only then does any state change
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from fedzero.directions.terms import F32
 from fedzero.engines.contract import Engine
 from fedzero.errors import FedzeroError, Refused
 from fedzero.filters import NO_FILTERS, Chain
+from fedzero.ledger.queries import LedgerLog
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.store import Ledger
 from fedzero.replica import Replica
@@ -121,7 +123,7 @@ class Tally:
 class Server:
     """Plays rounds. `replica` is None for a server without a model; `size` is all it then knows of it.
 
-    `saved` is the round of the last checkpoint.
+    `saved` is the round of the last checkpoint; `log` is where clients' queries are logged, if they are.
     """
 
     def __init__(
@@ -135,9 +137,11 @@ class Server:
         books: Books,
         saved: int = 0,
         chain: Chain = NO_FILTERS,
+        log: LedgerLog | None = None,
     ):
         self.algorithm, self.federation, self.keys = algorithm, federation, keys
         self.replica, self.ledger, self.books, self.chain = replica, ledger, books, chain
+        self.log = log
         self.scale = Scale(size, federation.clients)
         self.saved = saved
         self._remembering = algorithm.remembers(self.scale) or chain.feedback
@@ -164,6 +168,7 @@ class Server:
             loss=float(np.mean(losses)) if losses else None,
             refused=tuple(sorted(tally.refused.items())),
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
+            queried=() if self.log is None else self.log.queried(round),
         )
         kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
@@ -189,7 +194,9 @@ class Server:
 
     def _exchanges(self, round: int, engine: Engine, weights: Mapping[int, int]) -> Tally:
         """All exchanges of a round; who drops out of one is out of the round."""
-        tally, instructions = Tally(), self._instructions(round, sorted(weights))
+        unable = self.unable(round, engine, weights)
+        tally = Tally(refused=dict(unable))
+        instructions = self._instructions(round, sorted(weights.keys() - unable.keys()))
         for exchange in range(self.algorithm.exchanges):
             if exchange:
                 tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
@@ -199,6 +206,15 @@ class Server:
             if not tally.replies:
                 break
         return tally
+
+    def unable(self, round: int, engine: Engine, clients: Iterable[int]) -> Mapping[int, str]:
+        """Who of these clients cannot pay the queries of a turn, and why."""
+        return engine.unable(round, {client: self._queries(round, client) for client in clients})
+
+    def _queries(self, round: int, client: int) -> int:
+        """How often a client asks its function in a round, at most."""
+        first = self.algorithm.first_queries if self.books.counted[client] is None else 0
+        return self.algorithm.queries(round) + first
 
     def _gathered(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Gathered:
         return Gathered(
@@ -275,9 +291,7 @@ class Server:
         values, loss = self.chain.decode(reply.values, expected), unpack(reply.loss)
         if loss.size != 1:
             raise Refused("sent no training loss")
-        most = self.algorithm.queries(round)
-        if self.books.counted[client] is None:
-            most += self.algorithm.first_queries
+        most = self._queries(round, client)
         if reply.queries > most:
             raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
         keeps = self._remembering and exchange + 1 == self.algorithm.exchanges

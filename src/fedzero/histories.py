@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from fedzero import recipe as recipes
+from fedzero.ledger.records import Shown
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import History, Point
@@ -36,7 +37,15 @@ def history(folder: Path) -> History:
         cohort=recipe.federation.cohort,
         rounds=len(rounds),
         points=tuple(
-            Point(e.round, e.metrics.loss, e.metrics.accuracy, up[e.round], down[e.round], queries[e.round])
+            Point(
+                round=e.round,
+                loss=e.metrics.loss,
+                accuracy=e.metrics.accuracy,
+                bytes_up=up[e.round],
+                bytes_down=down[e.round],
+                queries=queries[e.round],
+                others=e.metrics.others,
+            )
             for e in evaluations
         ),
         train_loss=tuple((r.round, r.loss) for r in rounds if r.loss is not None),
@@ -45,4 +54,6 @@ def history(folder: Path) -> History:
         recipe=json.dumps(json.loads(start.recipe), indent=2),
         events=tuple(f"round {r.round}: client {client} {why}" for r in rounds for client, why in r.refused),
         complete=story.end is not None,
+        facts=start.facts,
+        pictures=next((e.record.pictures for e in story.entries if isinstance(e.record, Shown)), None),
     )

@@ -108,5 +108,21 @@ class PlainWatch:
         pass
 
 
+class Silent:
+    """Nobody looks on."""
+
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+        pass
+
+    def round(self, record: Round) -> None:
+        pass
+
+    def evaluation(self, record: Evaluation) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
 def watch_on(console: Console) -> LiveWatch | PlainWatch:
     return LiveWatch(console) if console.is_terminal else PlainWatch(console)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,10 +26,12 @@ from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.filters import Chain
-from fedzero.ledger import patch, replay
-from fedzero.ledger.records import End, Evaluation, Record, Round, Shown, Start
+from fedzero.ledger import patch, queries, replay
+from fedzero.ledger.queries import LedgerLog
+from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Shown, Start
 from fedzero.ledger.store import Claim, Ledger, Tampered
 from fedzero.oracles import Pictured
+from fedzero.oracles.blackbox import Metered, Unmeasured
 from fedzero.params import Params
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
@@ -49,10 +51,11 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run needs from the machine it is on and a recipe must not contain: data folder, secret."""
+    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions by name."""
 
     data: Path | None = None
     secret: bytes | None = None
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,18 @@ def prepare(recipe: Recipe, around: Surroundings) -> Setup:
     if private and not around.secret:
         raise FedzeroError("federation.private = true needs the clients' secret: FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, around.secret if private else None)
-    place = Place(keys, device_of(recipe.engine.device), around.data)
+    place = Place(keys, device_of(recipe.engine.device), around.data, around.functions)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         try:
             problem.params.load(load_model(Path(recipe.base)))
         except FedzeroError as error:
             raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
+    if recipe.algorithm.first_order and isinstance(problem.objective, Metered):
+        raise FedzeroError(
+            f"algorithm.kind = {recipe.algorithm.name!r} needs gradients, and task.kind = 'black-box' has none: "
+            "choose a zeroth-order method, such as 'fedzo'"
+        )
     setup = Setup(recipe, recipe.algorithm, keys, problem)
     scale = Scale(problem.params.size, recipe.federation.clients)
     method = recipe.algorithm
@@ -176,6 +184,8 @@ def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, over
             "--out chooses another folder"
         )
     setup = prepare(recipe, around)
+    if isinstance(setup.problem.objective, Metered):
+        setup.problem.objective.ready()
     folder.mkdir(parents=True, exist_ok=True)
     claim = Claim(folder)
     if path.exists() and not overwrite:  # somebody was quicker
@@ -210,6 +220,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
         if recipe.engine.replicas and not story.dense:
             engine.rejoin(books.known, list(replay.updates_of(ledger, story)))
         engine.recall(ledger.memories(story.remembered))
+        log = _log(setup, ledger, story) if story.end is None else None
         server = Server(
             setup.algorithm,
             recipe.federation,
@@ -220,36 +231,69 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             books,
             story.saved.round if story.saved is not None else 0,
             setup.chain,
+            log,
         )
 
         def seconds() -> float:
             return story.seconds + time.perf_counter() - began
 
         def evaluate(after: int) -> None:
-            model, metrics = engine.evaluate()
-            record = Evaluation(after, model, metrics)
-            ledger.append([record], seconds())
-            watch.evaluation(record)
+            records: list[Record] = []
+            with suppress(Unmeasured):
+                records = [Evaluation(after, *engine.evaluate(after))]
+            if log is not None and (asked := log.asked(after)):
+                records.insert(0, Asked(after, asked))
+            if records:
+                ledger.append(records, seconds())
+            for record in records:
+                if isinstance(record, Evaluation):
+                    watch.evaluation(record)
+
+        def exhausted(round: int) -> str:
+            """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
+            everybody = range(recipe.federation.clients)
+            if log is None or any(log.begun(client, round) for client in everybody):
+                return ""
+            unable = server.unable(round, engine, everybody)
+            return f"no client can pay for round {round}: client 0 {unable[0]}" if len(unable) == len(everybody) else ""
 
         watch.begin(recipe, setup.problem.params.size, story.rounds)
         if story.end is None:
             server.save_if_due(done, seconds())
-            evaluated = story.evaluations[-1].round if story.evaluations else -1
+            evaluated = max([e.round for e in story.evaluations] + [a.round for a in story.asked], default=-1)
             if _due(recipe, done) and evaluated < done:
                 evaluate(done)
-            for round in range(done, recipe.rounds):
-                watch.round(server.play(round, engine, seconds()))
-                if _due(recipe, round + 1):
-                    evaluate(round + 1)
-            last: list[Record] = [End(recipe.rounds, replica.digest())]
+                evaluated = done
+            reason = ""
+            while done < recipe.rounds and not (reason := exhausted(done)):
+                watch.round(server.play(done, engine, seconds()))
+                done += 1
+                if _due(recipe, done):
+                    evaluate(done)
+                    evaluated = done
+            if evaluated < done:  # a run that ends early ends with an evaluation, too
+                evaluate(done)
+            last: list[Record] = [End(done, replica.digest(), reason)]
             if isinstance(objective := setup.problem.objective, Pictured):
-                last.insert(0, Shown(recipe.rounds, objective.pictures(replica.state.params)))
+                last.insert(0, Shown(done, objective.pictures(replica.state.params)))
             ledger.append(last, seconds())
         save_model(replica.state.params, folder / MODEL)
         return summary(ledger)
     finally:
         watch.end()
         ledger.close()
+
+
+def _log(setup: Setup, ledger: Ledger, story: replay.Story) -> LedgerLog | None:
+    """The log of queries of a run that has one, found intact: a budget is counted by it."""
+    objective = setup.problem.objective
+    if not isinstance(objective, Metered):
+        return None
+    objective.ready()
+    replay.check_queries(ledger, story)
+    log = LedgerLog(ledger)
+    objective.attach(log)
+    return log
 
 
 def _due(recipe: Recipe, after: int) -> bool:
@@ -284,11 +328,13 @@ def summary(ledger: Ledger) -> dict[str, Any]:
         "bytes_up_per_turn": up / turns if turns else 0.0,
         "bytes_down_per_turn": down / turns if turns else 0.0,
         "queries": sum(r.queries for r in rounds),
+        "attempts": queries.spent(ledger),
         "refused": sum(len(r.refused) for r in rounds),
         "seconds": round(story.seconds, 3),
         "complete": story.end is not None,
+        "reason": "" if story.end is None else story.end.reason,
         "ledger_head": ledger.head.hex(),
-        "model_digest": last.model.hex() if last is not None else first.base.hex(),
+        "model_digest": (model.model if (model := story.end or last) is not None else first.base).hex(),
     }
 
 

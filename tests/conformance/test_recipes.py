@@ -68,5 +68,6 @@ def test_runs(tmp_path: Path, name) -> None:
         pytest.skip(f"neither in the package nor in a data folder: {missing}")
     assert (found["complete"], found["rounds"], found["refused"]) == (True, 2, 0)
     turns = recipe.rounds * recipe.federation.cohort
-    assert 0 < found["queries"] <= turns * recipe.algorithm.queries(0)
+    first = recipe.federation.clients * recipe.algorithm.first_queries
+    assert 0 < found["queries"] <= turns * recipe.algorithm.queries(0) + first
     assert session.replayed(tmp_path / "run", around, None).digest().hex() == found["model_digest"]

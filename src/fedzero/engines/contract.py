@@ -27,6 +27,10 @@ class Engine(Protocol):
         """The round is on the ledger: deliver its outcome to those who get it now."""
         ...
 
-    def evaluate(self) -> tuple[bytes, Metrics]:
-        """Digest and quality of the current model."""
+    def unable(self, round: int, needs: Mapping[int, int]) -> Mapping[int, str]:
+        """Of clients that would have to ask their functions so often in a round: who cannot, and why."""
+        ...
+
+    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
+        """Digest and quality of the current model, that of `after` rounds."""
         ...

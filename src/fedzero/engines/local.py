@@ -2,7 +2,7 @@
 
 One model serves all simulated clients, because all replicas are equal by construction; `replicas = True` gives each
 client a real one that decodes every instruction, which is how the tests prove it. With `merge`, the asks of a cohort
-about the same points are answered by one evaluation.
+about the same points are answered by one evaluation, and black boxes of different clients work at the same time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from fedzero.client import Client, Notes
 from fedzero.errors import FedzeroError
 from fedzero.filters import NO_FILTERS, Chain
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
+from fedzero.oracles.blackbox import Metered
 from fedzero.replica import Replica
 from fedzero.updates import Update
 from fedzero.wire import Close, Kept, decode_instruction, piece_digest
@@ -92,6 +93,8 @@ class LocalEngine:
             asks: dict[int, Ask] = {}
             for number, answer in answers.items():
                 try:
+                    if isinstance(answer, FedzeroError):
+                        raise answer
                     asked = self.clients[number].step(answer)
                     if isinstance(asked, bytes):
                         yield number, asked
@@ -119,5 +122,10 @@ class LocalEngine:
             assert isinstance(message, Close)
             self._client(number).replica.obey(message, number)
 
-    def evaluate(self) -> tuple[bytes, Metrics]:
-        return self.replica.digest(), self.objective.evaluate(self.replica.state.params)
+    def unable(self, round: int, needs: Mapping[int, int]) -> Mapping[int, str]:
+        return self.objective.unable(round, needs) if isinstance(self.objective, Metered) else {}
+
+    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
+        params, objective = self.replica.state.params, self.objective
+        measured = objective.measure(params, after) if isinstance(objective, Metered) else objective.evaluate(params)
+        return self.replica.digest(), measured

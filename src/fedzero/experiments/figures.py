@@ -15,9 +15,9 @@ from fedzero.report.units import human_count
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b3a99", "#6b6b6b")
 """Okabe and Ito's, which people with any colour vision can tell apart; markers say the same again."""
-MARKERS = "osD^vP"
+MARKERS = "osD^vPX<"
 LOG_FROM = 8.0
 """A loss whose largest value is more than so many times the smallest gets a logarithmic axis, where it may have one."""
 PAPER = "#222222"

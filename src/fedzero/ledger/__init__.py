@@ -1,6 +1,6 @@
 """The ledger: a run as one replayable, tamper-evident file."""
 
-from fedzero.ledger.records import End, Evaluation, Record, Round, Saved, Start
+from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Saved, Start
 from fedzero.ledger.store import Claim, Entry, Ledger, Tampered
 
-__all__ = ["Claim", "End", "Entry", "Evaluation", "Ledger", "Record", "Round", "Saved", "Start", "Tampered"]
+__all__ = ["Asked", "Claim", "End", "Entry", "Evaluation", "Ledger", "Record", "Round", "Saved", "Start", "Tampered"]

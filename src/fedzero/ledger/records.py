@@ -40,6 +40,8 @@ class Round(Struct, frozen=True, tag="round"):
     refused: tuple[tuple[int, str], ...] = ()
     remembered: tuple[tuple[int, bytes], ...] = ()
     """(client, digest of its memory) of those who keep something between their turns"""
+    queried: tuple[tuple[int, bytes], ...] = ()
+    """(client, SHA-256 of its rows in the log of queries) of those whose queries are logged, refused or not"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):
@@ -48,6 +50,13 @@ class Saved(Struct, frozen=True, tag="saved"):
     round: int
     steps: int
     state: bytes
+
+
+class Asked(Struct, frozen=True, tag="asked"):
+    """An evaluation after `round` rounds made queries of its own; as `Round.queried`."""
+
+    round: int
+    queried: tuple[tuple[int, bytes], ...]
 
 
 class Evaluation(Struct, frozen=True, tag="evaluation"):
@@ -66,11 +75,14 @@ class Shown(Struct, frozen=True, tag="shown"):
 
 
 class End(Struct, frozen=True, tag="end"):
+    """Nothing comes after it. `reason`: why the run ended before its recipe did; empty if it did not."""
+
     round: int
     model: bytes
+    reason: str = ""
 
 
-Record = Start | Round | Saved | Evaluation | Shown | End
+Record = Start | Round | Saved | Asked | Evaluation | Shown | End
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

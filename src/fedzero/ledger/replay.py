@@ -10,7 +10,8 @@ from functools import cached_property
 import msgspec
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import End, Evaluation, Round, Saved, Start
+from fedzero.ledger import queries
+from fedzero.ledger.records import Asked, End, Evaluation, Round, Saved, Start
 from fedzero.ledger.store import Entry, Ledger, Tampered
 from fedzero.params import Params
 from fedzero.replica import Replica
@@ -33,6 +34,10 @@ class Story:
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         return [e.record for e in self.entries if isinstance(e.record, Evaluation)]
+
+    @cached_property
+    def asked(self) -> list[Asked]:
+        return [e.record for e in self.entries if isinstance(e.record, Asked)]
 
     @cached_property
     def saved(self) -> Saved | None:
@@ -72,6 +77,10 @@ def check_base(ledger: Ledger, params: Params) -> None:
             f"this ledger starts from model {base.hex()}, but the base here is {params.digest().hex()}: give the base "
             "model (and data) the run was started with"
         )
+
+
+def check_queries(ledger: Ledger, story: Story) -> None:
+    queries.check(ledger, story.rounds, story.asked, story.end is not None)
 
 
 def updates_of(ledger: Ledger, story: Story, upto: int | None = None) -> Iterator[Update]:
@@ -123,6 +132,7 @@ def verify(ledger: Ledger, replica: Replica | None) -> Story:
     ledger.integrity(len(story.rounds))
     _check_order(story)
     ledger.memories(story.remembered)
+    check_queries(ledger, story)
     if replica is None:
         return story
     if replica.state.params.size != ledger.start().parameters:
@@ -166,5 +176,8 @@ def _check_order(story: Story) -> None:
         ended = isinstance(record, End)
     first = story.entries[0].record
     assert isinstance(first, Start)
-    if ended and done != json.loads(first.recipe)["rounds"]:
+    rounds = json.loads(first.recipe)["rounds"]
+    if story.end is not None and done != rounds and not (story.end.reason and done < rounds):
         raise Tampered(done, "the ledger ends before the recipe does")
+    if story.end is not None and story.end.reason and done == rounds:
+        raise Tampered(done, "the ledger says that the run ended early, but all its rounds are there")

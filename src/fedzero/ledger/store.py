@@ -36,6 +36,12 @@ _TABLES = {
     "memory": "CREATE TABLE memory (client INTEGER, piece INTEGER, body BLOB NOT NULL, "
     "PRIMARY KEY (client, piece)) STRICT",
 }
+LOG_OF_QUERIES = (
+    "CREATE TABLE queries (client INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, "
+    "attempt INTEGER NOT NULL, digest BLOB NOT NULL, state TEXT NOT NULL, value REAL, cause TEXT NOT NULL, point BLOB, "
+    "PRIMARY KEY (round, client, ordinal, attempt)) STRICT, WITHOUT ROWID"
+)
+"""Made when the first query is to be logged (see queries.py): most runs have none."""
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
 _DAMAGE = (sqlite3.Error, UnicodeDecodeError, TypeError, msgspec.DecodeError)
@@ -149,10 +155,11 @@ class Ledger:
             self._claim.release()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and durable when it is left."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
+            yield self._db
         except BaseException:
             self._db.execute("ROLLBACK")
             raise
@@ -172,7 +179,7 @@ class Ledger:
         clients of this process remember of it.
         """
         seq, chain, at = self._seq, self._chain, time.time()
-        with self._transaction():
+        with self.transaction():
             for record in records:
                 seq, body = seq + 1, encode_record(record)
                 chain = link(chain, seq, body)
@@ -194,7 +201,8 @@ class Ledger:
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?)", (part, state[part * _PART : (part + 1) * _PART]))
         self._db.execute("DELETE FROM dense WHERE round < ?", (round,))
 
-    def _rows(self, query: str, bad: int) -> list[Any]:
+    def rows(self, query: str, bad: int) -> list[Any]:
+        """What a query finds; a file that cannot be read is `Tampered` in round `bad`."""
         try:
             return self._db.execute(query).fetchall()
         except _DAMAGE as error:
@@ -202,7 +210,7 @@ class Ledger:
 
     def checkpoint(self, saved: Saved | None) -> bytes | None:
         """The state that the last `Saved` record describes."""
-        rows = self._rows("SELECT part, body FROM checkpoint ORDER BY part", -1 if saved is None else saved.round)
+        rows = self.rows("SELECT part, body FROM checkpoint ORDER BY part", -1 if saved is None else saved.round)
         if saved is None:
             if rows:
                 raise Tampered(-1, "there is a checkpoint that no entry knows of")
@@ -218,7 +226,7 @@ class Ledger:
 
         Empty where the clients were in other processes, which keep it themselves.
         """
-        rows = self._rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1)
+        rows = self.rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1)
         found: dict[int, list[bytes]] = {}
         for client, piece, body in rows:
             if piece != len(found.setdefault(client, [])):
@@ -232,7 +240,7 @@ class Ledger:
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
         """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""
-        rows = dict(self._rows("SELECT round, body FROM dense ORDER BY round", min(expected, default=-1)))
+        rows = dict(self.rows("SELECT round, body FROM dense ORDER BY round", min(expected, default=-1)))
         for round in sorted(expected.keys() | rows.keys()):
             if round not in rows or round not in expected:
                 raise Tampered(round, "its dense update is missing" if round in expected else "no such dense update")
@@ -243,7 +251,7 @@ class Ledger:
     @property
     def head(self) -> bytes:
         """The last link of the chain: two ledgers with the same head tell the same story."""
-        rows = self._rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1)
+        rows = self.rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1)
         return bytes(rows[0][0]) if rows else _GENESIS
 
     def entries(self) -> Iterator[Entry]:
@@ -268,11 +276,11 @@ class Ledger:
 
     def integrity(self, rounds: int) -> None:
         """SQLite's own check of the file, the definitions of the tables, and no times without an entry."""
-        ((verdict,),) = self._rows("PRAGMA integrity_check(1)", -1)
-        tables = dict(self._rows("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL", -1))
-        if verdict != "ok" or tables != _TABLES:
+        ((verdict,),) = self.rows("PRAGMA integrity_check(1)", -1)
+        tables = dict(self.rows("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL", -1))
+        if verdict != "ok" or tables not in (_TABLES, _TABLES | {"queries": LOG_OF_QUERIES}):
             raise Tampered(-1, f"the file is damaged ({verdict if verdict != 'ok' else 'other tables'})")
-        ((strays,),) = self._rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)
+        ((strays,),) = self.rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)
         if strays:
             raise Tampered(rounds, f"{strays} times belong to no entry")
 

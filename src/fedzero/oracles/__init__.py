@@ -11,6 +11,7 @@ from fedzero.oracles.contract import (
     Objective,
     Pictured,
     Pictures,
+    Separate,
     Shards,
 )
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
@@ -28,6 +29,7 @@ __all__ = [
     "Oracle",
     "Pictured",
     "Pictures",
+    "Separate",
     "Shards",
     "answer_together",
 ]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions import Keys, Terms
+from fedzero.errors import FedzeroError
 from fedzero.params import Params
 
 F64 = NDArray[np.float64]
@@ -100,6 +101,18 @@ class Pictured(Protocol):
     """An objective whose outcome can be seen."""
 
     def pictures(self, params: Params) -> Pictures: ...
+
+
+@runtime_checkable
+class Separate(Protocol):
+    """An objective that is not one function of everybody's data: each client has its own, which may fail on its own.
+
+    Asks are never merged into one evaluation, but answered at the same time where they can be.
+    """
+
+    def answers(self, asks: Sequence[tuple[Losses, Any]]) -> list[F64 | FedzeroError]:
+        """Of every (ask, mini-batch) the values, (points,), or why there are none."""
+        ...
 
 
 class Shards(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Objective, Shards
+from fedzero.oracles.contract import F64, Answer, Ask, Gradient, Losses, Objective, Separate, Shards
 
 
 class Oracle:
@@ -38,25 +38,57 @@ class GradientOracle(Oracle):
         return super().answer(round, ask)
 
 
-def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Answer]:
-    """Answer the asks of a cohort, those about the same points in one evaluation.
+def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Answer | FedzeroError]:
+    """Answer the asks of a cohort, those about the same points in one evaluation; an ask that fails is answered by its
+    error, and fails nobody else.
 
     Points are the same if they are the same objects: `spsa.probes` is memoised, so a cohort that shares directions
-    shares them.
+    shares them. Where every client has a function of its own, all of them are asked at the same time.
     """
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    answers: list[Answer] = [None] * len(pairs)
+    apart: list[int] = []
+    answers: list[Answer | FedzeroError] = [None] * len(pairs)
     for position, (oracle, ask) in enumerate(pairs):
-        if isinstance(ask, Losses) and ask.basis is None:
+        if isinstance(ask, Losses) and isinstance(oracle.objective, Separate):
+            apart.append(position)
+        elif isinstance(ask, Losses) and ask.basis is None:
             groups[id(ask.base), id(ask.points)].append(position)
         else:
-            answers[position] = oracle.answer(round, ask)
+            answers[position] = _answer(round, oracle, ask)
+    for position, answer in zip(apart, _answers(round, [pairs[p] for p in apart]), strict=True):
+        answers[position] = answer
     for positions in groups.values():
         oracle, first = pairs[positions[0]]
         assert isinstance(first, Losses)
         batches = [pairs[p][0].batch(round, first.step) for p in positions]
-        values = oracle.objective.losses(first.base, first.points, batches)
+        try:
+            values = oracle.objective.losses(first.base, first.points, batches)
+        except FedzeroError:  # of one of them: who fails alone is the one
+            for position in positions:
+                answers[position] = _answer(round, *pairs[position])
+            continue
         for position, row in zip(positions, values, strict=True):
             pairs[position][0].queries += len(first.points)
             answers[position] = row
     return answers
+
+
+def _answer(round: int, oracle: Oracle, ask: Ask) -> Answer | FedzeroError:
+    try:
+        return oracle.answer(round, ask)
+    except FedzeroError as error:
+        return error
+
+
+def _answers(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[F64 | FedzeroError]:
+    """Of an objective whose clients are separate."""
+    asks = []
+    for oracle, ask in pairs:
+        assert isinstance(ask, Losses)
+        oracle.queries += len(ask.points)
+        asks.append((ask, oracle.batch(round, ask.step)))
+    if not pairs:
+        return []
+    objective = pairs[0][0].objective
+    assert isinstance(objective, Separate)
+    return objective.answers(asks)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, nan
+
+from fedzero.oracles import Pictures
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Point:
     bytes_up: float  # per client, averaged over all clients, whether they took part or not
     bytes_down: float
     queries: int  # of all clients together
+    others: dict[str, float] = field(default_factory=dict)  # what else the task measures, by name
 
     @property
     def bytes(self) -> float:
@@ -47,6 +50,8 @@ class History:
     recipe: str  # TOML
     events: tuple[str, ...]
     complete: bool
+    facts: dict[str, str] = field(default_factory=dict)  # what the task found out when it was built
+    pictures: Pictures | None = None  # of what came out
 
     @property
     def final_loss(self) -> float:

@@ -15,13 +15,14 @@ from fedzero.errors import FedzeroError
 from fedzero.report import sections
 from fedzero.report.compare import compare
 from fedzero.report.history import History
+from fedzero.report.pictures import pictures
 
 # The policy makes a promise of it: whatever a name or a recipe holds, the browser loads and runs nothing.
 SHELL = Template("""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>$title</title>
@@ -50,8 +51,11 @@ def page(histories: Sequence[History], title: str) -> str:
     histories = distinct(histories)
     comparison = compare(histories) if len(histories) > 1 else None
     body = (
+        pictures(histories),
         sections.figures(histories, comparison),
         sections.totals(histories),
+        sections.measures(histories),
+        sections.facts(histories),
         sections.wire(histories),
         sections.events(histories),
         sections.recipes(histories),

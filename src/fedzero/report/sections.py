@@ -175,6 +175,39 @@ def number(yes: bool) -> str:
     return ' class="number"' if yes else ""
 
 
+def measures(histories: Sequence[History]) -> str:
+    """What else the tasks measure, at the end of every run; nothing if they measure nothing else."""
+    last = [(h, h.points[-1].others if h.points else {}) for h in histories]
+    names = list(dict.fromkeys(name for _, others in last for name in others))
+    if not names:
+        return ""
+    head = "".join(f'<th scope="col"{number(at > 0)}>{safe(name)}</th>' for at, name in enumerate(["run", *names]))
+    body = ""
+    for h, others in last:
+        cells = [(name, human_loss(others[name]) if name in others else DASH) for name in names]
+        body += f'<tr><td data-label="run">{safe(h.name)}</td>' + "".join(
+            f'<td data-label="{safe(name)}"{number(True)}>{cell}</td>' for name, cell in cells
+        )
+        body += "</tr>"
+    return (
+        '<section><h2>What else was measured, at the end</h2><div class="scroll plain">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def facts(histories: Sequence[History]) -> str:
+    """What the tasks found out when they were built; runs that found the same share a list."""
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for h in histories:
+        groups.setdefault(tuple(h.facts.items()), []).append(h.name)
+    blocks = []
+    for items, names in groups.items():
+        who = f'<p class="note">{safe(", ".join(names))}</p>' if len(groups) > 1 else ""
+        pairs = "".join(f"<dt>{safe(name)}</dt><dd>{safe(value)}</dd>" for name, value in items)
+        blocks.append(f'{who}<dl class="facts">{pairs}</dl>' if items else "")
+    return f"<section><h2>What the runs began with</h2>{''.join(blocks)}</section>" if any(blocks) else ""
+
+
 def wire(histories: Sequence[History]) -> str:
     """What crossed the wire: one reply of every run, to scale, beside one copy of the model."""
     replies = [(h, h.reply_bytes) for h in histories]

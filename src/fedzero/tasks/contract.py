@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from msgspec import Meta
@@ -33,8 +33,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a problem is built: keys of the run, device, and the folder with the data (if any)."""
+    """Where a problem is built: keys of the run, device, the folder with the data (if any), and functions that were
+    given by name, because a recipe cannot contain them."""
 
     keys: Keys
     device: torch.device
     data: Path | None
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -1,0 +1,78 @@
+"""The box that a function lives in, and the unit box that the federation works in.
+
+    x = low + u (high − low),   u projected to [0, 1]^d first        u = (x − low) / (high − low)
+
+Both in float64, coordinate by coordinate. However u was rounded, x never leaves its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedzero.errors import FedzeroError
+from fedzero.oracles.contract import F64
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """low and high, (d,) each."""
+
+    low: F64
+    high: F64
+
+    @staticmethod
+    def of(low: float | Sequence[float], high: float | Sequence[float], dimension: int) -> Bounds:
+        """One number for all coordinates, or one for each."""
+        lower, upper = _spread("low", low, dimension), _spread("high", high, dimension)
+        for i in np.flatnonzero(~(lower < upper))[:1]:
+            raise FedzeroError(
+                f"task.low = {lower[i]} and task.high = {upper[i]} for coordinate {i} are no bounds: "
+                "low must be less than high"
+            )
+        with np.errstate(over="ignore"):
+            wide = np.flatnonzero(~np.isfinite(upper - lower))
+        for i in wide[:1]:
+            raise FedzeroError(
+                f"task.low = {lower[i]} and task.high = {upper[i]} for coordinate {i} lie too far apart to be "
+                "subtracted: give closer bounds"
+            )
+        return Bounds(lower, upper)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.low)
+
+    def from_unit(self, u: F64) -> F64:
+        """The point a box is asked at, (…, d). The second clip takes back what rounding may have added."""
+        return np.clip(self.low + np.clip(u, 0.0, 1.0) * (self.high - self.low), self.low, self.high)
+
+    def to_unit(self, x: F64) -> F64:
+        return (np.clip(x, self.low, self.high) - self.low) / (self.high - self.low)
+
+    def starting_at(self, start: Sequence[float] | None) -> F64:
+        """The starting point as u, (d,); None: the middle."""
+        if start is None:
+            return np.full(self.dimension, 0.5)
+        x = _spread("start", start, self.dimension)
+        for i in np.flatnonzero((x < self.low) | (x > self.high))[:1]:
+            raise FedzeroError(
+                f"task.start = {x[i]} for coordinate {i} is outside its bounds [{self.low[i]}, {self.high[i]}]: "
+                "start inside them"
+            )
+        return self.to_unit(x)
+
+
+def _spread(name: str, value: float | Sequence[float], dimension: int) -> F64:
+    array = np.asarray(value, np.float64)
+    if array.ndim == 0:
+        array = np.full(dimension, float(array))
+    if array.shape != (dimension,):
+        raise FedzeroError(
+            f"task.{name} has {array.size} numbers but task.dimension = {dimension}: give one for each coordinate"
+        )
+    for i in np.flatnonzero(~np.isfinite(array))[:1]:
+        raise FedzeroError(f"task.{name} = {array[i]} for coordinate {i}: give a finite number")
+    return array

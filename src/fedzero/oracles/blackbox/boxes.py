@@ -1,0 +1,184 @@
+"""The kinds of black boxes: what a recipe says of one, and how it is called.
+
+Every box answers one question, the value of a function at a point. `whole` boxes take all points of an ask in one call,
+the others one point in a call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, Struct
+
+from fedzero.errors import FedzeroError
+from fedzero.oracles.blackbox.attempts import Call, Leash, Unusable, quoted, short
+from fedzero.oracles.contract import F64
+
+Functions = Mapping[str, Callable[..., Any]]
+"""Functions given in Python, under the names by which a recipe knows them."""
+
+LARGEST_ANSWER = 1 << 20
+"""Bytes of an answer over HTTP; a number needs fewer."""
+
+
+class PythonBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="python"):
+    """A Python function of one point: f(x), x an array of d numbers, returns a number."""
+
+    name: str
+    """module:function, or the name under which a function was given"""
+
+    whole: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return f"python {self.name!r}"
+
+    def open(self, functions: Functions) -> Call:
+        function = find(self.name, functions)
+        return lambda points, timeout, leash: function(points[0].copy())
+
+
+class BatchedBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="batched"):
+    """A Python function of many points: f(X), X an array (n, d), returns n numbers; one call is one attempt at all."""
+
+    name: str
+    """module:function, or the name under which a function was given"""
+
+    whole: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"batched {self.name!r}"
+
+    def open(self, functions: Functions) -> Call:
+        function = find(self.name, functions)
+        return lambda points, timeout, leash: function(points.copy())
+
+
+class CommandBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="command"):
+    """A program: reads the point from standard input as a JSON list, prints a number as the last line of its output."""
+
+    argv: Annotated[tuple[str, ...], Meta(min_length=1)]
+
+    whole: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return f"command {short(' '.join(self.argv))!r}"
+
+    def open(self, functions: Functions) -> Call:
+        return self._call
+
+    def _call(self, points: F64, timeout: float | None, leash: Leash) -> float:
+        """Who watches the time cuts the leash: that kills the program with all that it started, and ends the wait."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(self.argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        leash.hold(process)
+        try:
+            out, err = process.communicate(json.dumps(points[0].tolist()).encode())
+        finally:
+            leash.hold(None)
+        if process.returncode:
+            complaint = short(" ".join(_lines(err)[-1:]))
+            raise Unusable(f"it ended with exit status {process.returncode}" + (f": {complaint}" if complaint else ""))
+        lines = _lines(out)
+        if not lines:
+            raise Unusable("it printed nothing")
+        return number_in(lines[-1])
+
+
+class HttpBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"):
+    """A service: POST {"x": [...]} as JSON is answered by a number, or by {"value": number}."""
+
+    url: Annotated[str, Meta(pattern="^https?://")]
+
+    whole: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        return f"http {self.url!r}"
+
+    def open(self, functions: Functions) -> Call:
+        return self._call
+
+    def _call(self, points: F64, timeout: float | None, leash: Leash) -> Any:
+        """`timeout` is of each wait on the socket; that of the whole attempt is kept by who waits for it."""
+        body = json.dumps({"x": points[0].tolist()}).encode()
+        request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                data = response.read(LARGEST_ANSWER + 1)
+        except urllib.error.HTTPError as error:
+            raise Unusable(f"it answered with HTTP status {error.code}") from None
+        except urllib.error.URLError as error:
+            raise Unusable(f"it could not be reached ({error.reason})") from None
+        if len(data) > LARGEST_ANSWER:
+            raise Unusable(f"it answered with more than {LARGEST_ANSWER} bytes")
+        return answer_in(data.decode(errors="replace"))
+
+
+AnyBox = PythonBox | BatchedBox | CommandBox | HttpBox
+
+
+def _lines(output: bytes) -> list[str]:
+    return [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+
+
+def number_in(text: str) -> float:
+    """A number as people write it."""
+    try:
+        if "_" in text:  # Python would read 1_000
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise Unusable(f"it gave the text {quoted(text)} instead of a number") from None
+
+
+def answer_in(text: str) -> Any:
+    """A JSON number, the "value" of a JSON object, or text that is a number."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return number_in(text)
+    if isinstance(answer, dict):
+        if "value" not in answer:
+            raise Unusable(f'it answered with an object without "value": {short(text)}')
+        answer = answer["value"]
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        raise Unusable(f"it answered {quoted(text)} instead of a number")
+    return answer
+
+
+def find(name: str, functions: Functions) -> Callable[..., Any]:
+    """A function that was given, or one that can be imported."""
+    if name in functions:
+        return functions[name]
+    module, colon, path = name.partition(":")
+    if not colon or not module or not path:
+        raise FedzeroError(
+            f"task.boxes names the function {name!r}, which was not given: call fedzero.blackbox.minimise again with "
+            "the same functions and the same `out`, or name it as module:function in the recipe"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:  # a recipe's functions live beside it; behind all else, so they hide nothing
+        sys.path.append(here)
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # importing runs somebody's code, which may raise anything
+        raise FedzeroError(
+            f"task.boxes names {name!r}, but module {module!r} cannot be imported ({type(error).__name__}: {error}): "
+            "run fedzero in its folder, or install it"
+        ) from error
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise FedzeroError(f"task.boxes names {name!r}, but module {module!r} has no function {path!r}: correct it")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,34 @@
+"""Parameters in the unit box that stand for a bounded change of something: u in [0, 1]^d, change = bound · (2u − 1).
+
+The middle of the box is no change at all. A probe x + μz may lie outside of the box; what is evaluated there is the
+nearest point inside, so that no change is ever larger than the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedzero.directions import Terms
+from fedzero.oracles.contract import Basis
+from fedzero.params import Params
+
+MIDDLE = 0.5
+
+
+def change(u: Tensor, bound: float) -> Tensor:
+    """bound · (2u − 1), elementwise, after clipping u to [0, 1]."""
+    return (2 * u.clamp(0, 1) - 1) * bound
+
+
+def changes(base: Params, points: Sequence[Terms], basis: Basis | None, bound: float) -> Tensor:
+    """The change at every point, (points, d), float32."""
+    if all(len(terms) <= 1 for terms in points):
+        u = base.vector() + base.offsets(points)
+    else:
+        u = torch.stack([base.view(terms).vector() for terms in points])
+    if basis is not None:
+        u += torch.stack([basis.offset(point) for point in range(len(points))])
+    return change(u, bound)

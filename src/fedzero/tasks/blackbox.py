@@ -1,0 +1,60 @@
+"""Functions nobody can differentiate, one a client."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from msgspec import Meta, Struct
+
+from fedzero.errors import FedzeroError
+from fedzero.oracles.blackbox import AnyBox, BlackBoxes, BlackBoxShards, Bounds, Conditions, Evaluate
+from fedzero.params import Params
+from fedzero.tasks.contract import Place, Positive, Problem
+
+NonNegative = Annotated[float, Meta(ge=0)]
+
+
+class BlackBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="black-box"):
+    """Functions nobody can differentiate, one a client: Python, a program, or a service; logged and budgeted."""
+
+    boxes: tuple[AnyBox, ...]
+    """one a client, in order: kind = "python", "batched", "command" or "http" """
+    dimension: Positive
+    low: float | tuple[float, ...] = 0.0
+    """lower bounds: one for all coordinates, or one for each"""
+    high: float | tuple[float, ...] = 1.0
+    start: tuple[float, ...] | None = None
+    """where to begin, within the bounds; default: the middle"""
+    noise: NonNegative = 0.0
+    """standard deviation of gaussian noise added to every value that a method is given"""
+    budget: Positive | None = None
+    """attempts per client in the whole run, retries included; default: no limit"""
+    timeout: Annotated[float, Meta(gt=0, le=1e7)] | None = None
+    """seconds that an attempt may take; default: as long as it likes"""
+    retries: Annotated[int, Meta(ge=0)] = 2
+    backoff: NonNegative = 0.1
+    """seconds before the first retry, doubled for every further one"""
+    workers: Positive = 1
+    """how many points of one ask are evaluated at the same time"""
+    evaluate: Evaluate = "log"
+    """log: evaluations cost nothing; query: each asks every box once"""
+
+    @property
+    def label(self) -> str:
+        return f"{len(self.boxes)} black boxes in {self.dimension} dimensions"
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds.of(self.low, self.high, self.dimension)
+
+    def build(self, clients: int, place: Place) -> Problem:
+        if len(self.boxes) != clients:
+            raise FedzeroError(
+                f"task.boxes names {len(self.boxes)} boxes but federation.clients = {clients}: give every client one"
+            )
+        bounds = self.bounds
+        conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget)
+        start = torch.from_numpy(bounds.starting_at(self.start)).float().to(place.device)
+        objective = BlackBoxes(self.boxes, bounds, place.keys, conditions, place.functions, self.noise, self.evaluate)
+        return Problem(Params.of_vector(start), objective, BlackBoxShards(clients))

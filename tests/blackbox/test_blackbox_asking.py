@@ -1,0 +1,265 @@
+"""Reserve, call, write down, try again: what is written when, how often a box is really called, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedzero.oracles.blackbox import CommandBox, Conditions, MemoryLog, Query, QueryFailed
+from fedzero.oracles.blackbox.asking import Opened, Wanted, ask
+from fedzero.oracles.blackbox.contract import digest_of
+
+POINTS = np.arange(8.0).reshape(4, 2)
+
+
+class Diary(MemoryLog):
+    """A log that remembers every transaction, and what had been called by then."""
+
+    def __init__(self, calls: list[float]):
+        super().__init__()
+        self.calls, self.pages = calls, []
+
+    def write(self, rows):
+        super().write(rows)
+        self.pages.append((len(self.calls), [(row.ordinal, row.attempt, row.state, row.value) for row in rows]))
+
+
+class Function:
+    """f(x) = x_0, but as `moods` say for the first calls at each point: an exception to raise or a value to give."""
+
+    def __init__(self, moods=(), pause: float = 0.0):
+        self.moods, self.pause, self.calls, self.at_once, self.most = moods, pause, [], 0, 0
+        self.counts: Counter[float] = Counter()
+        self.lock = threading.Lock()
+
+    def __call__(self, points, timeout, leash):
+        with self.lock:
+            at = float(points[0][0])
+            self.calls.append(at)
+            mood = self.moods[self.counts[at]] if self.counts[at] < len(self.moods) else None
+            self.counts[at] += 1
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        time.sleep(self.pause)
+        with self.lock:
+            self.at_once -= 1
+        if isinstance(mood, Exception):
+            raise mood
+        return points[:, 0] if mood is None else mood
+
+
+def wanted(function, client=0, round=0, first=0, points=POINTS, whole=False) -> Wanted:
+    return Wanted(client, round, first, points, Opened(function, "test", whole))
+
+
+def one(function, log=None, **conditions):
+    (given,) = ask([wanted(function)], log or MemoryLog(), Conditions(**{"backoff": 0.0} | conditions))
+    return given
+
+
+def test_reserved_before_any_call_and_written_before_the_next():
+    f = Function()
+    log = Diary(f.calls)
+    assert one(f, log).tolist() == [0.0, 2.0, 4.0, 6.0]
+    reserve, *values = log.pages
+    assert reserve == (0, [(i, 0, "reserved", None) for i in range(4)])  # one transaction, before the first call
+    assert values == [(i + 1, [(i, 0, "done", 2.0 * i)]) for i in range(4)]  # each before the next call
+    assert log.spent(0) == 4
+
+
+def test_a_whole_box_is_written_in_one_transaction():
+    f = Function()
+    log = Diary(f.calls)
+    (given,) = ask([wanted(f, whole=True)], log, Conditions())
+    assert given.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert f.calls == [0.0]
+    assert [len(rows) for _, rows in log.pages] == [4, 4]
+    assert log.spent(0) == 4  # queries are points, however they are batched
+
+
+@pytest.mark.parametrize(
+    "bad", [ValueError("boom"), np.array([np.nan]), np.array(["x"]), np.zeros(3), np.array([None])]
+)
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_retried_as_often_as_configured(bad, retries):
+    f = Function([bad] * 100)
+    log = MemoryLog()
+    failure = one(f, log, retries=retries)
+    assert isinstance(failure, QueryFailed)
+    assert f"in {retries + 1} attempt" in str(failure)
+    assert f.calls == [0.0] * (retries + 1)  # of the first point only: the others would be in vain
+    assert log.spent(0) == retries + 1  # so they were given back
+    assert [row.state for row in log.begun(0, 0)] == ["failed"] * (retries + 1) + ["unused"] * 3
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_retry_that_works(whole):
+    f = Function([ValueError("boom"), ValueError("boom")])
+    log = MemoryLog()
+    (given,) = ask([wanted(f, whole=whole)], log, Conditions(retries=2, backoff=0.0))
+    assert given.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert log.spent(0) == 12
+    assert len(f.calls) == (3 if whole else 12)
+
+
+def test_the_pause_before_a_retry_doubles():
+    began, calls = time.monotonic(), []
+
+    def f(points, timeout, leash):
+        calls.append(time.monotonic() - began)
+        raise ValueError
+
+    one(f, retries=2, backoff=0.1)
+    first, second = np.diff(calls)
+    assert first >= 0.1
+    assert second >= 0.2
+    assert second < 2
+
+
+def test_clients_do_not_fail_each_other():
+    good, bad = Function(), Function([ValueError("boom")] * 9)
+    given = ask([wanted(good, 0), wanted(bad, 1), wanted(good, 2)], MemoryLog(), Conditions(backoff=0.0))
+    assert given[0].tolist() == given[2].tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert "client 1" in str(given[1])
+    assert "boom" in str(given[1])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_are_how_many_points_are_out_at_once(workers):
+    f = Function(pause=0.05)
+    assert one(f, workers=workers).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert f.most == workers
+
+
+def test_clients_work_at_the_same_time_and_the_log_is_written_by_one_thread():
+    barrier, writers = threading.Barrier(3), set()
+
+    class Log(MemoryLog):
+        def write(self, rows):
+            writers.add(threading.current_thread())
+            super().write(rows)
+
+    def f(points, timeout, leash):
+        barrier.wait(10)  # nobody gets past it alone
+        return points[:, 0]
+
+    given = ask([wanted(f, client) for client in range(3)], Log(), Conditions(timeout=20, retries=0))
+    assert [values.tolist() for values in given] == [[0.0, 2.0, 4.0, 6.0]] * 3
+    assert writers == {threading.current_thread()}
+
+
+# ---- budget
+
+
+@pytest.mark.parametrize("budget", range(9))
+def test_never_more_calls_than_the_budget(budget):
+    f = Function([ValueError("boom")])  # every point takes two
+    log = MemoryLog()
+    given = one(f, log, budget=budget)
+    assert len(f.calls) == log.spent(0) <= budget
+    if budget == 8:
+        assert given.tolist() == [0.0, 2.0, 4.0, 6.0]
+    else:
+        assert f"budget of {budget} queries is spent" in str(given)
+    if budget < 4:
+        assert f.calls == []  # not even begun
+
+
+# ---- what an earlier process left behind
+
+
+def left_behind(*rows: Query) -> MemoryLog:
+    log = MemoryLog()
+    log.write(rows)
+    return log
+
+
+def row(i: int, attempt: int = 0, state="done", value=None, point=None, cause="") -> Query:
+    point = POINTS[i] if point is None else point
+    return Query(
+        0, 0, i, attempt, digest_of(point), state, value, cause, point.tobytes() if value is not None else None
+    )
+
+
+def test_what_is_in_the_log_is_not_asked_again():
+    f = Function()
+    log = left_behind(row(0, value=70.0), row(2, value=90.0), row(3, state="reserved"))
+    assert one(f, log).tolist() == [70.0, 2.0, 90.0, 6.0]
+    assert f.calls == [2.0, 6.0]
+    assert log.spent(0) == 5
+    assert [(r.attempt, r.state) for r in log.tried(0, 0, 3)] == [(0, "reserved"), (1, "done")]
+
+
+def test_a_value_of_another_point_is_no_answer():
+    """One bit of one coordinate is enough. The row stays, paid for, and the query is made."""
+    other = POINTS[0].copy()
+    other[1] = np.nextafter(other[1], 9)
+    f = Function()
+    log = left_behind(row(0, value=70.0, point=other))
+    assert one(f, log).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert [(r.attempt, r.value) for r in log.tried(0, 0, 0)] == [(0, 70.0), (1, 0.0)]
+    assert log.spent(0) == 5
+
+
+def test_lost_attempts_are_paid_for_but_do_not_count_as_failures():
+    f = Function([ValueError("boom")])
+    log = left_behind(row(0, 0, "reserved"), row(0, 1, "failed", cause="x"), row(0, 2, "reserved"))
+    assert one(f, log, retries=2).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert log.spent(0) == 3 + 2 * 4
+    with_less = left_behind(row(0, 0, "reserved"), row(0, 1, "failed", cause="x"), row(0, 2, "reserved"))
+    assert "in 2 attempts" in str(one(Function([ValueError("boom")]), with_less, retries=1))
+
+
+def test_an_ask_that_failed_for_good_fails_again_without_a_call_and_in_the_same_words():
+    f, log = Function([ValueError("boom")] * 3), MemoryLog()
+    failure = one(f, log)
+    again = Function()
+    assert str(one(again, log)) == str(failure)
+    assert again.calls == []
+
+
+def test_an_ask_that_ran_out_of_budget_does_so_again_in_the_same_words():
+    f, log = Function([ValueError("boom")] * 3), MemoryLog()
+    failure = one(f, log, budget=5)
+    assert "budget" in str(failure)
+    assert str(one(Function(), log, budget=5)) == str(failure)
+
+
+def test_the_same_point_in_another_round_is_another_query():
+    f, log = Function(), MemoryLog()
+    for round in range(2):
+        ask([wanted(f, round=round)], log, Conditions())
+    assert len(f.calls) == log.spent(0) == 8
+
+
+def test_an_interrupted_ask_leaves_nothing_running(tmp_path):
+    """Ctrl-C while a program works: it is stopped."""
+    note = tmp_path / "pid"
+    box = CommandBox(argv=("/bin/sh", "-c", f"echo $$ > {note}; exec sleep 60"))
+    opened = Opened(box.open({}), box.label, False)
+
+    def interrupt():
+        while not note.exists() or not note.read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        ask([replace(wanted(None), box=opened)], MemoryLog(), Conditions(timeout=30))
+    pid, deadline = int(note.read_text()), time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("still running")
