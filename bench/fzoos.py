@@ -80,7 +80,7 @@ class Ours:
         for i in range(N):
             x, y = history(i)
             cuts = np.full(HISTORY // A_STEP, A_STEP)
-            self.memories[i] = (np.zeros(M, np.float32), x, y, cuts)
+            self.memories[i] = (np.zeros(M, np.float32), x, y, cuts, np.zeros((0, 2)))
         self.round_number = 0
         self.round()  # makes the surrogates from the memories, which a run does only when it is resumed
 

@@ -267,8 +267,9 @@ def test_values_are_those_of_the_very_points_that_are_remembered(tmp_path: Path)
         tmp_path, method(gamma, active, at, box, False, 0.02), clients=2, cohort=2, task=Quadratic(dimension=D)
     )
     run.play(1)
-    (_, points, values, cuts) = run.engine.clients[0]._tried[1].memory
+    (_, points, values, cuts, rebuilds) = run.engine.clients[0]._tried[1].memory
     assert points.dtype == np.float32
+    assert rebuilds.shape == (0, 2)
     assert cuts.tolist() == [active.initial, *[active.a_step] * T, active.around]
     f = world.f(0, 0, None)
     expected = np.array([f(p.astype(np.float64)) for p in points])

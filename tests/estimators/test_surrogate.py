@@ -259,6 +259,18 @@ def test_a_history_told_again_says_the_same_to_the_last_bit(window) -> None:
     assert all(new is old for new, old in zip(history.tell(), told, strict=False)), "old arrays are not written anew"
 
 
+def test_a_factor_made_anew_is_part_of_what_is_told() -> None:
+    features = features_of(KEYS, 8, D, 1.0)
+    history = History(Surrogate(kernel=Rbf(50.0), noise=1e-18), Transfer(count=8), features, D)
+    for _ in range(3):
+        history.observe(*asked(8, 0))
+    *_, record = history.tell()
+    assert [tuple(row) for row in record] == [(r.points, r.jitter) for r in history.surrogate.rebuilds]
+    assert len(record)
+    history.observe(*asked(4, 1))
+    assert len(history.tell()[-1]) == len(history.surrogate.rebuilds) - len(record), "each is told once"
+
+
 def test_a_shelf_gives_a_history_once_and_only_for_its_own_arrays() -> None:
     features, shelf = features_of(KEYS, 8, D, 1.0), Shelf()
     history = History(Surrogate(), Transfer(count=8), features, D)

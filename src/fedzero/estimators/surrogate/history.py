@@ -35,6 +35,7 @@ class History:
         self.told: Arrays = ()
         self._points: list[NDArray[np.float32]] = []
         self._values: list[NDArray[np.float64]] = []
+        self._noted = 0
 
     def observe(self, points: NDArray[np.float32], values: NDArray[np.float64]) -> None:
         """f at points (b, d): float32, as they were asked."""
@@ -59,20 +60,24 @@ class History:
         return weights_of(self.features, self.surrogate.points[chosen], y - y.mean(), self.transfer.noise)
 
     def tell(self) -> Arrays:
-        """All of it as arrays, three for every turn: points, values, and how many came at a time."""
+        """All of it as arrays, four for every turn: points, values, how many came at a time, and for the record every
+        factor that had to be made anew, as (points, jitter)."""
         if self._points:
             cuts = np.array([len(block) for block in self._points], np.int64)
-            self.told += (np.concatenate(self._points), np.concatenate(self._values), cuts)
+            anew = [(rebuild.points, rebuild.jitter) for rebuild in self.surrogate.rebuilds[self._noted :]]
+            self._noted = len(self.surrogate.rebuilds)
+            record = np.array(anew, np.float64).reshape(-1, 2)
+            self.told += (np.concatenate(self._points), np.concatenate(self._values), cuts, record)
             self._points, self._values = [], []
         return self.told
 
     def hear(self, told: Arrays) -> None:
         """Observe again what `tell` gave."""
-        for points, values, cuts in zip(told[0::3], told[1::3], told[2::3], strict=True):
+        for points, values, cuts, _ in zip(*(told[i::4] for i in range(4)), strict=True):
             ends = np.cumsum(cuts)[:-1]
             for some, their in zip(np.split(points, ends), np.split(values, ends), strict=True):
                 self._take(some, their)
-        self.told = told
+        self.told, self._noted = told, len(self.surrogate.rebuilds)
 
     @property
     def bytes(self) -> int:
