@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+# As many workers as cores run at the same time: with threads of their own they would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Models that tests train are kept beside the test run's own files, never among the user's.
 os.environ.setdefault("FEDZERO_CACHE", str(Path(tempfile.gettempdir()) / "fedzero-tests-cache"))
 
