@@ -183,10 +183,12 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             correct = transferred(features, w, torch.from_numpy(turn.memory[0]).double())
         rate, before = rate_at(self.rate, turn.round), x
         for t in range(1, self.local_steps + 1):
-            gradient = history.surrogate.gradient(x)
+            gradient = own = history.surrogate.gradient(x)
             if correct is not None:
                 gamma = settled.gamma.at(t, turn.round + 1, self.local_steps)
-                gradient = gradient + gamma * correct(x if self.correction_at == "iterate" else before)
+                gradient = own + gamma * correct(x if self.correction_at == "iterate" else before)
+            if not bool(gradient.isfinite().all()):  # what came from the others is of no use
+                gradient = own
             change, moments = dense_step(self.optimizer, moments, gradient, rate, t - 1)
             x = self._within(x + change)
             values = yield from asking.around(x, t, settled.active.a_step, settled.active.candidates)
@@ -268,5 +270,7 @@ class Asking:
         sample = ALL_DATA if self.method.samples == "all" else step
         columns = points.to(self.origin.device)
         values: Values = yield Losses(self.origin, (nowhere,) * count, sample, Basis(columns))
-        self.history.observe(points.numpy(), np.asarray(values, np.float64))
+        usable = np.isfinite(values)  # the surrogate has no place for what is not a number
+        if usable.any():
+            self.history.observe(points.numpy()[usable], np.asarray(values, np.float64)[usable])
         return values

@@ -22,6 +22,7 @@ import torch
 from msgspec import Meta, Struct
 from torch import Tensor
 
+from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate.factor import Factor, NotPositive
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
 
@@ -52,6 +53,10 @@ Scaling = Literal["min-max", "centre", "none"]
 
 LENGTHS = tuple(2.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4))
 """Length scales among which the likelihood chooses where one is fitted."""
+
+
+MOST_JITTER = 1e3
+"""Where a kernel is at most 1: with more on the diagonal only a point that is no number can be the trouble."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +181,10 @@ class GradientSurrogate:
         return self._last[1]
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇μ(x), (d,)"""
-        return self.at(x).gradient(x)
+        """∇μ(x), (d,); nought where nothing was observed, or where it is not a number."""
+        if not self._size:
+            return torch.zeros_like(x)
+        return self.at(x).gradient(x).nan_to_num_(0.0, 0.0, 0.0)
 
     def uncertainty(self, x: Tensor) -> Tensor:
         """How unsure the gradient is at points (m, d), (m,); points of one call share the window around their mean."""
@@ -243,6 +250,8 @@ class GradientSurrogate:
                 return factor
             except NotPositive:
                 jitter = max(10 * jitter, self.noise, 1e-10)
+                if jitter > MOST_JITTER:
+                    raise FedzeroError("the surrogate's matrix has no factor: is a point not a number?") from None
                 self.rebuilds.append(Rebuild(len(values), jitter))
 
     def _append(self, first: int) -> None:
@@ -266,6 +275,8 @@ class GradientSurrogate:
             self._factor.append(values[:, :n], values[:, n:])
         except NotPositive:
             self._jitter = max(10 * self._jitter, self.noise, 1e-10)
+            if self._jitter > MOST_JITTER:
+                raise FedzeroError("the surrogate's matrix has no factor: is a point not a number?") from None
             self.rebuilds.append(Rebuild(n + len(new), self._jitter))
             self._rebuild()
 
