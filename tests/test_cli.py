@@ -23,13 +23,14 @@ from fedzero.directions import Domain, reference
 from fedzero.ledger import Ledger, Round
 from fedzero.params import Params
 from fedzero.updates import decode_update
+from fedzero.weights import load_model
 
 ENTRY = [sys.executable, "-c", "from fedzero.cli import main; main()"]
 
 
 def digest_of(path: Path) -> str:
     """Digest of a model file of the quadratic (one tensor)."""
-    return Params(session.load_model(path)).digest().hex()
+    return Params(load_model(path)).digest().hex()
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
@@ -547,9 +548,9 @@ def test_patch_passes_other_tensors_through(fedzero, seen, tmp_path):
     from safetensors.torch import save_file
 
     patch, base = exported(fedzero, seen[0], tmp_path)
-    save_file({**session.load_model(base), "frozen": torch.arange(3)}, tmp_path / "larger")
+    save_file({**load_model(base), "frozen": torch.arange(3)}, tmp_path / "larger")
     assert fedzero("patch", "apply", patch, "--base", tmp_path / "larger", "--out", tmp_path / "tuned").code == 0
-    tuned = session.load_model(tmp_path / "tuned")
+    tuned = load_model(tmp_path / "tuned")
     assert tuned["frozen"].tolist() == [0, 1, 2]
     assert Params({"x": tuned["x"]}).digest().hex() == seen[1][12]
 

@@ -36,6 +36,7 @@ from fedzero.recipe import Recipe
 from fedzero.schedules import InverseSqrt
 from fedzero.session import Surroundings, Watch
 from fedzero.tasks import BlackBox
+from fedzero.weights import load_model
 
 __all__ = ["Batched", "Function", "Result", "command", "default_algorithm", "http", "minimise"]
 
@@ -198,7 +199,7 @@ def minimise(
 
 
 def _point(folder: Path, task: BlackBox) -> NDArray[np.float64]:
-    (u,) = session.load_model(folder / session.MODEL).values()
+    (u,) = load_model(folder / session.MODEL).values()
     return task.bounds.from_unit(u.double().numpy())
 
 

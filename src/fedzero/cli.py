@@ -144,10 +144,10 @@ def replay(
     secret: Secret = None,
 ) -> None:
     """Rebuild the model of any round from the ledger alone."""
-    from fedzero import session
+    from fedzero import session, weights
 
     replica = session.replayed(folder, _around(data, secret), round_)
-    session.save_model(replica.state.params, out_)
+    weights.save_model(replica.state.params, out_)
     out.print(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
 
 
@@ -306,8 +306,8 @@ def directions(
     """SHA-256 of a direction's float32 bytes: run it on two machines and compare by eye."""
     import torch
 
+    from fedzero.devices import device_of
     from fedzero.directions import Domain, kernels
-    from fedzero.session import device_of
 
     try:
         number = int(key, 0)

@@ -5,7 +5,6 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import torch
-from safetensors.torch import load_file, save_file
 
 from fedzero import recipe as recipes
 from fedzero.algorithms import Algorithm, AnyAlgorithm
 from fedzero.algorithms.contract import Scale
+from fedzero.devices import device_of
 from fedzero.directions import VERSION, Keys
 from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
@@ -36,6 +34,7 @@ from fedzero.params import Params
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
 from fedzero.tasks import Place, Problem
+from fedzero.weights import load_model, save_model, save_tensors
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
 
@@ -85,31 +84,6 @@ class Setup:
             secret=self.keys.secret,
             facts=dict(self.problem.facts),
         )
-
-
-def device_of(wanted: str) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise FedzeroError("engine.device = 'cuda' but torch sees no CUDA device: use 'cpu' or 'auto'")
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda":
-        # A finite difference divides the noise of a loss by μ: full float32, and the same kernels every time.
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.deterministic = True
-    else:
-        keep_freed_memory()
-    return torch.device(wanted)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks: forward passes allocate the same megabytes again and again, and getting them
-    anew from the kernel, page by page, took nearly half of a round. Elsewhere than on glibc this does nothing."""
-    trim_threshold, mmap_threshold, one_gigabyte = -1, -3, 1 << 30
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(trim_threshold, one_gigabyte)
-        libc.mallopt(mmap_threshold, one_gigabyte)
 
 
 def prepare(recipe: Recipe, around: Surroundings) -> Setup:
@@ -377,30 +351,6 @@ def verified(folder: Path, around: Surroundings) -> replay.Story:
         if replica.digest() != story.end.model:
             raise Tampered(story.end.round, f"{model} is not the model of this run")
     return story
-
-
-def save_model(params: Params, path: Path) -> None:
-    save_tensors(params.tensors, path)
-
-
-def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write a safetensors file, all or nothing; the same tensors give the same bytes."""
-    if path.is_dir():
-        raise FedzeroError(f"{path} is a folder: name a file to write")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(plain, draft, {"format": "pt"})
-    draft.replace(path)
-
-
-def load_model(path: Path) -> dict[str, torch.Tensor]:
-    if not path.exists():
-        raise FedzeroError(f"{path} does not exist: give a safetensors file")
-    try:
-        return load_file(path)
-    except Exception as error:  # safetensors raises its own type, and OSError, and ValueError
-        raise FedzeroError(f"{path} is not a safetensors file: {error}") from error
 
 
 def export_patch(folder: Path, around: Surroundings) -> bytes:

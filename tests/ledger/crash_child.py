@@ -20,6 +20,7 @@ import torch
 from fedzero import recipe as recipes
 from fedzero import session
 from fedzero.errors import FedzeroError
+from fedzero.weights import load_model
 
 
 class Quiet:
@@ -103,7 +104,7 @@ def looked_at(folder: Path) -> dict[str, Any]:
     with closing(sqlite3.connect(folder / session.LEDGER)) as db:
         entries = db.execute("SELECT body, chain FROM entries ORDER BY seq").fetchall()
         working = [db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in ("dense", "checkpoint")]
-    model = session.load_model(folder / session.MODEL)
+    model = load_model(folder / session.MODEL)
     return {
         "rounds": len(story.rounds),
         "head": entries[-1][1].hex(),

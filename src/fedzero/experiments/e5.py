@@ -109,12 +109,7 @@ class Result:
     @property
     def curve(self) -> Curve:
         """The gap relative to the start."""
-        columns = zip(*(run.points for run in self.runs), strict=True)
-        return Curve(
-            tuple(float(point.round) for point in self.runs[0].points),
-            tuple(float(np.mean([point.queries for point in column])) for column in columns),
-            tuple(tuple(point.loss / run.points[0].loss for point in run.points) for run in self.runs),
-        )
+        return Curve.of(self.runs, lambda run, point: point.loss / run.points[0].loss)
 
     @property
     def reached(self) -> list[tuple[int, int] | None]:

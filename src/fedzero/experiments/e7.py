@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
-
 from fedzero import recipe as recipes
 from fedzero.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero.experiments.rivals import METHODS, Curve, by_queries, by_rounds, ranked
@@ -104,12 +102,7 @@ class Result:
     @property
     def curve(self) -> Curve:
         """(1 − metric) · 100 %."""
-        points = [run.points for run in self.runs]
-        return Curve(
-            tuple(float(point.round) for point in points[0]),
-            tuple(float(np.mean([point.queries for point in column])) for column in zip(*points, strict=True)),
-            tuple(tuple(100 * point.loss for point in each) for each in points),
-        )
+        return Curve.of(self.runs, lambda run, point: 100 * point.loss)
 
 
 Results = Mapping[tuple[Case, str], Result]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedzero.experiments.contract import Line
+from fedzero.report.history import History, Point
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,16 @@ class Curve:
     """of all clients together; the mean over the repetitions"""
     values: tuple[tuple[float, ...], ...]
     """for every repetition"""
+
+    @staticmethod
+    def of(runs: Sequence[History], read: Callable[[History, Point], float]) -> Curve:
+        """Of runs that were evaluated at the same rounds; `read` says what is drawn."""
+        columns = zip(*(run.points for run in runs), strict=True)
+        return Curve(
+            tuple(float(point.round) for point in runs[0].points),
+            tuple(float(np.mean([point.queries for point in column])) for column in columns),
+            tuple(tuple(read(run, point) for point in run.points) for run in runs),
+        )
 
     @property
     def mean(self) -> tuple[float, ...]:

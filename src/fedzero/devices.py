@@ -1,0 +1,35 @@
+"""Where a run computes: a device, set up so that the same run gives the same numbers again."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+
+import torch
+
+from fedzero.errors import FedzeroError
+
+
+def device_of(wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise FedzeroError("engine.device = 'cuda' but torch sees no CUDA device: use 'cpu' or 'auto'")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda":
+        # A finite difference divides the noise of a loss by μ: full float32, and the same kernels every time.
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+    else:
+        keep_freed_memory()
+    return torch.device(wanted)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep large freed blocks: forward passes allocate the same megabytes again and again, and getting them
+    anew from the kernel, page by page, took nearly half of a round. Elsewhere than on glibc this does nothing."""
+    trim_threshold, mmap_threshold, one_gigabyte = -1, -3, 1 << 30
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(trim_threshold, one_gigabyte)
+        libc.mallopt(mmap_threshold, one_gigabyte)
