@@ -118,10 +118,11 @@ def test_the_trace_is_that_of_the_whole_matrix(kernel, window) -> None:
 def test_an_appended_factor_equals_a_fresh_one(blocks: list[int], seed: int) -> None:
     x, _ = data(sum(blocks), seed)
     matrix = Rbf(0.7).value(torch.cdist(x, x) ** 2) + 1e-3 * torch.eye(len(x), dtype=torch.float64)
-    factor, n = Factor(inverse=True), 0
+    factor, n = Factor(), 0
     for b in blocks:
         factor.append(matrix[n : n + b, :n], matrix[n : n + b, n : n + b])
         n += b
+        assert factor.inverse.shape == (n, n)  # asked for from the beginning, so it grows beside the factor
     fresh = torch.linalg.cholesky(matrix)
     assert (factor.lower.tril() - fresh).abs().max() <= 1e-10
     assert (factor.inverse @ matrix - torch.eye(n, dtype=torch.float64)).abs().max() <= 1e-8
@@ -139,13 +140,26 @@ def test_a_long_appended_factor_equals_a_fresh_one() -> None:
 
 
 def test_a_failed_append_leaves_the_factor_as_it_was() -> None:
-    factor = Factor(inverse=True)
+    factor = Factor()
     factor.append(torch.zeros(2, 0, dtype=torch.float64), torch.eye(2, dtype=torch.float64))
+    _ = factor.inverse
     with pytest.raises(NotPositive):
         factor.append(torch.full((1, 2), 2.0, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
     assert factor.size == 2
     assert torch.equal(factor.lower, torch.eye(2, dtype=torch.float64))
     assert torch.equal(factor.inverse, torch.eye(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda w: type(w).__name__)
+def test_what_was_observed_is_the_surrogates_own(window) -> None:
+    x, y = data(8)
+    surrogate = GradientSurrogate(D, window=window)
+    surrogate.observe(x, y)
+    points, outputs = x.clone(), y.clone()
+    x.zero_()
+    y.zero_()
+    assert torch.equal(surrogate.points, points)
+    assert torch.equal(surrogate.outputs, outputs)
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda w: type(w).__name__)

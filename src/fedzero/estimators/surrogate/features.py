@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.estimators.surrogate.factor import Factor, NotPositive
+from fedzero.estimators.surrogate.rooms import taller
 
 
 class Features:
@@ -75,11 +76,7 @@ class FeatureHistory:
 
     def append(self, points: Tensor) -> None:
         n, fresh = self.factor.size, self.features.values(points)
-        if n + len(fresh) > len(self._rows):
-            room = torch.empty(max(n + len(fresh), 2 * len(self._rows), 64), self.features.count)
-            room[:n] = self._rows[:n]
-            self._rows = room
-        self._rows[n : n + len(fresh)] = fresh
+        self._rows = taller(self._rows, n, fresh)
         self._grow(n, n + len(fresh))
 
     def _grow(self, first: int, last: int) -> None:

@@ -23,8 +23,9 @@ from msgspec import Meta, Struct
 from torch import Tensor
 
 from fedzero.errors import FedzeroError
-from fedzero.estimators.surrogate.factor import Factor, NotPositive
+from fedzero.estimators.surrogate.factor import BLOCK, Factor, NotPositive
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
+from fedzero.estimators.surrogate.rooms import taller, wider
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -95,12 +96,16 @@ class Fit:
         """tr ∂σ² at points (m, d), (m,), in units of scaled outputs."""
         z = x - self.origin
         slopes = self.kernel.slope(squares_between(z, self.points))
-        inverse = self.factor.inverse
+        inverse, along = self.factor.inverse, z @ self.points.T
         gram = self.points @ self.points.T if self.gram is None else self.gram
-        by_inverse, along = slopes @ inverse, z @ self.points.T
-        known = ((slopes @ (inverse * gram)) * slopes).sum(1)
-        known -= 2 * (by_inverse * slopes * along).sum(1)
-        known += (z * z).sum(1) * (by_inverse * slopes).sum(1)
+        by_inverse = slopes @ inverse
+        known = (z * z).sum(1) * (by_inverse * slopes).sum(1)
+        known -= 2 * (by_inverse * along.mul_(slopes)).sum(1)
+        for i in range(0, len(self.points), BLOCK):  # H∘XXᵀ is symmetric: half of it, twice, and none of it kept
+            here, end = slice(i, i + BLOCK), min(i + BLOCK, len(self.points))
+            part = inverse[here, :end] * gram[here, :end]
+            part[:, :i] *= 2
+            known += ((slopes[:, here] @ part) * slopes[:, :end]).sum(1)
         return x.shape[1] * self.kernel.roughness - known
 
 
@@ -125,7 +130,7 @@ class GradientSurrogate:
         self.rebuilds: list[Rebuild] = []
         self._x, self._y, self._lengths = _rows(0, dimension), _rows(0, 1), _rows(0, 1)
         self._size = 0
-        self._factor, self._gram = Factor(inverse=True), _rows(0, 0)
+        self._factor, self._gram = Factor(), _rows(0, 0)
         self._first = 0
         self._jitter = 0.0
         self._last: tuple[Tensor, Fit] | None = None
@@ -144,9 +149,9 @@ class GradientSurrogate:
 
     def observe(self, x: Tensor, y: Tensor) -> None:
         """y = f(x) + noise at points (b, d)."""
-        n = self._size
-        self._x, self._y = _grown(self._x, n, x.double()), _grown(self._y, n, y.double()[:, None])
-        self._lengths = _grown(self._lengths, n, ((x.double() - 0.5) ** 2).sum(1, keepdim=True))
+        n, x, y = self._size, x.to(torch.float64, copy=True), y.to(torch.float64, copy=True)
+        self._x, self._y = taller(self._x, n, x), taller(self._y, n, y[:, None])
+        self._lengths = taller(self._lengths, n, ((x - 0.5) ** 2).sum(1, keepdim=True))
         self._size, self._last = n + len(x), None
         if isinstance(self.window, Nearest):
             return
@@ -220,9 +225,9 @@ class GradientSurrogate:
         squares = (lengths[:, None] + lengths - 2 * gram).clamp_(min=0)
         squares.fill_diagonal_(0)
         if not self.fit_scale:
-            return self.kernel, self._fresh(self.kernel.value(squares), inverse=True)
+            return self.kernel, self._fresh(self.kernel.value(squares))
         kernel = type(self.kernel)(self._likeliest(squares, targets))
-        return kernel, self._fresh(kernel.value(squares), inverse=True)
+        return kernel, self._fresh(kernel.value(squares))
 
     def _likeliest(self, squares: Tensor, targets: Tensor) -> float:
         """The length scale with the largest likelihood; all are tried at once.
@@ -240,10 +245,10 @@ class GradientSurrogate:
         likelihood[(failed != 0) | ~likelihood.isfinite()] = -math.inf
         return LENGTHS[int(likelihood.argmax())]
 
-    def _fresh(self, values: Tensor, inverse: bool) -> Factor:
+    def _fresh(self, values: Tensor) -> Factor:
         jitter = 0.0
         while True:
-            factor, noisy = Factor(inverse), values.clone()
+            factor, noisy = Factor(), values.clone()
             noisy.diagonal().add_(self.noise + jitter)
             try:
                 factor.append(noisy[:, :0], noisy)
@@ -259,11 +264,7 @@ class GradientSurrogate:
         held, new = self._x[self._first : self._size] - 0.5, self._x[first : self._size] - 0.5
         n = first - self._first
         products = new @ held.T
-        if n + len(new) > len(self._gram):
-            side = max(n + len(new), 2 * len(self._gram), 64)
-            room = torch.zeros(side, side, dtype=torch.float64)
-            room[:n, :n] = self._gram[:n, :n]
-            self._gram = room
+        self._gram = wider(self._gram, n, n + len(new))
         self._gram[n : n + len(new), : n + len(new)] = products
         self._gram[:n, n : n + len(new)] = products[:, :n].T
         lengths = (held * held).sum(1)
@@ -273,6 +274,7 @@ class GradientSurrogate:
         values[:, n:].diagonal().add_(self.noise + self._jitter)
         try:
             self._factor.append(values[:, :n], values[:, n:])
+            _ = self._factor.inverse  # from the first rows on, or its bits would tell when it was first asked for
         except NotPositive:
             self._jitter = max(10 * self._jitter, self.noise, 1e-10)
             if self._jitter > MOST_JITTER:
@@ -281,19 +283,9 @@ class GradientSurrogate:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        self._factor, self._gram = Factor(inverse=True), _rows(0, 0)
+        self._factor, self._gram = Factor(), _rows(0, 0)
         self._append(self._first)
 
 
 def _rows(count: int, width: int) -> Tensor:
     return torch.empty(count, width, dtype=torch.float64)
-
-
-def _grown(room: Tensor, used: int, new: Tensor) -> Tensor:
-    """`room` with new rows behind the `used` ones, in a larger one if need be."""
-    if used + len(new) > len(room):
-        larger = _rows(max(used + len(new), 2 * len(room), 64), new.shape[1])
-        larger[:used] = room[:used]
-        room = larger
-    room[used : used + len(new)] = new
-    return room
