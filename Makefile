@@ -25,6 +25,7 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python bench/cpu.py
 	$(BIN)/python bench/federation.py
 	$(BIN)/python bench/e1_round.py
+	$(BIN)/python bench/fzoos.py
 	$(BIN)/python bench/gpu.py
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare

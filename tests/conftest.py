@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +190,18 @@ def fedzero(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return Outcome(code, streams.out, streams.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> Callable[..., Any]:
+    """warm_server(folder, *modules): a context whose processes are forked from a server that has loaded these."""
+
+    def start(folder: Path, *modules: str) -> Any:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(modules))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+            forkserver.ensure_running()
+        return context
+
+    return start

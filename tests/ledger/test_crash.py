@@ -8,8 +8,6 @@ removed. Whatever is left on disk is resumed by a fresh process and compared wit
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
 import shutil
 import signal
@@ -18,9 +16,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,20 +36,8 @@ SAME = ("rounds", "head", "bodies", "model")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    """A context whose processes are forked from a server that is warm."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["crash_server", "crash_child"])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *([before] if before else [])])
-    try:
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-    yield context
+def server(warm_server) -> Any:
+    return warm_server(Path(__file__).parent, "crash_server", "crash_child")
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Where the full datasets are, if they are."""
+"""Where the full datasets are, if they are; and a cache of trained models for every module."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +21,11 @@ def full_data() -> Callable[[str], Path]:
         return folder
 
     return find
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Empty at first: what a module's tests train, they train with the code as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDZERO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

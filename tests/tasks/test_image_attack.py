@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,16 +194,6 @@ def test_with_all_classes_all_models_are_one():
     assert set(drawn_classes(1.0, 10, 0)) == {tuple(range(10))}
     with pytest.raises(FedzeroError, match=r"task\.share = 0\.14 is 1 of ten classes"):
         drawn_classes(0.14, 10, 0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDZERO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(threads)
 
 
 def built(number: int, share: float = 0.2, clients: int = 3) -> Any:

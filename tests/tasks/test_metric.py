@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,16 +29,6 @@ SCORES: dict[str, Any] = {
     "f1": sklearn_metrics.f1_score,
     "jaccard": sklearn_metrics.jaccard_score,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDZERO_CACHE", str(tmp_path_factory.mktemp("cache")))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(threads)
 
 
 def by_scikit(metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:

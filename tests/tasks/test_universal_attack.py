@@ -196,7 +196,7 @@ def test_pictures_have_the_right_pixels(objective):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def short_training() -> Iterator[None]:
     """Victims of these tests are trained for two epochs: good enough, and fast."""
 
     def short(module: nn.Module, x: Tensor, y: Tensor, how: Fit) -> None:
@@ -204,12 +204,8 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         fit(module, x, y, replace(how, epochs=2))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDZERO_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(universal_attack, "fit", short)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         yield
-        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

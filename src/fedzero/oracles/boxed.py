@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fedzero.directions import Terms
 from fedzero.oracles.contract import Basis
+from fedzero.oracles.points import coordinates
 from fedzero.params import Params
 
 MIDDLE = 0.5
@@ -25,10 +25,4 @@ def change(u: Tensor, bound: float) -> Tensor:
 
 def changes(base: Params, points: Sequence[Terms], basis: Basis | None, bound: float) -> Tensor:
     """The change at every point, (points, d), float32."""
-    if all(len(terms) <= 1 for terms in points):
-        u = base.vector() + base.offsets(points)
-    else:
-        u = torch.stack([base.view(terms).vector() for terms in points])
-    if basis is not None:
-        u += torch.stack([basis.offset(point) for point in range(len(points))])
-    return change(u, bound)
+    return change(coordinates(base, points, basis), bound)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedzero.directions import Terms
 from fedzero.oracles.contract import F64, Basis, Metrics, Pictures
+from fedzero.oracles.points import coordinates
 from fedzero.params import Params
 
 CLAMP = 1 - 1e-6
@@ -66,7 +67,7 @@ class UniversalAttackObjective:
     ) -> F64:
         index = torch.cat(list(batches)) if len(batches) > 1 else batches[0]
         sizes = [len(batch) for batch in batches]
-        xs, images, roots = _points(base, points, basis), self.images[index], self.roots[index]
+        xs, images, roots = coordinates(base, points, basis), self.images[index], self.roots[index]
         with torch.no_grad():
             found = [self._loss(self._attack(images, roots, some)) for some in _some(xs, len(index))]
             table = torch.cat(found).view(len(points), len(index)).double()
@@ -130,17 +131,6 @@ def _rooted(images: Tensor) -> tuple[Tensor, Tensor]:
     """a and atanh(2a), (n, d) each; in float64, because float32 has few numbers between 1 − 10⁻⁶ and 1."""
     flat = images.flatten(1)
     return flat, torch.atanh((2 * flat.double()).clamp(-CLAMP, CLAMP)).float()
-
-
-def _points(base: Params, points: Sequence[Terms], basis: Basis | None) -> Tensor:
-    """x + Σ c z of every point, (points, d)."""
-    if all(len(terms) <= 1 for terms in points):
-        xs = base.vector() + base.offsets(points)
-    else:
-        xs = torch.stack([base.view(terms).vector() for terms in points])
-    if basis is not None:
-        xs = xs + torch.stack([basis.offset(point) for point in range(len(points))])
-    return xs
 
 
 def _some(xs: Tensor, images: int) -> Iterator[Tensor]:
