@@ -129,6 +129,11 @@ class Quiet:
     def end(self) -> None: ...
 
 
+@pytest.fixture
+def quiet() -> Quiet:
+    return Quiet()
+
+
 @pytest.fixture(scope="session")
 def run_recipe() -> Callable[..., dict[str, Any]]:
     """run_recipe(path, folder, *overrides): a whole run in this process; its summary."""
@@ -205,3 +210,17 @@ def warm_server() -> Callable[..., Any]:
         return context
 
     return start
+
+
+@pytest.fixture(scope="session")
+def full_data() -> Callable[[str], Path]:
+    """full_data(name): the data folder if it has `name`, else the test is skipped."""
+    named = os.environ.get("FEDZERO_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+
+    def find(name: str) -> Path:
+        if not (folder / name).exists():
+            pytest.skip(f"{folder / name} is not there: set FEDZERO_DATA to test with the full files")
+        return folder
+
+    return find

@@ -251,10 +251,10 @@ def patch_export(
     secret: Secret = None,
 ) -> None:
     """Write a finished run's fine-tune as a small file."""
-    from fedzero import session
+    from fedzero.patches import export_patch
     from fedzero.report.units import human_bytes
 
-    content = session.export_patch(folder, _around(data, secret))
+    content = export_patch(folder, _around(data, secret))
     _expect_file(out_)
     out_.parent.mkdir(parents=True, exist_ok=True)
     out_.write_bytes(content)
@@ -264,13 +264,27 @@ def patch_export(
 @patches.command("apply")
 def patch_apply(
     patch: Annotated[Path, typer.Argument(help="A file from `fedzero patch export`.")],
-    base: Annotated[Path, typer.Option("--base", help="The checkpoint the run started from (safetensors).")],
-    out_: Annotated[Path, typer.Option("--out", help="Where to write the fine-tuned checkpoint.")],
+    base: Annotated[
+        str,
+        typer.Option(
+            "--base",
+            help="What the run started from: a safetensors file, or a language model (folder, GGUF file, hub name).",
+        ),
+    ],
+    out_: Annotated[
+        Path, typer.Option("--out", help="Where to write: a safetensors file; of a language model, a folder.")
+    ],
+    tokenizer: Annotated[str | None, typer.Option(help="Where the tokenizer is, if not with the model.")] = None,
+    merge: Annotated[bool, typer.Option(help="Merge LoRA adapters into the weights.")] = False,
 ) -> None:
-    """Base checkpoint + patch = fine-tuned checkpoint, checked against the digest in the patch."""
-    from fedzero import session
+    """Base + patch = fine-tuned model, checked against the digest in the patch.
 
-    params = session.apply_patch(patch, base, out_)
+    Example: fedzero patch apply sentiment.patch --base smollm2-135m --out tuned, and then
+    AutoModelForCausalLM.from_pretrained("tuned").
+    """
+    from fedzero.patches import apply_patch
+
+    params = apply_patch(patch, base, out_, tokenizer, merge)
     out.print(f"model {params.digest().hex()} → {out_}")
 
 

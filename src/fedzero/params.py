@@ -43,6 +43,7 @@ class Params:
                 raise FedzeroError(f"parameter {name!r} is not contiguous; call .contiguous() on it first")
         self.tensors: dict[str, Tensor] = {name: tensor.detach() for name, tensor in tensors.items()}
         self._flat = tuple(tensor.view(-1) for tensor in self.tensors.values())
+        self._ordinals = {name: ordinal for ordinal, name in enumerate(self.tensors)}
         self._kernels = kernels(self.device)
         self._digest: bytes | None = None
 
@@ -66,6 +67,10 @@ class Params:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.tensors)
+
+    def ordinal(self, name: str) -> int:
+        """The position of a tensor, which names its direction stream."""
+        return self._ordinals[name]
 
     @property
     def size(self) -> int:
@@ -207,6 +212,19 @@ class View:
         p = self.params
         for (ordinal, flat), name in zip(p.flat(), p.names, strict=True):
             p._kernels.perturb(flat, out[name].view(-1), self.terms, ordinal)
+
+    def write_one(self, name: str, out: Tensor) -> None:
+        """Materialise one tensor into another of the same shape and type."""
+        p = self.params
+        p._kernels.perturb(p.tensors[name].view(-1), out.view(-1), self.terms, p.ordinal(name))
+
+    def rows(self, name: str, ids: Tensor) -> Tensor:
+        """Some rows of a matrix (V, H): (*ids.shape, H). Nothing of the others is made."""
+        p = self.params
+        matrix = p.tensors[name]
+        out = torch.empty(*ids.shape, matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
+        p._kernels.rows(matrix, ids.reshape(-1), out.view(-1, matrix.shape[1]), self.terms, p.ordinal(name))
+        return out
 
     def tensors(self) -> dict[str, Tensor]:
         out = {name: torch.empty_like(tensor) for name, tensor in self.params.tensors.items()}

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fedzero import recipe as recipes
-from fedzero.algorithms import Algorithm, AnyAlgorithm
+from fedzero.algorithms import Algorithm
 from fedzero.algorithms.contract import Scale
 from fedzero.devices import device_of
 from fedzero.directions import VERSION, Keys
@@ -24,17 +24,16 @@ from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.filters import Chain
-from fedzero.ledger import patch, queries, replay
+from fedzero.ledger import queries, replay
 from fedzero.ledger.queries import LedgerLog
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Shown, Start
 from fedzero.ledger.store import Claim, Ledger, Tampered
 from fedzero.oracles import Pictured
 from fedzero.oracles.blackbox import Metered, Unmeasured
-from fedzero.params import Params
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
 from fedzero.tasks import Place, Problem
-from fedzero.weights import load_model, save_model, save_tensors
+from fedzero.weights import load_model, save_model
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
 
@@ -351,38 +350,3 @@ def verified(folder: Path, around: Surroundings) -> replay.Story:
         if replica.digest() != story.end.model:
             raise Tampered(story.end.round, f"{model} is not the model of this run")
     return story
-
-
-def export_patch(folder: Path, around: Surroundings) -> bytes:
-    """The fine-tune of a finished run as a small file."""
-    ledger, setup = reopen(folder, around)
-    try:
-        algorithm = msgspec.json.encode(setup.recipe.algorithm, order="sorted")
-        clients, names = setup.recipe.federation.clients, setup.problem.params.names
-        return patch.export(ledger, replay.read(ledger), algorithm, clients, names, setup.keys)
-    finally:
-        ledger.close()
-
-
-def apply_patch(path: Path, base: Path, out: Path) -> Params:
-    """Base checkpoint + patch → fine-tuned checkpoint; tensors the patch does not name are passed through."""
-    found, tensors = patch.load(path), load_model(base)
-    missing = [name for name in found.tensors if name not in tensors]
-    if missing:
-        raise FedzeroError(f"{base} has no tensor {missing[0]!r}: this patch is for another base model")
-    params = Params({name: tensors[name] for name in found.tensors})
-    if params.digest() != found.base:
-        raise FedzeroError(
-            f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
-            "give the base checkpoint the run started from"
-        )
-    keys = Keys(found.root, found.direction_root)
-    replica = Replica(
-        msgspec.json.decode(found.algorithm, type=AnyAlgorithm), params, keys, found.clients
-    )  # sealed by the patch
-    for burst in patch.bursts(found):
-        replica.follow(burst)
-    if replica.digest() != found.result:
-        raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
-    save_tensors({**tensors, **replica.state.params.tensors}, out)
-    return replica.state.params

@@ -324,3 +324,17 @@ def test_some_groups_are_those_of_the_whole(stream: Domain) -> None:
         assert torch.equal(some[128 * g : 128 * g + 128], whole[128 * g : 128 * g + 128])
     if stream is Domain.GAUSSIAN:
         assert some[128:384].isnan().all(), "only what was asked for"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stream", [Domain.GAUSSIAN, Domain.RADEMACHER])
+@pytest.mark.parametrize("width", [1, 67, 128, 4100])
+def test_rows_are_those_of_the_view(stream: Domain, dtype: torch.dtype, width: int) -> None:
+    height = 19
+    x = torch.from_numpy(np.random.default_rng(width).standard_normal((height, width))).to(dtype)
+    ids = torch.tensor([[18, 3], [3, 0]])
+    for terms in (Terms.of([5, 6, 7], [0.5, -0.25, 1e-3], stream), Terms.of([], [], stream)):
+        whole, some = torch.empty_like(x), torch.empty(4, width, dtype=dtype)
+        cpu.perturb(x.view(-1), whole.view(-1), terms, 9)
+        cpu.rows(x, ids.view(-1), some, terms, 9)
+        assert torch.equal(some, whole[ids.view(-1)])

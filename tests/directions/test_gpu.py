@@ -228,6 +228,22 @@ def test_view_is_the_sum_to_nearest_and_leaves_x_alone(dtype: str) -> None:
 
 @kernels
 @pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_are_those_of_the_view(dtype: str, name: str) -> None:
+    """Rows that begin anywhere in a block, twice the same among them, and the last one."""
+    height, width = 23, gpu.SPAN + 67
+    x = torch.from_numpy(numbers(height * width)).to(TYPES[dtype])
+    terms = Terms.of([7, LAST], [0.3, -0.1], STREAMS[name])
+    ids = torch.tensor([5, 0, 22, 5, 13])
+    out = torch.empty(5, width, dtype=x.dtype, device=DEVICE)
+    gpu.rows(x.view(height, width).to(DEVICE), ids.to(DEVICE), out, terms, 2)
+    z = [reference.direction(STREAMS[name], key, 2, x.numel()) for key in (7, LAST)]
+    total = x.float().numpy() + np.float32(0.3) * z[0] + np.float32(-0.1) * z[1]
+    same(out, torch.from_numpy(total).to(x.dtype).view(height, width)[ids])
+
+
+@kernels
+@pytest.mark.parametrize("name", STREAMS)
 def test_terms_side_by_side_are_the_reference(name: str) -> None:
     """n is no multiple of 4, so rows start anywhere; 10⁻⁴⁰ gives denormals and zeros of both signs."""
     keys, coefficients, n = [3, LAST, 4], np.array([0.5, -2, 1e-40], np.float32), TILE + 2

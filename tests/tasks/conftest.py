@@ -1,26 +1,10 @@
-"""Where the full datasets are, if they are; and a cache of trained models for every module."""
+"""A cache of trained models for every module."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def full_data() -> Callable[[str], Path]:
-    """full_data(name): the data folder if it has `name`, else the test is skipped."""
-    named = os.environ.get("FEDZERO_DATA")
-    folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
-
-    def find(name: str) -> Path:
-        if not (folder / name).exists():
-            pytest.skip(f"{folder / name} is not there: set FEDZERO_DATA to test with the full files")
-        return folder
-
-    return find
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -334,6 +334,42 @@ def _advance16(
             _round_chunk(y, out[o : o + CHUNK], m, chunk, tensor, rounding[s], stochastic, bfloat)
 
 
+@inlined
+def _add_piece(y, piece, tensor, gaussian, keys, coefs):
+    """All terms on the 128 coordinates of a gaussian group, or the 4096 of a chunk of signs."""
+    if gaussian:
+        z = np.empty(128, np.float32)
+        for j in range(keys.size):
+            _gaussian128(z, piece, tensor, keys[j])
+            for i in range(128):
+                y[i] += f32(coefs[j] * z[i])
+    else:
+        _add_rademacher(y, CHUNK, piece, tensor, keys, coefs, 0, keys.size)
+
+
+@kernel
+def _rows(x, ids, out, wide, bfloat, tensor, gaussian, keys, coefs):
+    """out[r] ← x[ids[r]] + Σ c z. A row may begin and end anywhere in a piece: what is beside it is made in vain."""
+    width = x.shape[1]
+    size = 128 if gaussian else CHUNK
+    y = np.empty(size, np.float32)
+    for r in range(ids.size):
+        begin = ids[r] * width
+        for piece in range(begin // size, (begin + width + size - 1) // size):
+            first, last = max(piece * size, begin), min(piece * size + size, begin + width)
+            y[:] = f32(0)
+            for i in range(first, last):
+                bits = x[ids[r], i - begin]
+                y[i - piece * size] = f32(u32(bits).view(np.float32)) if wide else _from16(u16(bits), bfloat)
+            _add_piece(y, piece, tensor, gaussian, keys, coefs)
+            for i in range(first, last):
+                value = y[i - piece * size]
+                if wide:
+                    out[r, i - begin] = f32(value).view(np.uint32)
+                else:
+                    out[r, i - begin] = _to16(value, _nearest_bits(value, bfloat), bfloat)
+
+
 @kernel
 def _round16(source, out, tensor, key, bfloat, lo, hi):
     y = np.empty(CHUNK, np.float32)
@@ -432,6 +468,13 @@ def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> No
         source, target, bfloat = _bits(x), _bits(out), x.dtype == torch.bfloat16
         none = np.zeros(1, np.uint64)
         _run(lambda lo, hi: _advance16(source, target, *common, none, False, bfloat, lo, hi), x.numel(), len(terms))
+
+
+def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
+    wide, bfloat = x.dtype == torch.float32, x.dtype == torch.bfloat16
+    common = (wide, bfloat, u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
+    _rows(_bits(x), ids.numpy(), _bits(out), *common)
 
 
 def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:

@@ -30,6 +30,8 @@ WARPS = 4
 """128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
 SIGN_WARPS = 2
 """Signs need few registers besides: 64 numbers a thread, and half the threads that make them."""
+SPAN = 512
+"""Columns of a row that one program makes where single rows are wanted."""
 SUM_PROGRAMS = 1 << 14
 """Programs that share a checksum or a sum of squares, each with many tiles: few additions to one address."""
 
@@ -318,6 +320,35 @@ def _spread(n, out, tensor, keys, coefs, STREAM: tl.constexpr, LANES: tl.constex
     tl.store(out + j * n + base + off, _term(base, tensor, keys, coefs, j, STREAM, LANES), off < n - base)
 
 
+@triton.jit
+def _single(i, tensor, key, STREAM: tl.constexpr):
+    """z at coordinates i, one by one: each makes its whole block, which pays where few coordinates are wanted."""
+    if STREAM == _GAUSSIAN:
+        plane = (i // 32) % 4
+        a, b, c, d = _philox((i // 128) * 32 + i % 32, i - i, tensor, _GAUSSIAN, key)
+        z0, z1 = _box_muller(tl.where(plane < 2, a, c), tl.where(plane < 2, b, d))
+        z = tl.where(plane % 2 == 0, z0, z1)
+    else:
+        octet = (i // 256) % 16
+        a, b, c, d = _philox((i // 4096) * 32 + (i // 8) % 32, i - i, tensor, _RADEMACHER, key)
+        word = _pick(octet // 4, a, b, c, d) >> (8 * (octet % 4) + i % 8).to(tl.uint32)
+        z = _float((word << 31) | 0x3F800000)
+    return z
+
+
+@triton.jit(do_not_specialize=["width", "tensor", "terms"])
+def _rows(width, x, ids, out, tensor, keys, coefs, terms, STREAM: tl.constexpr, KIND: tl.constexpr, SPAN: tl.constexpr):
+    """out[r, h] ← x[ids[r], h] + Σ c z for SPAN columns of row r; programs go through row 0, then 1, …"""
+    spans = tl.cdiv(width, SPAN)
+    r = (tl.program_id(0) // spans).to(tl.int64)
+    h = (tl.program_id(0) % spans) * SPAN + tl.arange(0, SPAN)
+    i = tl.load(ids + r) * width + h
+    y = _widen(tl.load(x + i, h < width, 0), KIND)
+    for j in range(terms):
+        y += tl.load(coefs + j) * _single(i, tensor, tl.load(keys + j), STREAM)
+    tl.store(out + r * width + h, y if KIND == _FLOAT32 else _nearest(y, KIND), h < width)
+
+
 @triton.jit(do_not_specialize=["n", "first", "tensor", "key"])
 def _narrow(n, first, source, out, tensor, key, KIND: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
     """out ← source, rounded at random, on tile `first` + program id."""
@@ -488,6 +519,16 @@ def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> No
     arguments = (bits, _integers(out), bits, bits, tensor, *tables)
     constants = (int(terms.stream), int(Rule.SGD), 0, _KINDS[x.dtype], False, tables.terms == 1)
     _launch(_advance, x.numel(), _warps(terms.stream), arguments, constants)
+
+
+def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
+    width, tables = x.shape[1], _tables(terms, x.device)
+    programs = ids.numel() * triton.cdiv(width, SPAN)
+    if programs:
+        with torch.cuda.device_of(out):
+            arguments = (width, _integers(x), ids, _integers(out), tensor, tables.integers, tables.floats, tables.terms)
+            _start(_rows, programs, WARPS, arguments, (int(terms.stream), _KINDS[x.dtype], SPAN))
 
 
 def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:

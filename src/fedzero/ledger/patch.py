@@ -35,9 +35,19 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     root: bytes
     direction_root: bytes
     updates: tuple[Update, ...]
+    task: bytes = b""
+    """what was trained, as JSON: how to open a base that is more than a file of tensors"""
 
 
-def export(ledger: Ledger, story: Story, algorithm: bytes, clients: int, tensors: tuple[str, ...], keys: Keys) -> bytes:
+def export(
+    ledger: Ledger,
+    story: Story,
+    algorithm: bytes,
+    clients: int,
+    tensors: tuple[str, ...],
+    keys: Keys,
+    task: bytes = b"",
+) -> bytes:
     """The patch of a finished run."""
     if story.end is None:
         raise FedzeroError("the run is not finished: `fedzero resume` it first, then export")
@@ -49,7 +59,16 @@ def export(ledger: Ledger, story: Story, algorithm: bytes, clients: int, tensors
     start = ledger.start()
     body = msgspec.msgpack.encode(
         Patch(
-            VERSION, start.base, story.end.model, tensors, algorithm, clients, keys.root, keys.direction_root, updates
+            VERSION,
+            start.base,
+            story.end.model,
+            tensors,
+            algorithm,
+            clients,
+            keys.root,
+            keys.direction_root,
+            updates,
+            task,
         )
     )
     return hashlib.sha256(body).digest() + body

