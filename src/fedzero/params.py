@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class Params:
         self.tensors: dict[str, Tensor] = {name: tensor.detach() for name, tensor in tensors.items()}
         self._flat = tuple(tensor.view(-1) for tensor in self.tensors.values())
         self._ordinals = {name: ordinal for ordinal, name in enumerate(self.tensors)}
+        self._listing: tuple[Slots | None, Any] | None = None
         self._kernels = kernels(self.device)
         self._digest: bytes | None = None
 
@@ -94,8 +96,14 @@ class Params:
     def advance(self, program: Program, slots: Slots | None = None) -> None:
         """Run the steps of a program (see `Rule`) in one pass over memory."""
         self._digest = None
-        for ordinal, flat in self.flat():
-            self._kernels.advance(flat, slots[ordinal] if slots else (), program, ordinal)
+        if self._listing is None or self._listing[0] is not slots:
+            self._listing = slots, self._kernels.listing(self._flat, self._flat, slots, range(len(self._flat)))
+        self._kernels.advance_all(self._listing[1], program)
+
+    def listing(self, names: Sequence[str], outs: Sequence[Tensor]) -> Any:
+        """Some tensors, and flat ones of the same sizes and types for views of them: ready to be written at once."""
+        sources = [self.tensors[name].view(-1) for name in names]
+        return self._kernels.listing(sources, outs, None, [self.ordinal(name) for name in names])
 
     def changed(self) -> None:
         """Say that somebody wrote into the tensors, so that the digest is made anew."""
@@ -210,13 +218,11 @@ class View:
     def write(self, out: Mapping[str, Tensor]) -> None:
         """Materialise into tensors of the same names, shapes and types."""
         p = self.params
-        for (ordinal, flat), name in zip(p.flat(), p.names, strict=True):
-            p._kernels.perturb(flat, out[name].view(-1), self.terms, ordinal)
+        self.write_listed(self.params.listing(p.names, [out[name].view(-1) for name in p.names]))
 
-    def write_one(self, name: str, out: Tensor) -> None:
-        """Materialise one tensor into another of the same shape and type."""
-        p = self.params
-        p._kernels.perturb(p.tensors[name].view(-1), out.view(-1), self.terms, p.ordinal(name))
+    def write_listed(self, listing: Any) -> None:
+        """Materialise into what `Params.listing` made ready."""
+        self.params._kernels.perturb_all(listing, self.terms)
 
     def rows(self, name: str, ids: Tensor) -> Tensor:
         """Some rows of a matrix (V, H): (*ids.shape, H). Nothing of the others is made."""

@@ -30,6 +30,7 @@ from fedzero.directions.terms import Program, Rule, Terms
 triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language
 gpu: Any = importlib.import_module("fedzero.directions.gpu")
+primitives: Any = importlib.import_module("fedzero.directions.gpu.primitives")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 CUDA = torch.cuda.is_available() and not INTERPRETED
@@ -135,7 +136,7 @@ def check_advance(x: torch.Tensor, slots: list[np.ndarray], program: Program, te
 @pytest.mark.skipif(INTERPRETED or CUDA, reason="the tests it would start run in this process")
 def test_interpreter() -> None:
     """The tests marked `kernels`, on CPU tensors."""
-    source = str(Path(gpu.__file__).parents[2])
+    source = str(Path(gpu.__file__).parents[3])
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:xdist", __file__],
@@ -224,6 +225,36 @@ def test_view_is_the_sum_to_nearest_and_leaves_x_alone(dtype: str) -> None:
         z = [reference.gaussian(key, 2, x.numel()) for key in (7, 8)]
         total = x.float().numpy() + np.float32(c) * z[0] + np.float32(-c / 3) * z[1]
         same(out, torch.from_numpy(total).to(x.dtype))
+
+
+@kernels
+@pytest.mark.parametrize("rule", [Rule.SGD, Rule.ADAM])
+def test_many_tensors_in_one_launch_are_each_by_itself(rule: Rule) -> None:
+    """Of all types, some smaller than a tile, some a tile and a bit, one that begins in the middle of another."""
+    sizes = {"float32": (5, TILE + 3), "bfloat16": (TILE, 70), "float16": (2 * TILE + 1,)}
+    ones = [torch.from_numpy(numbers(n, seed=n)).to(TYPES[t]).to(DEVICE) for t, all_ in sizes.items() for n in all_]
+    ones.append(torch.from_numpy(numbers(200, seed=1)).to(DEVICE)[3:])
+    others = [x.clone() for x in ones]
+    others[-1] = torch.cat([torch.zeros(1, device=DEVICE), ones[-1]])[1:]  # no multiple of 16 bytes either
+    slots = [[torch.ones(x.numel(), device=DEVICE) for _ in range(rule.slots)] for x in ones]
+    same_slots = [[s.clone() for s in some] for some in slots]
+    terms = [Terms.of([3, LAST], [0.2, -0.1], Domain.GAUSSIAN), Terms.of([5], [0.3], Domain.GAUSSIAN)]
+    program = Program.of(terms, [11, 12], rule, [HYPERS[rule]] * 2)
+    ordinals = [4, 2, 9, 0, 7, 1]
+    for x, some, ordinal in zip(others, same_slots, ordinals, strict=True):
+        gpu.advance(x, tuple(some), program, ordinal)
+    gpu.advance_all(gpu.listing(ones, ones, slots, ordinals), program)
+    for x, y in zip(ones, others, strict=True):
+        same(x, y)
+    for some, them in zip(slots, same_slots, strict=True):
+        for a, b in zip(some, them, strict=True):
+            same(a, b)
+    views, wanted = [torch.empty_like(x) for x in ones], [torch.empty_like(x) for x in ones]
+    gpu.perturb_all(gpu.listing(ones, views, None, ordinals), terms[0])
+    for x, out, ordinal in zip(ones, wanted, ordinals, strict=True):
+        gpu.perturb(x, out, terms[0], ordinal)
+    for x, y in zip(views, wanted, strict=True):
+        same(x, y)
 
 
 @kernels
@@ -399,7 +430,7 @@ def _wrong_roots(count, first, N: tl.constexpr):
     """count += numbers among `N` consecutive float32s whose root in gpu.py is not the IEEE one."""
     bits = first + tl.program_id(0) * N + tl.arange(0, N)
     s = bits.to(tl.float32, bitcast=True)
-    wrong = gpu._radius(s).to(tl.int32, bitcast=True) != tl.sqrt_rn(s).to(tl.int32, bitcast=True)
+    wrong = primitives._radius(s).to(tl.int32, bitcast=True) != tl.sqrt_rn(s).to(tl.int32, bitcast=True)
     tl.atomic_add(count, tl.sum(wrong.to(tl.int32), axis=0))
 
 

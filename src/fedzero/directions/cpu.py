@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -468,6 +468,32 @@ def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> No
         source, target, bfloat = _bits(x), _bits(out), x.dtype == torch.bfloat16
         none = np.zeros(1, np.uint64)
         _run(lambda lo, hi: _advance16(source, target, *common, none, False, bfloat, lo, hi), x.numel(), len(terms))
+
+
+Listing = tuple[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], int], ...]
+
+
+def listing(
+    sources: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
+    slots: Sequence[Sequence[torch.Tensor]] | None,
+    ordinals: Sequence[int],
+) -> Listing:
+    """Flat tensors to be worked on together."""
+    each = [tuple(some) for some in slots] if slots else [()] * len(sources)
+    return tuple(zip(sources, outs, each, ordinals, strict=True))
+
+
+def advance_all(many: Listing, program: Program) -> None:
+    """`advance` on all tensors of a list."""
+    for source, _, slots, ordinal in many:
+        advance(source, slots, program, ordinal)
+
+
+def perturb_all(many: Listing, terms: Terms) -> None:
+    """`perturb` on all tensors of a list."""
+    for source, out, _, ordinal in many:
+        perturb(source, out, terms, ordinal)
 
 
 def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:

@@ -11,16 +11,17 @@ of the head only the rows of the answers that are asked for (`chosen`), at the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedzero.params import View
+from fedzero.params import Params, View
 
 ALIGNED = 128
 """Numbers to which pieces of the scratch buffer are rounded up: whole cache lines for every type."""
@@ -42,6 +43,18 @@ class Point:
     offset: Mapping[str, Tensor] | None
 
 
+@dataclass(frozen=True, eq=False)
+class Room:
+    """Flat pieces of a scratch buffer for some tensors of a model, made ready for writing."""
+
+    pieces: tuple[Tensor, ...]
+    listing: Any
+
+    @staticmethod
+    def of(base: Params, names: Sequence[str], pieces: tuple[Tensor, ...]) -> Room:
+        return Room(pieces, base.listing(names, pieces))
+
+
 class Piecewise:
     """Takes hold of a module: from now on it is evaluated through this object, or at its own weights as before."""
 
@@ -54,6 +67,8 @@ class Piecewise:
         self._names = {id(parameter): name for name, parameter in self._owned.items()}
         self._point: Point | None = None
         self._scratch: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._rooms: dict[tuple[int, tuple[str, ...]], Room] = {}
+        self._rooms_of: Params | None = None
         self._depth = 0
         for block, whole in _blocks(module):
             if block is head and type(block) is nn.Linear:
@@ -82,14 +97,16 @@ class Piecewise:
 
     def _watch(self, block: nn.Module, whole: bool) -> None:
         own = {self._names[id(p)]: p for p in block.parameters(recurse=whole) if id(p) in self._names}
+        names = tuple(own)
         if not own:
             return
 
         def enter(*_: object) -> None:
             if self._point is not None:
-                for name, piece in self._room(own).items():
-                    self._make(name, piece)
-                    own[name].data = piece
+                room = self._room(names, own)
+                self._make(names, room)
+                for name, piece in zip(names, room.pieces, strict=True):
+                    own[name].data = piece.view(own[name].shape)
                 self._depth += 1
 
         def leave(*_: object) -> None:
@@ -101,26 +118,36 @@ class Piecewise:
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave)
 
-    def _room(self, own: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """Room for these tensors in the scratch buffer of this depth: blocks may lie inside each other."""
-        sizes = {name: -(-p.numel() // ALIGNED) * ALIGNED for name, p in own.items()}
-        room: dict[str, Tensor] = {}
-        for dtype in {p.dtype for p in own.values()}:
-            names = [name for name, p in own.items() if p.dtype == dtype]
-            wanted = sum(sizes[name] for name in names)
+    def _room(self, names: tuple[str, ...], own: Mapping[str, nn.Parameter]) -> Room:
+        """Room for these tensors in the scratch buffers of this depth: blocks may lie inside each other."""
+        assert self._point is not None
+        base = self._point.view.params
+        if self._rooms_of is not base:
+            self._rooms, self._rooms_of = {}, base
+        if (self._depth, names) not in self._rooms:
+            self._rooms[self._depth, names] = Room.of(base, names, self._pieces(names, own))
+        return self._rooms[self._depth, names]
+
+    def _pieces(self, names: Sequence[str], own: Mapping[str, nn.Parameter]) -> tuple[Tensor, ...]:
+        used: dict[torch.dtype, int] = {}
+        places = []
+        for name in names:
+            dtype, size = own[name].dtype, own[name].numel()
+            places.append((dtype, used.get(dtype, 0), size))
+            used[dtype] = used.get(dtype, 0) + -(-size // ALIGNED) * ALIGNED
+        for dtype, wanted in used.items():
             held = self._scratch.get((self._depth, dtype))
             if held is None or len(held) < wanted:
-                held = torch.empty(wanted, dtype=dtype, device=own[names[0]].device)
-                self._scratch[self._depth, dtype] = held
-            pieces = torch.split(held[:wanted], [sizes[name] for name in names])
-            room |= {n: piece[: own[n].numel()].view(own[n].shape) for n, piece in zip(names, pieces, strict=True)}
-        return room
+                self._rooms.clear()  # they point into a buffer that is too small
+                self._scratch[self._depth, dtype] = torch.empty(wanted, dtype=dtype, device=own[names[0]].device)
+        return tuple(self._scratch[self._depth, dtype][start : start + size] for dtype, start, size in places)
 
-    def _make(self, name: str, out: Tensor) -> None:
+    def _make(self, names: Sequence[str], room: Room) -> None:
         assert self._point is not None
-        self._point.view.write_one(name, out)
+        self._point.view.write_listed(room.listing)
         if self._point.offset is not None:
-            out.copy_(out.float() + self._point.offset[name].view(out.shape))
+            for name, piece in zip(names, room.pieces, strict=True):
+                piece.copy_(piece.float() + self._point.offset[name])
 
     def _rows(self, weight: Tensor, ids: Tensor) -> Tensor:
         """Rows of a matrix, trained or not, where the module is."""
@@ -150,7 +177,8 @@ class Piecewise:
         if parameter is None or self._point is None or id(parameter) not in self._names:
             return parameter
         out = torch.empty_like(parameter)
-        self._make(self._names[id(parameter)], out)
+        names = (self._names[id(parameter)],)
+        self._make(names, Room.of(self._point.view.params, names, (out.view(-1),)))
         return out
 
 

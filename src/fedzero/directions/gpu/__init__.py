@@ -1,0 +1,271 @@
+"""GPU kernels (Triton), as functions on tensors. Triton is imported in this package alone.
+
+With TRITON_INTERPRET=1 the same kernels run on CPU tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from fedzero.directions.gpu.kernels import (
+    _advance,
+    _advance_list,
+    _checksum,
+    _generate,
+    _narrow,
+    _rows,
+    _spread,
+    _squares,
+)
+from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
+from fedzero.directions.spec import Domain
+from fedzero.directions.terms import HYPERS, Program, Rule, Terms
+
+LANES = 512
+"""Lanes of a tile: 8 × 512 coordinates, a chunk of signs."""
+WARPS = 4
+"""128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
+SIGN_WARPS = 2
+"""Signs need few registers besides: 64 numbers a thread, and half the threads that make them."""
+SPAN = 512
+"""Columns of a row that one program makes where single rows are wanted."""
+SUM_PROGRAMS = 1 << 14
+"""Programs that share a checksum or a sum of squares, each with many tiles: few additions to one address."""
+
+_KINDS = {torch.float32: _FLOAT32.value, torch.bfloat16: _BFLOAT16.value, torch.float16: _FLOAT16.value}
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """Launch on the current device. Triton looks at everything anew each time, longer than most tensors take; so what
+    it compiled is kept by all it looked at: device, type and alignment of tensors, width of integers, constants."""
+    looks: list[Any] = [kernel.__name__, constants]
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            looks.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))
+        else:
+            looks.append(value.bit_length() < 32)
+    known = _compiled.get(tuple(looks))
+    if known is None:
+        launched = kernel[(programs,)](*arguments, *constants, num_warps=warps, enable_fp_fusion=False)
+        if launched is not None:  # the interpreter compiles nothing
+            _compiled[tuple(looks)] = launched
+    else:
+        known[(programs, 1, 1)](*arguments, *constants)
+
+
+def _launch(kernel: Any, n: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """Run `kernel` over n coordinates, on the device of its first argument: whole tiles, then a rest with masks."""
+    whole, rest = divmod(n, 8 * LANES)
+    with torch.cuda.device_of(arguments[0]):
+        if whole:
+            _start(kernel, whole, warps, (n, 0, *arguments), (*constants, False, LANES))
+        if rest:
+            _start(kernel, 1, warps, (n, whole, *arguments), (*constants, True, LANES))
+
+
+def _total(kernel: Any, n: int, device: torch.device, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> int:
+    """What the programs of `kernel` add up over n coordinates, as a signed 64-bit integer."""
+    whole, rest = divmod(n, 8 * LANES)
+    total = torch.zeros(1, dtype=torch.int64, device=device)
+    with torch.cuda.device_of(total):
+        if whole:
+            programs = min(whole, SUM_PROGRAMS)
+            _start(kernel, programs, WARPS, (n, 0, whole, total, *arguments), (*constants, False, LANES))
+        if rest:
+            _start(kernel, 1, WARPS, (n, whole, whole + 1, total, *arguments), (*constants, True, LANES))
+    return int(total.item())
+
+
+class _Tables(NamedTuple):
+    """A program's arrays on the device: keys, rounding keys, 0 and ends; coefficients, hyper-parameters."""
+
+    integers: torch.Tensor
+    floats: torch.Tensor
+    terms: int
+    steps: int
+
+
+_recent: dict[tuple[int, torch.device], tuple[Program | Terms, _Tables]] = {}
+
+
+def _tables(work: Program | Terms, device: torch.device) -> _Tables:
+    """Upload in one copy, and once for all tensors of a model: the last few are kept, and with them their `id`."""
+    held = _recent.get((id(work), device))
+    if held is None:
+        program = Program.of([work], [0]) if isinstance(work, Terms) else work
+        terms, steps = len(program.keys), len(program)
+        integers = terms + 2 * steps + 1
+        even = integers + integers % 2  # what follows starts at a multiple of 16 bytes, as Triton likes it
+        buffer = np.zeros(2 * even + terms + steps * HYPERS, np.int32)
+        parts = (program.keys.view(np.int64), program.rounding.view(np.int64), np.zeros(1, np.int64), program.ends)
+        buffer[: 2 * integers].view(np.int64)[:] = np.concatenate(parts)
+        buffer[2 * even :].view(np.float32)[:] = np.concatenate([program.coefficients, program.hypers.reshape(-1)])
+        there = torch.from_numpy(buffer).to(device)
+        floats = there[2 * even :].view(torch.float32)
+        held = work, _Tables(there[: 2 * even].view(torch.int64), floats, terms, steps)
+        while len(_recent) >= 8:
+            _recent.pop(next(iter(_recent)), None)
+        _recent[id(work), device] = held
+    return held[1]
+
+
+def _warps(stream: Domain, rule: Rule = Rule.SGD) -> int:
+    return SIGN_WARPS if stream is Domain.RADEMACHER and not rule.slots else WARPS
+
+
+def _integers(x: torch.Tensor) -> torch.Tensor:
+    """16-bit numbers as int16: rounding is done on bits."""
+    return x if x.dtype == torch.float32 else x.view(torch.int16)
+
+
+def _signed(key: int) -> int:
+    return key - (1 << 64) if key >> 63 else key
+
+
+def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
+    """out ← z(key) of tensor `tensor` (float32)."""
+    _launch(_generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
+
+
+def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
+    """All of it: on a GPU a launch costs more than the numbers nobody asked for."""
+    generate(out, stream, key, tensor)
+
+
+def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
+    """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
+    bits, tables, rule = _integers(x), _tables(program, x.device), program.rule
+    arguments = (bits, bits, *(*slots, bits, bits)[:2], tensor, *tables)
+    one = tables.terms == tables.steps == 1
+    constants = (int(program.stream), int(rule), rule.slots, _KINDS[x.dtype], True, one)
+    _launch(_advance, x.numel(), _warps(program.stream, rule), arguments, constants)
+
+
+def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
+    bits, tables = _integers(x), _tables(terms, x.device)
+    arguments = (bits, _integers(out), bits, bits, tensor, *tables)
+    constants = (int(terms.stream), int(Rule.SGD), 0, _KINDS[x.dtype], False, tables.terms == 1)
+    _launch(_advance, x.numel(), _warps(terms.stream), arguments, constants)
+
+
+class Piece(NamedTuple):
+    """One flat tensor, where its result goes, its memory of a rule, and its ordinal."""
+
+    source: torch.Tensor
+    out: torch.Tensor
+    slots: tuple[torch.Tensor, ...]
+    ordinal: int
+
+    @property
+    def places(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in (self.source, self.out, *self.slots)]
+
+    @property
+    def aligned(self) -> bool:
+        """Whole tensors are; slices of larger ones need not be."""
+        return all(place % 16 == 0 for place in self.places)
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Tensors made ready for one launch a type: rows and owners of tiles for `_advance_list`; the rest one by one."""
+
+    device: torch.device
+    lists: tuple[tuple[torch.dtype, torch.Tensor, torch.Tensor], ...]
+    together: tuple[Piece, ...]
+    """those in the lists, kept because their addresses are"""
+    apart: tuple[Piece, ...]
+
+
+def listing(
+    sources: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
+    slots: Sequence[Sequence[torch.Tensor]] | None,
+    ordinals: Sequence[int],
+) -> Listing:
+    """Flat tensors to be worked on together."""
+    each = [tuple(some) for some in slots] if slots else [()] * len(sources)
+    pieces = [Piece(*parts) for parts in zip(sources, outs, each, ordinals, strict=True) if parts[0].numel()]
+    together = tuple(piece for piece in pieces if piece.aligned)
+    lists: list[tuple[torch.dtype, torch.Tensor, torch.Tensor]] = []
+    for dtype in dict.fromkeys(piece.source.dtype for piece in together):
+        some = [piece for piece in together if piece.source.dtype == dtype]
+        tiles = [triton.cdiv(piece.source.numel(), 8 * LANES) for piece in some]
+        first = [0, *accumulate(tiles)]
+        rows = [
+            (*(*piece.places, 0, 0)[:4], piece.source.numel(), piece.ordinal, start)
+            for piece, start in zip(some, first[:-1], strict=True)
+        ]
+        owners = np.repeat(np.arange(len(some)), tiles)
+        table, whose = (torch.tensor(array, dtype=torch.int64, device=sources[0].device) for array in (rows, owners))
+        lists.append((dtype, table, whose))
+    return Listing(sources[0].device, tuple(lists), together, tuple(piece for piece in pieces if not piece.aligned))
+
+
+def _run_lists(many: Listing, work: Program | Terms, rule: Rule, stochastic: bool) -> None:
+    tables = _tables(work, many.device)
+    one = tables.terms == tables.steps == 1
+    for dtype, table, owners in many.lists:
+        with torch.cuda.device_of(table):
+            constants = (int(work.stream), int(rule), rule.slots, _KINDS[dtype], stochastic, one, LANES)
+            _start(_advance_list, len(owners), _warps(work.stream, rule), (table, owners, *tables), constants)
+
+
+def advance_all(many: Listing, program: Program) -> None:
+    """`advance` on all tensors of a list, in one launch for each type."""
+    _run_lists(many, program, program.rule, True)
+    for piece in many.apart:
+        advance(piece.source, piece.slots, program, piece.ordinal)
+
+
+def perturb_all(many: Listing, terms: Terms) -> None:
+    """`perturb` on all tensors of a list, in one launch for each type."""
+    _run_lists(many, terms, Rule.SGD, False)
+    for piece in many.apart:
+        perturb(piece.source, piece.out, terms, piece.ordinal)
+
+
+def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
+    width, tables = x.shape[1], _tables(terms, x.device)
+    programs = ids.numel() * triton.cdiv(width, SPAN)
+    if programs:
+        with torch.cuda.device_of(out):
+            arguments = (width, _integers(x), ids, _integers(out), tensor, tables.integers, tables.floats, tables.terms)
+            _start(_rows, programs, WARPS, arguments, (int(terms.stream), _KINDS[x.dtype], SPAN))
+
+
+def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
+    """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up, in one launch."""
+    n, tables = out.shape[1], _tables(terms, out.device)
+    programs = len(terms) * triton.cdiv(n, 8 * LANES)
+    if programs:
+        with torch.cuda.device_of(out):
+            arguments = (n, out, tensor, tables.integers, tables.floats)
+            _start(_spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
+
+
+def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
+    """x ← source (float32), rounded stochastically to the 16 bits of x."""
+    _launch(_narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))
+
+
+def checksum(x: torch.Tensor) -> int:
+    """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
+    bits = x.view(torch.int32) if x.element_size() == 4 else x.view(torch.int16)
+    return _total(_checksum, x.numel(), x.device, (bits,), (8 * x.element_size(),)) % (1 << 64)
+
+
+def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
+    """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
+    return _total(_squares, n, device, (tensor, _signed(key)), ())
