@@ -338,17 +338,18 @@ def test_a_rate_that_falls_to_zero(tmp_path: Path, algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", [v for v in VARIANTS if "rate" not in changes(v)], ids=label)
 def test_it_solves_a_strongly_convex_quadratic(tmp_path: Path, algorithm) -> None:
-    """Within 2 % of the starting gap in at most 1,500 rounds, at one of three rates."""
+    """Within 2 % of the starting gap in at most 1,500 rounds, at one of three rates; one that gets nowhere is left."""
     gaps = []
     for rate in (2e-2, 5e-3, 1e-3):
         task = Quadratic(dimension=20, condition=3.0, spread=0.2)
         tuned = msgspec.structs.replace(algorithm, rate=rate)
         run = small(tmp_path / str(rate), tuned, task=task, merge=True, **federation_for(algorithm))
         start = run.engine.evaluate()[1].loss
-        gap = 1.0
-        while 0.02 < gap < 10 and len(run.records) < 1500:
-            run.play(25)
+        gap, best = 1.0, (1.0, 0)
+        while 0.02 < gap < 10 and len(run.records) < min(1500, best[1] + 150):
+            run.play(5)
             gap = run.engine.evaluate()[1].loss / start
+            best = min(best, (gap, len(run.records)))
         gaps.append(gap)
         if gap <= 0.02:
             return

@@ -52,8 +52,8 @@ def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str |
         if getattr(config, "is_encoder_decoder", False):
             raise FedzeroError(f"{source} is an encoder with a decoder: take a model of the GPT kind, a decoder alone")
         module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    if hasattr(module.config, "quantization_config"):  # GGUF: dequantised by now, and to be saved as it is
-        del module.config.quantization_config
+    if "gguf_file" in options:
+        _forget_quantisation(module)
     missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
     with _quietly(transformers), _explained(missing):
         other, its_options = _place(tokenizer) if tokenizer else (where, options)
@@ -97,6 +97,15 @@ def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
     if folder.exists():
         folder.rmdir()
     draft.rename(folder)
+
+
+def _forget_quantisation(module: Any) -> None:
+    """The weights of a GGUF file are ordinary numbers by now, and are to be trained and saved as such."""
+    module.hf_quantizer = None
+    for owner, name in ((module.config, "quantization_config"), (module, "quantization_method")):
+        if hasattr(owner, name):
+            delattr(owner, name)
+    module.is_quantized = False
 
 
 def expect_room(folder: Path) -> None:
