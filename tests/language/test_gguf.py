@@ -14,6 +14,7 @@ from small_language import transformers
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.tasks import Language, Place
+from fedzero.tasks.language import pretrained
 from fedzero.tasks.language.pretrained import SMOLLM2, load, save
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
@@ -92,6 +93,21 @@ def test_a_file_is_the_model_it_was_made_from(file, small_model):
     for text in ("a great film It was", "Yes or No?\nNo"):
         assert found.tokenizer(text, add_special_tokens=False)["input_ids"] == words(text)["input_ids"]
     assert found.name == "small"
+
+
+def test_a_small_file_is_unpacked_once(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDZERO_CACHE", str(tmp_path / "cache"))
+    first = load(str(file), torch.bfloat16, CPU)
+    monkeypatch.setattr(pretrained, "_forget_quantisation", lambda _: pytest.fail("read as GGUF again"))
+    again = load(str(file), torch.bfloat16, CPU)
+    assert first.name == again.name == "small"
+    for one, other in zip(first.module.parameters(), again.module.parameters(), strict=True):
+        assert torch.equal(one, other)
+    monkeypatch.undo()
+    monkeypatch.setattr(pretrained, "UNPACKED_BYTES", 0)
+    direct = load(str(file), torch.bfloat16, CPU)
+    for one, other in zip(first.module.parameters(), direct.module.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_it_is_saved_as_an_ordinary_folder(file, tmp_path):

