@@ -26,8 +26,9 @@ from fedzero.directions.gpu.kernels import (
     _squares,
 )
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
+from fedzero.directions.gpu.tables import LiveTerms, tables_of
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import HYPERS, Program, Rule, Terms
+from fedzero.directions.terms import Program, Rule, Terms
 
 LANES = 512
 """Lanes of a tile: 8 × 512 coordinates, a chunk of signs."""
@@ -85,39 +86,6 @@ def _total(kernel: Any, n: int, device: torch.device, arguments: tuple[Any, ...]
     return int(total.item())
 
 
-class _Tables(NamedTuple):
-    """A program's arrays on the device: keys, rounding keys, 0 and ends; coefficients, hyper-parameters."""
-
-    integers: torch.Tensor
-    floats: torch.Tensor
-    terms: int
-    steps: int
-
-
-_recent: dict[tuple[int, torch.device], tuple[Program | Terms, _Tables]] = {}
-
-
-def _tables(work: Program | Terms, device: torch.device) -> _Tables:
-    """Upload in one copy, and once for all tensors of a model: the last few are kept, and with them their `id`."""
-    held = _recent.get((id(work), device))
-    if held is None:
-        program = Program.of([work], [0]) if isinstance(work, Terms) else work
-        terms, steps = len(program.keys), len(program)
-        integers = terms + 2 * steps + 1
-        even = integers + integers % 2  # what follows starts at a multiple of 16 bytes, as Triton likes it
-        buffer = np.zeros(2 * even + terms + steps * HYPERS, np.int32)
-        parts = (program.keys.view(np.int64), program.rounding.view(np.int64), np.zeros(1, np.int64), program.ends)
-        buffer[: 2 * integers].view(np.int64)[:] = np.concatenate(parts)
-        buffer[2 * even :].view(np.float32)[:] = np.concatenate([program.coefficients, program.hypers.reshape(-1)])
-        there = torch.from_numpy(buffer).to(device)
-        floats = there[2 * even :].view(torch.float32)
-        held = work, _Tables(there[: 2 * even].view(torch.int64), floats, terms, steps)
-        while len(_recent) >= 8:
-            _recent.pop(next(iter(_recent)), None)
-        _recent[id(work), device] = held
-    return held[1]
-
-
 def _warps(stream: Domain, rule: Rule = Rule.SGD) -> int:
     return SIGN_WARPS if stream is Domain.RADEMACHER and not rule.slots else WARPS
 
@@ -143,16 +111,16 @@ def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, grou
 
 def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
     """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
-    bits, tables, rule = _integers(x), _tables(program, x.device), program.rule
+    bits, tables, rule = _integers(x), tables_of(program, x.device), program.rule
     arguments = (bits, bits, *(*slots, bits, bits)[:2], tensor, *tables)
     one = tables.terms == tables.steps == 1
     constants = (int(program.stream), int(rule), rule.slots, _KINDS[x.dtype], True, one)
     _launch(_advance, x.numel(), _warps(program.stream, rule), arguments, constants)
 
 
-def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms | LiveTerms, tensor: int) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
-    bits, tables = _integers(x), _tables(terms, x.device)
+    bits, tables = _integers(x), tables_of(terms, x.device)
     arguments = (bits, _integers(out), bits, bits, tensor, *tables)
     constants = (int(terms.stream), int(Rule.SGD), 0, _KINDS[x.dtype], False, tables.terms == 1)
     _launch(_advance, x.numel(), _warps(terms.stream), arguments, constants)
@@ -212,8 +180,8 @@ def listing(
     return Listing(sources[0].device, tuple(lists), together, tuple(piece for piece in pieces if not piece.aligned))
 
 
-def _run_lists(many: Listing, work: Program | Terms, rule: Rule, stochastic: bool) -> None:
-    tables = _tables(work, many.device)
+def _run_lists(many: Listing, work: Program | Terms | LiveTerms, rule: Rule, stochastic: bool) -> None:
+    tables = tables_of(work, many.device)
     one = tables.terms == tables.steps == 1
     for dtype, table, owners in many.lists:
         with torch.cuda.device_of(table):
@@ -228,16 +196,16 @@ def advance_all(many: Listing, program: Program) -> None:
         advance(piece.source, piece.slots, program, piece.ordinal)
 
 
-def perturb_all(many: Listing, terms: Terms) -> None:
+def perturb_all(many: Listing, terms: Terms | LiveTerms) -> None:
     """`perturb` on all tensors of a list, in one launch for each type."""
     _run_lists(many, terms, Rule.SGD, False)
     for piece in many.apart:
         perturb(piece.source, piece.out, terms, piece.ordinal)
 
 
-def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms | LiveTerms, tensor: int) -> None:
     """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
-    width, tables = x.shape[1], _tables(terms, x.device)
+    width, tables = x.shape[1], tables_of(terms, x.device)
     programs = ids.numel() * triton.cdiv(width, SPAN)
     if programs:
         with torch.cuda.device_of(out):
@@ -247,7 +215,7 @@ def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, te
 
 def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up, in one launch."""
-    n, tables = out.shape[1], _tables(terms, out.device)
+    n, tables = out.shape[1], tables_of(terms, out.device)
     programs = len(terms) * triton.cdiv(n, 8 * LANES)
     if programs:
         with torch.cuda.device_of(out):
