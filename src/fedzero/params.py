@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedzero.directions import Domain, Program, Terms, kernels
+from fedzero.directions import Domain, Piece, Program, Terms, kernels
 from fedzero.directions.spec import SQUARES_SCALE
 from fedzero.errors import FedzeroError
 
@@ -97,13 +97,16 @@ class Params:
         """Run the steps of a program (see `Rule`) in one pass over memory."""
         self._digest = None
         if self._listing is None or self._listing[0] is not slots:
-            self._listing = slots, self._kernels.listing(self._flat, self._flat, slots, range(len(self._flat)))
+            pieces = [Piece(flat, flat, slots[i] if slots else (), i) for i, flat in self.flat()]
+            self._listing = slots, self._kernels.listing(pieces)
         self._kernels.advance_all(self._listing[1], program)
 
     def listing(self, names: Sequence[str], outs: Sequence[Tensor]) -> Any:
         """Some tensors, and flat ones of the same sizes and types for views of them: ready to be written at once."""
-        sources = [self.tensors[name].view(-1) for name in names]
-        return self._kernels.listing(sources, outs, None, [self.ordinal(name) for name in names])
+        both = zip(names, outs, strict=True)
+        return self._kernels.listing(
+            [Piece(self.tensors[name].view(-1), out, (), self.ordinal(name)) for name, out in both]
+        )
 
     def changed(self) -> None:
         """Say that somebody wrote into the tensors, so that the digest is made anew."""

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.directions import reference
+from fedzero.directions import Piece, reference
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import Program, Rule, Terms
 
@@ -243,14 +243,14 @@ def test_many_tensors_in_one_launch_are_each_by_itself(rule: Rule) -> None:
     ordinals = [4, 2, 9, 0, 7, 1]
     for x, some, ordinal in zip(others, same_slots, ordinals, strict=True):
         gpu.advance(x, tuple(some), program, ordinal)
-    gpu.advance_all(gpu.listing(ones, ones, slots, ordinals), program)
+    gpu.advance_all(gpu.listing(list(map(Piece, ones, ones, map(tuple, slots), ordinals))), program)
     for x, y in zip(ones, others, strict=True):
         same(x, y)
     for some, them in zip(slots, same_slots, strict=True):
         for a, b in zip(some, them, strict=True):
             same(a, b)
     views, wanted = [torch.empty_like(x) for x in ones], [torch.empty_like(x) for x in ones]
-    gpu.perturb_all(gpu.listing(ones, views, None, ordinals), terms[0])
+    gpu.perturb_all(gpu.listing(list(map(Piece, ones, views, [()] * 6, ordinals))), terms[0])
     for x, out, ordinal in zip(ones, wanted, ordinals, strict=True):
         gpu.perturb(x, out, terms[0], ordinal)
     for x, y in zip(views, wanted, strict=True):
@@ -268,7 +268,7 @@ def test_terms_that_are_replaced_in_place(capacity: int) -> None:
     x = torch.from_numpy(numbers(TILE + 30)).to(DEVICE)
     matrix, ids = x.view(-1, 2), torch.tensor([3, 0], device=DEVICE)
     out, some = torch.empty_like(x), torch.empty(2, 2, device=DEVICE)
-    many, bank = gpu.listing([x], [out], None, [3]), live.bank(points)
+    many, bank = gpu.listing([Piece(x, out, (), 3)]), live.bank(points)
     for point, terms in enumerate(points):
         live.take(bank[point])
         gpu.perturb_all(many, live)

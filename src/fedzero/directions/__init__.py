@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedzero.directions.keys import SHARED, Keys, derive, fingerprint
+from fedzero.directions.pieces import Piece
 from fedzero.directions.spec import VERSION, Domain
 from fedzero.directions.terms import Distribution, Program, Rule, Terms, stream_of
 from fedzero.errors import FedzeroError
@@ -22,6 +23,7 @@ __all__ = [
     "Domain",
     "Kernels",
     "Keys",
+    "Piece",
     "Program",
     "Rule",
     "Terms",
@@ -41,13 +43,7 @@ class Kernels(Protocol):
     ) -> None: ...
     def advance(self, x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None: ...
     def perturb(self, x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...
-    def listing(
-        self,
-        sources: Sequence[torch.Tensor],
-        outs: Sequence[torch.Tensor],
-        slots: Sequence[Sequence[torch.Tensor]] | None,
-        ordinals: Sequence[int],
-    ) -> Any: ...
+    def listing(self, pieces: Sequence[Piece]) -> Any: ...
     def advance_all(self, many: Any, program: Program) -> None: ...
     def perturb_all(self, many: Any, terms: Terms) -> None: ...
     def rows(self, x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from fedzero.directions.gpu.kernels import (
 )
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import LiveTerms, tables_of
+from fedzero.directions.pieces import Piece
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import Program, Rule, Terms
 
@@ -126,22 +127,13 @@ def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms | LiveTerms, tensor
     _launch(_advance, x.numel(), _warps(terms.stream), arguments, constants)
 
 
-class Piece(NamedTuple):
-    """One flat tensor, where its result goes, its memory of a rule, and its ordinal."""
+def _places(piece: Piece) -> list[int]:
+    return [tensor.data_ptr() for tensor in (piece.source, piece.out, *piece.slots)]
 
-    source: torch.Tensor
-    out: torch.Tensor
-    slots: tuple[torch.Tensor, ...]
-    ordinal: int
 
-    @property
-    def places(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in (self.source, self.out, *self.slots)]
-
-    @property
-    def aligned(self) -> bool:
-        """Whole tensors are; slices of larger ones need not be."""
-        return all(place % 16 == 0 for place in self.places)
+def _aligned(piece: Piece) -> bool:
+    """Whole tensors are; slices of larger ones need not be."""
+    return all(place % 16 == 0 for place in _places(piece))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,29 +147,24 @@ class Listing:
     apart: tuple[Piece, ...]
 
 
-def listing(
-    sources: Sequence[torch.Tensor],
-    outs: Sequence[torch.Tensor],
-    slots: Sequence[Sequence[torch.Tensor]] | None,
-    ordinals: Sequence[int],
-) -> Listing:
-    """Flat tensors to be worked on together."""
-    each = [tuple(some) for some in slots] if slots else [()] * len(sources)
-    pieces = [Piece(*parts) for parts in zip(sources, outs, each, ordinals, strict=True) if parts[0].numel()]
-    together = tuple(piece for piece in pieces if piece.aligned)
+def listing(pieces: Sequence[Piece]) -> Listing:
+    """Tensors to be worked on together."""
+    device = pieces[0].source.device
+    pieces = [piece for piece in pieces if piece.source.numel()]
+    together = tuple(piece for piece in pieces if _aligned(piece))
     lists: list[tuple[torch.dtype, torch.Tensor, torch.Tensor]] = []
     for dtype in dict.fromkeys(piece.source.dtype for piece in together):
         some = [piece for piece in together if piece.source.dtype == dtype]
         tiles = [triton.cdiv(piece.source.numel(), 8 * LANES) for piece in some]
         first = [0, *accumulate(tiles)]
         rows = [
-            (*(*piece.places, 0, 0)[:4], piece.source.numel(), piece.ordinal, start)
+            (*(*_places(piece), 0, 0)[:4], piece.source.numel(), piece.ordinal, start)
             for piece, start in zip(some, first[:-1], strict=True)
         ]
         owners = np.repeat(np.arange(len(some)), tiles)
-        table, whose = (torch.tensor(array, dtype=torch.int64, device=sources[0].device) for array in (rows, owners))
+        table, whose = (torch.tensor(array, dtype=torch.int64, device=device) for array in (rows, owners))
         lists.append((dtype, table, whose))
-    return Listing(sources[0].device, tuple(lists), together, tuple(piece for piece in pieces if not piece.aligned))
+    return Listing(device, tuple(lists), together, tuple(piece for piece in pieces if not _aligned(piece)))
 
 
 def _run_lists(many: Listing, work: Program | Terms | LiveTerms, rule: Rule, stochastic: bool) -> None:

@@ -1,4 +1,4 @@
-"""CPU kernels (numba). The only module that imports numba.
+"""CPU kernels, compiled by numba.
 
 Work is cut into chunks of 4096 coordinates, small enough for the first-level cache, so a fold of many terms reads and
 writes memory once. Inner loops run over 32 lanes or 256 coordinates with no dependence between them: LLVM turns them
@@ -8,25 +8,15 @@ into vector code, and without fast-math it never fuses a multiply with an add.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
-from numpy.typing import NDArray
 
 from fedzero.directions import spec
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import Program, Rule, Terms
+from fedzero.directions.terms import Rule
 
 CHUNK = 4096
-PARALLEL_FROM = 1 << 18
-"""Coordinates × terms from which the work is worth a second thread."""
-
 f32, i32, i64, u16, u32, u64 = np.float32, np.int32, np.int64, np.uint16, np.uint32, np.uint64
 _M0, _M1, _W0, _W1 = u64(spec.PHILOX_M0), u64(spec.PHILOX_M1), u32(spec.PHILOX_W0), u32(spec.PHILOX_W1)
 _Q0, _Q1, _Q2, _Q3, _Q4, _Q5, _Q6 = (f32(c) for c in spec.LOG2)
@@ -400,127 +390,3 @@ def _squares(n, tensor, key, lo, hi):
         for i in range(min(128, n - group * 128)):
             total += i64(f32(f32(z[i] * z[i]) * _SCALE))
     return total
-
-
-@cache
-def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
-    """Threads do not survive a fork, hence one pool a process."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="fedzero-kernel")
-
-
-def _run(work: Callable[[int, int], Any], n: int, terms: int) -> list[Any]:
-    """Run `work(first chunk, last chunk)` over n coordinates, on as many threads as torch may use."""
-    chunks = -(-n // CHUNK)
-    workers = min(torch.get_num_threads(), chunks)
-    if workers < 2 or n * max(terms, 1) < PARALLEL_FROM:
-        return [work(0, chunks)]
-    cuts = [chunks * w // workers for w in range(workers + 1)]
-    return list(_pool(workers, os.getpid()).map(work, cuts[:-1], cuts[1:]))
-
-
-def _bits(x: torch.Tensor) -> Any:
-    """The same memory as unsigned integers (NumPy has no bfloat16)."""
-    return (
-        x.view(torch.int32).numpy().view(np.uint32) if x.element_size() == 4 else x.view(torch.int16).numpy().view(u16)
-    )
-
-
-_NONE = np.empty(0, np.float32)
-
-
-def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
-    """out ← z(key) of tensor `tensor` (float32)."""
-    array = out.numpy()
-    _run(lambda lo, hi: _generate(array, u32(tensor), stream is Domain.GAUSSIAN, u64(key), lo, hi), array.size, 1)
-
-
-def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
-    """Like `generate`, but only coordinates 128g … 128g + 127 of the given groups g need be right."""
-    if stream is Domain.GAUSSIAN:
-        _generate_groups(out.numpy(), u32(tensor), u64(key), groups)
-    else:  # a bit a coordinate: all of them cost less than picking some
-        generate(out, stream, key, tensor)
-
-
-def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
-    """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
-    a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
-    p = program
-    common = (a, b, u32(tensor), p.stream is Domain.GAUSSIAN, int(p.rule), p.keys, p.coefficients, p.ends, p.hypers)
-    if x.dtype == torch.float32:
-        array = x.numpy()
-        _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(p.keys))
-    else:
-        bits, bfloat = _bits(x), x.dtype == torch.bfloat16
-        _run(lambda lo, hi: _advance16(bits, bits, *common, p.rounding, True, bfloat, lo, hi), x.numel(), len(p.keys))
-
-
-def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
-    """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
-    gaussian = terms.stream is Domain.GAUSSIAN
-    ends, hypers = np.array([len(terms)], np.int64), np.zeros((1, 1), np.float32)
-    common = (_NONE, _NONE, u32(tensor), gaussian, 0, terms.keys, terms.coefficients, ends, hypers)
-    if x.dtype == torch.float32:
-        out.copy_(x)
-        array = out.numpy()
-        _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(terms))
-    else:
-        source, target, bfloat = _bits(x), _bits(out), x.dtype == torch.bfloat16
-        none = np.zeros(1, np.uint64)
-        _run(lambda lo, hi: _advance16(source, target, *common, none, False, bfloat, lo, hi), x.numel(), len(terms))
-
-
-Listing = tuple[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], int], ...]
-
-
-def listing(
-    sources: Sequence[torch.Tensor],
-    outs: Sequence[torch.Tensor],
-    slots: Sequence[Sequence[torch.Tensor]] | None,
-    ordinals: Sequence[int],
-) -> Listing:
-    """Flat tensors to be worked on together."""
-    each = [tuple(some) for some in slots] if slots else [()] * len(sources)
-    return tuple(zip(sources, outs, each, ordinals, strict=True))
-
-
-def advance_all(many: Listing, program: Program) -> None:
-    """`advance` on all tensors of a list."""
-    for source, _, slots, ordinal in many:
-        advance(source, slots, program, ordinal)
-
-
-def perturb_all(many: Listing, terms: Terms) -> None:
-    """`perturb` on all tensors of a list."""
-    for source, out, _, ordinal in many:
-        perturb(source, out, terms, ordinal)
-
-
-def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
-    """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
-    wide, bfloat = x.dtype == torch.float32, x.dtype == torch.bfloat16
-    common = (wide, bfloat, u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
-    _rows(_bits(x), ids.numpy(), _bits(out), *common)
-
-
-def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
-    """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
-    rows, gaussian = out.numpy(), terms.stream is Domain.GAUSSIAN
-    _spread(rows, u32(tensor), gaussian, terms.keys, terms.coefficients)
-
-
-def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
-    """x ← source (float32), rounded stochastically to the 16 bits of x."""
-    bits, array, bfloat = _bits(x), source.numpy(), x.dtype == torch.bfloat16
-    _run(lambda lo, hi: _round16(array, bits, u32(tensor), u64(key), bfloat, lo, hi), x.numel(), 1)
-
-
-def checksum(x: torch.Tensor) -> int:
-    """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
-    bits = _bits(x)
-    return sum(int(s) for s in _run(lambda lo, hi: _checksum(bits, lo, hi), x.numel(), 1)) % (1 << 64)
-
-
-def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
-    """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
-    return sum(int(s) for s in _run(lambda lo, hi: _squares(n, u32(tensor), u64(key), lo, hi), n, 1))
