@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Kernels(Protocol):
-    """What a device must be able to do; cpu.py and gpu.py are the two implementations."""
+    """What a device must be able to do; the packages cpu and gpu are the two implementations."""
 
     def generate(self, out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None: ...
     def generate_some(

@@ -4,7 +4,7 @@ Lane l of plane j is coordinate 256·(l div 32) + 32 j + l mod 32, so a lane own
 (two) and of the rounding stream (one), and neighbouring lanes are neighbours in memory. Signs come by the octet: eight
 neighbouring lanes share a byte, which its maker hands over in shared memory.
 
-Bits equal those of cpu.py because every operation is IEEE and rounded by itself: no fused multiply-add but the two
+Bits equal those of the CPU because every operation is IEEE and rounded by itself: no fused multiply-add but the two
 inside a square root, no flush of denormals.
 """
 

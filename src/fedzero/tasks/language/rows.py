@@ -15,7 +15,7 @@ from fedzero.errors import FedzeroError
 from fedzero.tasks.language.texts import Row
 
 HUB = "datasets:"
-"""`datasets:glue/sst2:train` instead of a file: name, configuration (if any) and split."""
+"""`datasets:nyu-mll/glue/sst2:train` instead of a file: name, configuration (if any) and split."""
 
 
 def load(source: str, folder: Path | None, unfold: Sequence[str] = ()) -> list[Row]:
@@ -82,6 +82,6 @@ def _from_hub(source: str) -> Iterator[Row]:
 
 
 def _cut(name: str) -> tuple[str, str | None]:
-    """`owner/name/configuration` or `name/configuration`; a single slash may mean either, and then means owner."""
+    """`owner/name/configuration`; with one slash there is no configuration, for it could mean either."""
     parts = name.split("/")
     return ("/".join(parts[:2]), parts[2]) if len(parts) > 2 else (name, None)
