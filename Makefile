@@ -27,6 +27,7 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python bench/e1_round.py
 	$(BIN)/python bench/fzoos.py
 	$(BIN)/python bench/gpu.py
+	$(BIN)/python bench/llm.py
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check

@@ -112,6 +112,20 @@ def digits(recipe_folder: Path) -> Path:
     return recipe_folder / "digits.toml"
 
 
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """small_model(kind, context=64): a folder with a small random language model; skips without `transformers`."""
+    import small_language
+
+    folder = tmp_path_factory.mktemp("models")
+
+    def made(kind: str, context: int = 64) -> Path:
+        place = folder / f"{kind}-{context}"
+        return place if place.exists() else small_language.make(kind, place, context)
+
+    return made
+
+
 class Quiet:
     """A watch that only notes what it saw."""
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedzero.directions import Domain, Program, Terms, reference
+from fedzero.directions import Domain, Program, Rule, Terms, reference
 from fedzero.errors import FedzeroError
 from fedzero.params import Params, from_bytes, to_bytes
 
@@ -152,3 +152,32 @@ def test_norm_of_a_direction() -> None:
     params = Params({"a": torch.zeros(1000), "b": torch.zeros(777)})
     z = params.direction(Domain.GAUSSIAN, 9).double()
     assert params.norm(9) == pytest.approx(z.norm().item(), rel=1e-6)
+
+
+def test_rounding_to_nearest_loses_small_steps_and_stochastic_rounding_does_not() -> None:
+    """A hundred steps of a tenth of a unit in the last place: ten units on average, or none at all."""
+    unit = 2.0**-7  # of bfloat16 in [1, 2)
+    ways = {nearest: Params({"x": torch.ones(4096, dtype=torch.bfloat16)}, nearest) for nearest in (False, True)}
+    for params in ways.values():
+        steps = [Terms.of([7], [0.1 * unit], Domain.RADEMACHER) for _ in range(100)]
+        params.advance(Program.of(steps, range(100)))
+    z = ways[True].direction(Domain.RADEMACHER, 7)
+    assert torch.equal(ways[True].vector(), torch.ones(4096))
+    moved = ((ways[False].vector() - 1) * z).mean()
+    assert float(moved) == pytest.approx(10 * unit, rel=0.05)
+
+
+def test_rounding_to_nearest_is_for_plain_steps() -> None:
+    params = Params({"x": torch.ones(8, dtype=torch.bfloat16)}, nearest=True)
+    assert params.clone().nearest
+    program = Program.of([Terms.of([7], [1.0], Domain.GAUSSIAN)], [0], Rule.SIGN, [[0.1]])
+    with pytest.raises(FedzeroError, match="rounding to nearest is for plain steps, not for sign"):
+        params.advance(program)
+
+
+def test_adding_a_vector_rounds_the_same_way() -> None:
+    params = Params({"x": torch.ones(64, dtype=torch.bfloat16)}, nearest=True)
+    params.add(torch.full((64,), 2.0**-9))
+    assert torch.equal(params.vector(), torch.ones(64))
+    params.add(torch.full((64,), 2.0**-7))
+    assert torch.equal(params.vector(), torch.full((64,), 1 + 2.0**-7))

@@ -206,6 +206,10 @@ def reproduce(
         str | None,
         typer.Option(metavar="PATTERN", help="Only parts whose name matches, such as 'rcv1*iid'.", show_default=False),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="For e3: another language model (a folder, a GGUF file, a hub name).", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce an experiment of a paper: makes all its runs, then writes its figure (PNG) and table (Markdown, CSV).
@@ -231,7 +235,7 @@ def reproduce(
         return
     found = find(experiment)
     request = Request(
-        found, Setting(quick, seeds, only), out_ or default_folder(found.name, quick), _folder(data), jobs
+        found, Setting(quick, seeds, only, model), out_ or default_folder(found.name, quick), _folder(data), jobs
     )
     try:
         summary = carry_out(request, lambda name, workers: display_on(err, name, workers))

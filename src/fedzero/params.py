@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedzero.directions import Domain, Piece, Program, Terms, kernels
+from fedzero.directions import Domain, Piece, Program, Rule, Terms, kernels
 from fedzero.directions.spec import SQUARES_SCALE
 from fedzero.errors import FedzeroError
 
@@ -31,10 +31,11 @@ Slots = tuple[tuple[Tensor, ...], ...]
 class Params:
     """An ordered set of named tensors that share storage with whatever owns them (a module, a vector).
 
-    Changed in place, and only by `advance`, `add` and `load`.
+    Changed in place, and only by `advance`, `add` and `load`. `nearest` rounds 16-bit parameters to nearest instead of
+    stochastically: steps smaller than half a unit are then lost. It is there to be compared with.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]):
+    def __init__(self, tensors: Mapping[str, Tensor], nearest: bool = False):
         if not tensors:
             raise FedzeroError("the model has no trainable parameters: unfreeze at least one tensor")
         for name, tensor in tensors.items():
@@ -43,6 +44,7 @@ class Params:
             if not tensor.is_contiguous():
                 raise FedzeroError(f"parameter {name!r} is not contiguous; call .contiguous() on it first")
         self.tensors: dict[str, Tensor] = {name: tensor.detach() for name, tensor in tensors.items()}
+        self.nearest = nearest
         self._flat = tuple(tensor.view(-1) for tensor in self.tensors.values())
         self._ordinals = {name: ordinal for ordinal, name in enumerate(self.tensors)}
         self._listing: tuple[Slots | None, Any] | None = None
@@ -54,13 +56,13 @@ class Params:
         return Params({"x": vector})
 
     @staticmethod
-    def of_module(module: torch.nn.Module) -> Params:
+    def of_module(module: torch.nn.Module, nearest: bool = False) -> Params:
         """The trainable parameters of a module: tied ones once, frozen ones and buffers not at all."""
         trainable = {n: p for n, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
         for parameter in trainable.values():
             if not parameter.is_contiguous():
                 parameter.data = parameter.data.contiguous()
-        return Params({name: parameter.data for name, parameter in trainable.items()})
+        return Params({name: parameter.data for name, parameter in trainable.items()}, nearest)
 
     @property
     def device(self) -> torch.device:
@@ -84,7 +86,7 @@ class Params:
         return enumerate(self._flat)
 
     def clone(self) -> Params:
-        return Params({name: tensor.clone() for name, tensor in self.tensors.items()})
+        return Params({name: tensor.clone() for name, tensor in self.tensors.items()}, self.nearest)
 
     def view(self, terms: Terms) -> View:
         return View(self, terms)
@@ -99,7 +101,13 @@ class Params:
         if self._listing is None or self._listing[0] is not slots:
             pieces = [Piece(flat, flat, slots[i] if slots else (), i) for i, flat in self.flat()]
             self._listing = slots, self._kernels.listing(pieces)
-        self._kernels.advance_all(self._listing[1], program)
+        if not self.nearest:
+            self._kernels.advance_all(self._listing[1], program)
+        elif program.rule is Rule.SGD:
+            for terms in program.steps():
+                self._kernels.perturb_all(self._listing[1], terms)
+        else:
+            raise FedzeroError(f"rounding to nearest is for plain steps, not for {program.rule.name.lower()}")
 
     def listing(self, names: Sequence[str], outs: Sequence[Tensor]) -> Any:
         """Some tensors, and flat ones of the same sizes and types for views of them: ready to be written at once."""
@@ -160,6 +168,8 @@ class Params:
         for (ordinal, flat), piece in zip(self.flat(), self.split(vector.to(self.device)), strict=True):
             if flat.dtype == torch.float32:
                 flat.add_(piece)
+            elif self.nearest:
+                flat.copy_(flat.float() + piece)
             else:
                 self._kernels.round_into(flat, flat.float() + piece, rounding, ordinal)
 
@@ -228,9 +238,9 @@ class View:
         self.params._kernels.perturb_all(listing, self.terms)
 
     def rows(self, name: str, ids: Tensor) -> Tensor:
-        """Some rows of a matrix (V, H): (*ids.shape, H). Nothing of the others is made."""
+        """Some rows of a matrix (V, H): (*ids.shape, H). Nothing of the others is made. A vector is a column."""
         p = self.params
-        matrix = p.tensors[name]
+        matrix = p.tensors[name].view(len(p.tensors[name]), -1)
         out = torch.empty(*ids.shape, matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
         p._kernels.rows(matrix, ids.reshape(-1), out.view(-1, matrix.shape[1]), self.terms, p.ordinal(name))
         return out

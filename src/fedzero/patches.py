@@ -60,7 +60,7 @@ def _language(found: Patch, path: Path, task: Language, base: str, out: Path, me
 
     pretrained.expect_room(out)
     model = task.opened(base, Place(Keys(found.root, found.direction_root), device_of("auto"), None))
-    params = Params.of_module(model.module)
+    params = task.params(model)
     if params.names != found.tensors:
         raise FedzeroError(f"{base} has other parameters than {path} changes: this patch is for another base model")
     _followed(found, path, base, params)

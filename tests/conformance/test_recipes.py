@@ -15,7 +15,7 @@ from fedzero.errors import FedzeroError
 from fedzero.session import Surroundings
 
 LESS: dict[str, dict[str, Any]] = {
-    "task": {"full": "false", "batch": 4},
+    "task": {"full": "false", "batch": 4, "training": 64, "testing": 16},
     "algorithm": {"directions": 2, "local_steps": 2},
     "engine": {"device": "cpu"},
 }
@@ -56,8 +56,11 @@ def test_decodes_as_it_is(name) -> None:
 
 
 @pytest.mark.parametrize("name", recipes.recipes())
-def test_runs(tmp_path: Path, name) -> None:
-    recipe, data = recipes.load(name, overrides_for(recipes.load(name))), data_folder()
+def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
+    overrides = overrides_for(recipes.load(name))
+    if recipes.load(name).task.__struct_config__.tag == "language":
+        overrides.append(f'task.model="{request.getfixturevalue("small_model")("smollm", 1024)}"')
+    recipe, data = recipes.load(name, overrides), data_folder()
     assert type(recipe.algorithm) is type(recipes.load(name).algorithm)
     around = Surroundings(data)
     try:

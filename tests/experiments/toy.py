@@ -71,7 +71,7 @@ class Quiet:
     def end(self) -> None: ...
 
 
-def drive(plan: Plan, folder: Path) -> tuple[Outcome, dict[str, History]]:
+def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, dict[str, History]]:
     """All of a plan in this process, one run after the other; what came out, and every run's history."""
     torch.set_num_threads(1)  # as a worker would have it
     everything: dict[str, History] = {}
@@ -82,7 +82,7 @@ def drive(plan: Plan, folder: Path) -> tuple[Outcome, dict[str, History]]:
         except StopIteration as done:
             return done.value, everything
         for each in stage.jobs:
-            session.start(each.recipe, folder / each.folder, session.Surroundings(), Quiet())
+            session.start(each.recipe, folder / each.folder, session.Surroundings(data), Quiet())
         found = {each.folder: history(folder / each.folder) for each in stage.jobs}
         everything |= found
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.oracles import Basis
-from fedzero.oracles.language import LanguageObjective, padded
+from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.piecewise import ALIGNED, Chosen, Piecewise
 from fedzero.params import Params
 from fedzero.tasks.language import Full, Lora, Names
-from fedzero.tasks.language.pretrained import adapt, load
+from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 
 CPU = torch.device("cpu")
 KEYS = Keys.of_seed(5)
@@ -105,7 +105,7 @@ def test_scratch_is_one_layer_and_never_an_embedding(small_model):
     params, pieces = Params.of_module(model.module), Piecewise(model.module, model.head)
     objective_ids = torch.tensor([1, 2])
     with torch.no_grad(), pieces.at(params.view(TERMS)):
-        pieces.chosen = Chosen(objective_ids, torch.tensor([3, 2, 3]))
+        pieces.chosen = Chosen(objective_ids, torch.tensor([[0, 1, 2], [3, 2, 3]]))
         model.module(input_ids=IDS, use_cache=False)
     layer = [p.numel() for p in model.module.model.layers[0].parameters()]
     assert sum(len(t) for t in pieces._scratch.values()) == sum(-(-n // ALIGNED) * ALIGNED for n in layer)
@@ -141,27 +141,28 @@ def test_blocks_inside_blocks_do_not_overwrite_each_other():
 # ---- the objective
 
 
-def objective_of(model, measure="loss"):
-    test = padded([[5, 17, 9], [8, 3], [99, 1, 250, 7]], [0, 1, 1], CPU)
-    return LanguageObjective(model.module, model.head, torch.tensor([12, 200]), test, measure)
+def objective_of(model, measure="loss", pack=0):
+    test = Texts(([5, 17, 9], [8, 3], [99, 1, 250, 7]), (0, 1, 1))
+    return LanguageObjective(model.module, model.head, torch.tensor([12, 200]), test, measure, pack)
 
 
 def by_hand(module, texts, answers=(12, 200)):
     """One prompt at a time, whole logits, no padding."""
     losses = []
     with torch.no_grad():
-        for ids, last, label in zip(texts.ids, texts.last, texts.labels, strict=True):
-            logits = module(input_ids=ids[None, : last + 1]).logits[0, -1, list(answers)]
-            losses.append(float(F.cross_entropy(logits[None].double(), label[None])))
+        for prompt, label in zip(texts.prompts, texts.labels, strict=True):
+            logits = module(input_ids=torch.tensor([prompt])).logits[0, -1, list(answers)]
+            losses.append(float(F.cross_entropy(logits[None].double(), torch.tensor([label]))))
     return losses
 
 
+@pytest.mark.parametrize("pack", [0, 64])
 @pytest.mark.parametrize("train", TRAINS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_those_of_each_prompt_alone(small_model, kind, train):
+def test_losses_are_those_of_each_prompt_alone(small_model, kind, train, pack):
     model = opened(small_model(kind), train)
-    params, objective = Params.of_module(model.module), objective_of(model)
-    batches = [padded([[5, 17, 9, 40, 2], [8]], [0, 1], CPU), padded([[99, 1, 250], [6, 6], [31]], [1, 1, 0], CPU)]
+    params, objective = Params.of_module(model.module), objective_of(model, pack=pack)
+    batches = [Texts(([5, 17, 9, 40, 2], [8]), (0, 1)), Texts(([99, 1, 250], [6, 6], [31]), (1, 1, 0))]
     found = objective.losses(params, (NOWHERE, TERMS), batches)
     for point, terms in enumerate((NOWHERE, TERMS)):
         module = twin(small_model(kind), train, params, terms)
@@ -173,7 +174,7 @@ def test_losses_are_those_of_each_prompt_alone(small_model, kind, train):
 def test_a_few_tokens_at_a_time_give_the_same(small_model):
     model = opened(small_model("gpt2"))
     params, objective = Params.of_module(model.module), objective_of(model)
-    batch = padded([[i + 1] * (1 + i % 7) for i in range(20)], [i % 2 for i in range(20)], CPU)
+    batch = Texts(tuple([i + 1] * (1 + i % 7) for i in range(20)), tuple(i % 2 for i in range(20)))
     whole = objective.losses(params, (TERMS,), [batch])
     objective.tokens = 16
     assert objective.losses(params, (TERMS,), [batch]) == pytest.approx(whole, rel=1e-5)
@@ -200,8 +201,37 @@ def test_gradients_are_those_of_autograd_on_whole_logits(small_model, kind):
     loss, gradient = objective.gradient(base, objective.test)
     other = twin(small_model(kind), "full", base, NOWHERE)
     texts = objective.test
-    logits = other(input_ids=texts.ids).logits[torch.arange(3), texts.last][:, [12, 200]]
-    wanted = F.cross_entropy(logits, texts.labels)
+    logits = torch.stack([other(input_ids=torch.tensor([p])).logits[0, -1, [12, 200]] for p in texts.prompts])
+    wanted = F.cross_entropy(logits, torch.tensor(texts.labels))
     pieces = torch.autograd.grad(wanted, list(other.parameters()))
     assert loss == pytest.approx(float(wanted.detach()), rel=1e-5)
     assert torch.allclose(gradient, torch.cat([p.reshape(-1) for p in pieces]), rtol=1e-3, atol=1e-6)
+
+
+# ---- several prompts in a row
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_these_models_share_rows(small_model, kind):
+    assert packs_upto(opened(small_model(kind))) == 64
+
+
+def test_a_model_that_knows_no_positions_does_not(small_model):
+    """What a model without `position_ids` in its forward pass would do: ignore them."""
+    model = opened(small_model("smollm"))
+    plain = model.module.forward
+    model.module.forward = lambda input_ids, use_cache, **_: plain(input_ids=input_ids, use_cache=use_cache)
+    assert packs_upto(model) == 0
+
+
+def test_a_model_that_refuses_the_mask_does_not(small_model):
+    model = opened(small_model("smollm"))
+    plain = model.module.forward
+    model.module.forward = lambda input_ids, use_cache: plain(input_ids=input_ids, use_cache=use_cache)
+    assert packs_upto(model) == 0
+
+
+def test_no_row_is_wider_than_a_window_of_attention(small_model):
+    model = opened(small_model("smollm"))
+    model.module.config.sliding_window = 48
+    assert packs_upto(model) == 48

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -103,3 +104,8 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def steps(self) -> Iterator[Terms]:
+        """The terms of each step."""
+        for first, end in pairwise([0, *self.ends]):
+            yield Terms(self.keys[first:end], self.coefficients[first:end], self.stream)

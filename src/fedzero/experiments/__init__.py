@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedzero.errors import FedzeroError
 from fedzero.experiments.contract import Experiment
 from fedzero.experiments.e2 import E2
+from fedzero.experiments.e3 import E3
 from fedzero.experiments.e4 import E4
 from fedzero.experiments.e5 import E5
 from fedzero.experiments.e6 import E6
@@ -12,7 +13,7 @@ from fedzero.experiments.e7 import E7
 from fedzero.experiments.e8 import E8
 from fedzero.experiments.e9 import E9
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E2(), E4(), E5(), E6(), E7(), E8(), E9())}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E2(), E3(), E4(), E5(), E6(), E7(), E8(), E9())}
 
 
 def experiment(name: str) -> Experiment:

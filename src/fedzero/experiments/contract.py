@@ -28,6 +28,8 @@ class Setting:
     """how many repetitions; None: as many as the experiment says"""
     only: str | None = None
     """parts of the experiment to do, as a shell pattern or a piece of a name"""
+    model: str | None = None
+    """another model than the experiment's own, where it has one"""
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         """The parts to do."""

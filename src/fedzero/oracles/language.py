@@ -1,22 +1,21 @@
-"""A causal language model that answers: the loss, or a metric, over a few answer words at the end of each prompt.
-
-Prompts of a batch are padded on the right. Attention is causal, so what stands after a prompt's end changes nothing
-before it: no mask is needed, and positions are those of the prompt alone.
-"""
+"""A causal language model that answers: the loss, or a metric, over a few answer words at the end of each prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.directions import Domain, Terms
 from fedzero.oracles.contract import F64, Basis, Metrics
+from fedzero.oracles.graphs import MANY, Recorder
+from fedzero.oracles.packing import Sheet, mask_of, sheets
 from fedzero.oracles.piecewise import Chosen, Piecewise
 from fedzero.params import Params
 
@@ -24,80 +23,95 @@ Measure = Literal["loss", "accuracy", "f1"]
 """What is minimised: the cross-entropy over the answer words; 1 − accuracy; 1 − macro-averaged F1."""
 
 TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
-"""Of one forward pass at most, unless a single prompt has more."""
+"""Of one forward pass at most, unless a single row has more."""
 NOWHERE = Terms.of([], [], Domain.GAUSSIAN)
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Prompts as tokens: `ids` (B, T), where each ends, `last` (B,), and which answer is right, `labels` (B,)."""
+    """Prompts as tokens, and which answer is right for each."""
 
-    ids: Tensor
-    last: Tensor
-    labels: Tensor
+    prompts: tuple[Sequence[int], ...]
+    labels: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @staticmethod
     def joined(many: Sequence[Texts]) -> Texts:
-        if len(many) == 1:
-            return many[0]
-        width = max(texts.ids.shape[1] for texts in many)
-        ids = torch.cat([F.pad(texts.ids, (0, width - texts.ids.shape[1])) for texts in many])
-        return Texts(ids, torch.cat([t.last for t in many]), torch.cat([t.labels for t in many]))
-
-    def parts(self, tokens: int) -> list[Texts]:
-        """Some prompts at a time, as many as `tokens` allows, in their order; padding that nobody needs is cut."""
-        rows = max(1, tokens // self.ids.shape[1])
-        parts = []
-        for first in range(0, len(self), rows):
-            here = slice(first, first + rows)
-            width = int(self.last[here].max()) + 1 if rows < len(self) else self.ids.shape[1]
-            parts.append(Texts(self.ids[here, :width], self.last[here], self.labels[here]))
-        return parts
+        return Texts(tuple(p for t in many for p in t.prompts), tuple(label for t in many for label in t.labels))
 
 
 class LanguageObjective:
-    """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary."""
+    """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
-    def __init__(self, module: nn.Module, head: nn.Module, answers: Tensor, test: Texts, measure: Measure = "loss"):
+    Rows of up to `pack` tokens may hold several prompts. On a GPU passes are recorded and replayed, and `tf32` lets it
+    multiply float32 numbers with fewer bits.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        head: nn.Module,
+        answers: Tensor,
+        test: Texts,
+        measure: Measure = "loss",
+        pack: int = 0,
+        tf32: bool = False,
+    ):
         self.module, self.words, self.test, self.measure = module.eval(), answers, test, measure
+        self.pack, self.tf32 = pack, tf32
         self.pieces = Piecewise(module, head)
-        self.tokens = TOKENS[answers.device.type]
+        self.device, self.dtype = answers.device, next(module.parameters()).dtype
+        self.tokens = TOKENS[self.device.type]
+        self.recorder = Recorder(self.pieces, self._forward) if self.device.type == "cuda" else None
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Texts], basis: Basis | None = None
     ) -> F64:
-        sizes, parts = [len(batch) for batch in batches], Texts.joined(batches).parts(self.tokens)
-        labels = torch.cat([part.labels for part in parts])
-        rows = []
-        for point, terms in enumerate(points):
-            logits = self._logits(base, terms, parts, None if basis is None else basis.offset(point))
-            both = zip(torch.split(logits, sizes), torch.split(labels, sizes), strict=True)
-            rows.append(torch.stack([measured(self.measure, some, right) for some, right in both]))
-        return torch.stack(rows, dim=1).cpu().numpy()
+        texts = Texts.joined(batches)
+        logits, labels = self._logits(base, points, texts, basis), torch.tensor(texts.labels, device=self.device)
+        sizes = [len(batch) for batch in batches]
+        both = zip(torch.split(logits, sizes, dim=1), torch.split(labels, sizes), strict=True)
+        return torch.stack([measured(self.measure, some, right) for some, right in both]).cpu().numpy()
 
-    def _logits(self, base: Params, terms: Terms, parts: Sequence[Texts], offset: Tensor | None = None) -> Tensor:
-        """Of the answer words, (samples, answers), float32."""
+    def _logits(self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None) -> Tensor:
+        """Of the answer words, (points, samples, answers), float32."""
+        found = torch.empty(len(points), len(texts), len(self.words), device=self.device)
+        recorded = self.recorder is not None and basis is None and all(len(terms) <= MANY for terms in points)
+        for sheet in sheets(texts.prompts, self.pack, self.tokens):
+            there = sheet.to(self.device)
+            if recorded and self.recorder is not None:
+                some = self.recorder.logits(base, points, there)
+            else:
+                some = torch.stack([self._at(base, point, there, basis, i) for i, point in enumerate(points)])
+            found[:, torch.from_numpy(sheet.which).to(self.device)] = some
+        return found
+
+    def _at(self, base: Params, terms: Terms, sheet: Sheet, basis: Basis | None, point: int) -> Tensor:
+        offset = None if basis is None else basis.offset(point)
         with torch.no_grad(), self.pieces.at(base.view(terms), offset):
-            return torch.cat([self._forward(part) for part in parts])
+            return self._forward(sheet.tokens, sheet.ends, sheet.shared)
 
-    def _forward(self, texts: Texts) -> Tensor:
-        self.pieces.chosen = Chosen(self.words, texts.last)
+    def _forward(self, tokens: Tensor, ends: Tensor, shared: bool) -> Tensor:
+        """Tokens and ends of a sheet to logits (B, answers), float32."""
+        where: dict[str, Tensor] = {}
+        if shared:
+            where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
+        self.pieces.chosen = Chosen(self.words, ends)
         try:
-            logits: Tensor = self.module(input_ids=texts.ids, use_cache=False).logits
+            with _products(self.tf32):
+                logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None
-        if self.pieces.chooses:
-            return logits[:, 0].float()
-        rows = torch.arange(len(texts), device=texts.last.device)
-        return logits[rows, texts.last][:, self.words].float()
+        return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.words].float()
 
     def gradient(self, base: Params, batch: Texts) -> tuple[float, Tensor]:
         owned = [p for p in self.module.parameters() if p.requires_grad]
+        (sheet,) = (s.to(self.device) for s in sheets(batch.prompts, self.pack, sys.maxsize))
+        labels = torch.tensor(batch.labels, device=self.device)[torch.from_numpy(sheet.which).to(self.device)]
         with torch.enable_grad(), self.pieces.at(base.view(NOWHERE)):
-            loss = F.cross_entropy(self._forward(batch), batch.labels)
+            loss = F.cross_entropy(self._forward(sheet.tokens, sheet.ends, sheet.shared), labels)
             gradients = torch.autograd.grad(loss, owned, allow_unused=True)
         whole = [
             torch.zeros_like(p, dtype=torch.float32) if g is None else g.float()
@@ -106,30 +120,31 @@ class LanguageObjective:
         return float(loss.detach()), torch.cat([g.reshape(-1) for g in whole])
 
     def evaluate(self, params: Params) -> Metrics:
-        order = torch.argsort(self.test.last, stable=True)  # neighbours of equal length need little padding
-        test = Texts(self.test.ids[order], self.test.last[order], self.test.labels[order])
-        parts = test.parts(self.tokens)
-        logits, labels = self._logits(params, NOWHERE, parts), test.labels
+        logits, labels = self._logits(params, (NOWHERE,), self.test)[0], torch.tensor(self.test.labels).to(self.device)
         loss, wrong, unlike = (float(measured(name, logits, labels)) for name in ("loss", "accuracy", "f1"))
         return Metrics(loss=loss, accuracy=1 - wrong, others={"f1": 1 - unlike})
 
 
+@contextmanager
+def _products(tf32: bool) -> Iterator[None]:
+    """How exactly a GPU multiplies float32 matrices, for a while."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def measured(measure: Measure, logits: Tensor, labels: Tensor) -> Tensor:
-    """What is minimised, a float64 number, of logits (samples, answers) and labels (samples,)."""
+    """What is minimised, in float64: logits (…, samples, answers) and labels (samples,) to numbers (…,)."""
     if measure == "loss":
-        return F.cross_entropy(logits, labels, reduction="none").double().mean()
-    said, classes = logits.argmax(1), torch.arange(logits.shape[1], device=labels.device)
+        right = labels.expand(logits.shape[:-1])[..., None]
+        return -F.log_softmax(logits, dim=-1).gather(-1, right)[..., 0].double().mean(-1)
+    said = logits.argmax(-1)
     if measure == "accuracy":
-        return 1 - (said == labels).double().mean()
-    right = ((said == labels) & (labels == classes[:, None])).sum(1).double()
-    either = (said == classes[:, None]).sum(1) + (labels == classes[:, None]).sum(1)
-    return 1 - (2 * right / either.clamp(min=1))[either > 0].mean()
-
-
-def padded(tokens: Sequence[Sequence[int]], labels: Sequence[int], device: torch.device) -> Texts:
-    """Prompts of several lengths side by side."""
-    ids = np.zeros((len(tokens), max(map(len, tokens))), np.int64)
-    for row, some in zip(ids, tokens, strict=True):
-        row[: len(some)] = some
-    last = np.array([len(some) - 1 for some in tokens])
-    return Texts(*(torch.from_numpy(array).to(device) for array in (ids, last, np.array(labels, np.int64))))
+        return 1 - (said == labels).double().mean(-1)
+    classes = torch.arange(logits.shape[-1], device=labels.device)[:, None]
+    guess, truth = said[..., None, :] == classes, labels == classes  # (…, answers, samples), (answers, samples)
+    both, either = (guess & truth).sum(-1).double(), guess.sum(-1) + truth.sum(-1)
+    return 1 - (2 * both / either.clamp(min=1)).sum(-1) / (either > 0).sum(-1)

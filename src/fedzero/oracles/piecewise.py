@@ -29,10 +29,10 @@ ALIGNED = 128
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Which logits are wanted: `answers` (A,) of the vocabulary, at position `last` (B,) of each sequence."""
+    """Which logits are wanted: `answers` (A,) of the vocabulary, at B places, `ends` (2, B): row and column of each."""
 
     answers: Tensor
-    last: Tensor
+    ends: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +66,12 @@ class Piecewise:
         self._owned = {n: p for n, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
         self._names = {id(parameter): name for name, parameter in self._owned.items()}
         self._point: Point | None = None
-        self._scratch: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._rooms: dict[tuple[int, tuple[str, ...]], Room] = {}
+        self._scratch: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._rooms: dict[tuple[int, int, tuple[str, ...]], Room] = {}
         self._rooms_of: Params | None = None
-        self._depth = 0
+        self._lane = self._depth = 0
+        self.scratch_bytes = 0
+        """What the buffers of one lane take, about: the largest block."""
         for block, whole in _blocks(module):
             if block is head and type(block) is nn.Linear:
                 block.forward = partial(self._head, block)  # type: ignore[method-assign]
@@ -78,10 +80,18 @@ class Piecewise:
             else:
                 self._watch(block, whole)
 
+    @property
+    def held(self) -> tuple[object, ...]:
+        """Buffers and lists of addresses as they are now: who recorded their use must keep them."""
+        return tuple(self._rooms.values())
+
     @contextmanager
-    def at(self, view: View, offset: Tensor | None = None) -> Iterator[None]:
-        """The module at a view; `offset` (d,) is added to it, in float32, as `Params.add` would."""
-        base = view.params
+    def at(self, view: View, offset: Tensor | None = None, lane: int = 0) -> Iterator[None]:
+        """The module at a view; `offset` (d,) is added to it, in float32, as `Params.add` would.
+
+        Each lane has buffers of its own, so that what was launched in one can run beside what is in another.
+        """
+        base, self._lane = view.params, lane
         before = {name: parameter.data for name, parameter in self._owned.items()}
         pieces = None if offset is None else dict(zip(base.names, base.split(offset), strict=True))
         try:
@@ -91,7 +101,7 @@ class Piecewise:
                 self._point = Point(view, pieces)
             yield
         finally:
-            self._point, self._depth = None, 0
+            self._point, self._lane, self._depth = None, 0, 0
             for name, parameter in self._owned.items():
                 parameter.data = before[name]
 
@@ -100,6 +110,7 @@ class Piecewise:
         names = tuple(own)
         if not own:
             return
+        self.scratch_bytes = max(self.scratch_bytes, sum(p.numel() * p.element_size() for p in own.values()))
 
         def enter(*_: object) -> None:
             if self._point is not None:
@@ -124,9 +135,10 @@ class Piecewise:
         base = self._point.view.params
         if self._rooms_of is not base:
             self._rooms, self._rooms_of = {}, base
-        if (self._depth, names) not in self._rooms:
-            self._rooms[self._depth, names] = Room.of(base, names, self._pieces(names, own))
-        return self._rooms[self._depth, names]
+        key = (self._lane, self._depth, names)
+        if key not in self._rooms:
+            self._rooms[key] = Room.of(base, names, self._pieces(names, own))
+        return self._rooms[key]
 
     def _pieces(self, names: Sequence[str], own: Mapping[str, nn.Parameter]) -> tuple[Tensor, ...]:
         used: dict[torch.dtype, int] = {}
@@ -136,11 +148,13 @@ class Piecewise:
             places.append((dtype, used.get(dtype, 0), size))
             used[dtype] = used.get(dtype, 0) + -(-size // ALIGNED) * ALIGNED
         for dtype, wanted in used.items():
-            held = self._scratch.get((self._depth, dtype))
+            held = self._scratch.get((self._lane, self._depth, dtype))
             if held is None or len(held) < wanted:
                 self._rooms.clear()  # they point into a buffer that is too small
-                self._scratch[self._depth, dtype] = torch.empty(wanted, dtype=dtype, device=own[names[0]].device)
-        return tuple(self._scratch[self._depth, dtype][start : start + size] for dtype, start, size in places)
+                fresh = torch.empty(wanted, dtype=dtype, device=own[names[0]].device)
+                self._scratch[self._lane, self._depth, dtype] = fresh
+        buffers = {dtype: self._scratch[self._lane, self._depth, dtype] for dtype in used}
+        return tuple(buffers[dtype][start : start + size] for dtype, start, size in places)
 
     def _make(self, names: Sequence[str], room: Room) -> None:
         assert self._point is not None
@@ -150,28 +164,28 @@ class Piecewise:
                 piece.copy_(piece.float() + self._point.offset[name])
 
     def _rows(self, weight: Tensor, ids: Tensor) -> Tensor:
-        """Rows of a matrix, trained or not, where the module is."""
-        name = self._names.get(id(weight))
+        """Rows of a matrix, trained or not, where the module is; of a vector, a column."""
+        name, matrix = self._names.get(id(weight)), weight.view(len(weight), -1)
         if self._point is None or name is None:
-            return F.embedding(ids, weight)
+            return F.embedding(ids, matrix)
         rows = self._point.view.rows(name, ids)
         if self._point.offset is not None:
-            rows.copy_(rows.float() + self._point.offset[name].view(weight.shape)[ids])
+            rows.copy_(rows.float() + self._point.offset[name].view(matrix.shape)[ids])
         return rows
 
     def _embedding(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
         return self._rows(embedding.weight, ids)
 
     def _head(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """Logits (B, 1, A) of what is chosen of hidden states (B, T, H), or all of them."""
-        bias = self._whole(head.bias)
+        """Logits (B, 1, A) of what is chosen of hidden states (R, T, H), or all of them."""
         if self.chosen is None:
             weight = self._whole(head.weight)
             assert weight is not None
-            return F.linear(hidden, weight, bias)
+            return F.linear(hidden, weight, self._whole(head.bias))
         answers = self.chosen.answers
-        at_last = hidden[torch.arange(len(hidden), device=hidden.device), self.chosen.last]
-        return F.linear(at_last, self._rows(head.weight, answers), None if bias is None else bias[answers])[:, None]
+        at_last = hidden[*self.chosen.ends]
+        bias = None if head.bias is None else self._rows(head.bias, answers)[:, 0]
+        return F.linear(at_last, self._rows(head.weight, answers), bias)[:, None]
 
     def _whole(self, parameter: Tensor | None) -> Tensor | None:
         if parameter is None or self._point is None or id(parameter) not in self._names:

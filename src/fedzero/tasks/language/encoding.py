@@ -73,7 +73,7 @@ class Encoder:
         least = self.prefix + self._plain(text.render(row, "") if text.passage else text.render(row))
         if not text.passage or len(least) > self.context:
             raise FedzeroError(
-                f"a prompt has {len(least)} tokens {'without its passage' if text.passage else ''}and the model reads "
+                f"a prompt has {len(least)} tokens{' without its passage' if text.passage else ''} and the model reads "
                 f"{self.context}: name the field that may be cut with task.text.passage, or take a shorter prompt"
             )
         passage = str(text.field(text.passage, row))

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.oracles.language import LanguageObjective, Measure, Texts, padded
+from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.params import Params
 from fedzero.tasks.contract import Place, Positive, Problem
 from fedzero.tasks.language import pretrained, rows
@@ -35,6 +35,10 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     text: Literal["sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc"] | Text = "sst2"
     train: Train = Full()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    """How 16-bit weights are rounded after a step; `nearest` loses small steps and is there to be compared with."""
+    tf32: bool = True
+    """Let a GPU multiply float32 numbers with 10 bits after the point: several times faster."""
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
     batch: Positive = 32
@@ -62,10 +66,11 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
         train, test = (encoder.prompts(text, _some(some, size, place.keys, what)) for what, some, size in sizes)
         parts = split(self.partition, np.array(train.labels), clients, place.keys)
-        tested = padded(test.tokens, test.labels, place.device)
-        objective = LanguageObjective(model.module, model.head, answers, tested, self.measure)
-        params = Params.of_module(model.module)
-        shards = LanguageShards(train, parts, self.batch, place.device)
+        tested = Texts(tuple(test.tokens), tuple(test.labels))
+        pack = pretrained.packs_upto(model)
+        objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
+        params = self.params(model)
+        shards = LanguageShards(train, parts, self.batch)
         return Problem(params, objective, shards, _facts(model, params, train, test, context))
 
     def opened(self, source: str, place: Place) -> Pretrained:
@@ -73,12 +78,16 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         model = pretrained.load(source, DTYPES[self.dtype], place.device, self.tokenizer)
         return pretrained.adapt(model, self.train, place.keys)
 
+    def params(self, model: Pretrained) -> Params:
+        """What is trained of a model."""
+        return Params.of_module(model.module, self.rounding == "nearest")
+
 
 class LanguageShards:
-    """Prompts of every client; batches are padded to their longest."""
+    """Prompts of every client."""
 
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, device: torch.device):
-        self.data, self.parts, self.size, self.device = data, parts, batch, device
+    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int):
+        self.data, self.parts, self.size = data, parts, batch
         for client, part in enumerate(parts):
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
@@ -89,8 +98,7 @@ class LanguageShards:
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
         chosen = drawn(self.parts[client], self.size, keys, round, step, client)
-        tokens = [self.data.tokens[i] for i in chosen]
-        return padded(tokens, [self.data.labels[i] for i in chosen], self.device)
+        return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen))
 
 
 def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row]:

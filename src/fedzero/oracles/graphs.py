@@ -1,0 +1,168 @@
+"""Forward passes recorded once and replayed (CUDA graphs): nothing is launched from Python a second time.
+
+A recording is of one shape, one model and one number of terms: none, one, or up to `MANY`. The terms lie at a fixed
+place and are replaced between replays. Shapes are rounded up, so that batches of many sizes share few recordings.
+Kernels of a small model fill a GPU only in part, so several points are evaluated side by side, in lanes with buffers
+of their own. All recordings take their memory from one pool: what a replay leaves is copied away before the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedzero.directions import Domain, Terms, kernels
+from fedzero.oracles.packing import Sheet
+from fedzero.oracles.piecewise import Piecewise
+from fedzero.params import Params, View
+
+MANY = 1024
+"""Terms of a point at most: a client's steps before this one, and the probe."""
+KEPT = 64
+"""Recordings kept; the one longest unused goes first."""
+ROWS, PROMPTS = 2, 8
+"""To multiples of these the rows of a sheet and its prompts are filled up."""
+LANES, LANES_BYTES = 4, 64 << 20
+"""Lanes at most, and what buffers of all lanes may take; one lane has what it needs."""
+
+Forward = Callable[[Tensor, Tensor, bool], Tensor]
+"""Tokens and ends of a sheet, and whether its rows are shared, to logits (B, answers)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A graph, the places it reads from and writes to, and what must live as long as it does."""
+
+    graph: Any
+    live: tuple[Any, ...]
+    tokens: Tensor
+    ends: Tensor
+    logits: Tensor  # (lanes, B, answers)
+    held: tuple[object, ...]
+
+    def show(self, sheet: Sheet) -> None:
+        """Put a sheet where the graph reads it."""
+        _, rows, width = sheet.tokens.shape
+        self.tokens.zero_()
+        self.tokens[:, :rows, :width] = sheet.tokens
+        self.ends.zero_()
+        self.ends[:, : sheet.ends.shape[1]] = sheet.ends
+
+
+class Recorder:
+    """Logits of a model at points, from recordings that are made when first needed."""
+
+    def __init__(self, pieces: Piecewise, forward: Forward):
+        self.pieces, self.forward = pieces, forward
+        self._pool: Any = None
+        self._kept: OrderedDict[tuple[Any, ...], Recording] = OrderedDict()
+
+    def logits(self, base: Params, points: Sequence[Terms], sheet: Sheet) -> Tensor:
+        """(points, B, answers); a point has `MANY` terms at most."""
+        found: list[Tensor] = [sheet.tokens] * len(points)
+        lone = self.lanes(len(points)) > 1  # a point without terms joins the others, with a term that adds nothing
+        stream = points[0].stream
+        points = [Terms.of([0], [0.0], stream) if lone and not len(point) else point for point in points]
+        for capacity in (0, 1, MANY):
+            which = [i for i, point in enumerate(points) if _capacity(point) == capacity]
+            if not which:
+                continue
+            lanes = self.lanes(len(which)) if capacity else 1
+            recording = self._recording(base, stream, capacity, lanes, sheet)
+            recording.show(sheet)
+            bank = recording.live[0].bank([points[i] for i in which]) if capacity else None
+            for first in range(0, len(which), lanes):
+                some = which[first : first + lanes]
+                if bank is not None:
+                    for lane in range(len(some)):
+                        recording.live[lane].take(bank[first + lane])
+                recording.graph.replay()
+                for lane, i in enumerate(some):
+                    found[i] = recording.logits[lane, : sheet.ends.shape[1]].clone()
+        return torch.stack(found)
+
+    def lanes(self, points: int) -> int:
+        """How many points at a time: as few as make the fewest turns, of those there is room for."""
+        most = max(1, min(LANES, points, LANES_BYTES // max(1, self.pieces.scratch_bytes)))
+        return -(-points // -(-points // most)) if points else 1
+
+    def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, sheet: Sheet) -> Recording:
+        rows, width = -(-sheet.tokens.shape[1] // ROWS) * ROWS, sheet.tokens.shape[2]
+        prompts = -(-sheet.ends.shape[1] // PROMPTS) * PROMPTS
+        key = (id(base), stream if capacity else None, capacity, lanes, rows, width, prompts, sheet.shared)
+        if key not in self._kept:
+            tokens = torch.zeros(3, rows, width, dtype=torch.int64, device=base.device)
+            ends = torch.zeros(2, prompts, dtype=torch.int64, device=base.device)
+            self._kept[key] = self._record(base, stream, capacity, lanes, tokens, ends, sheet.shared)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _record(
+        self, base: Params, stream: Domain, capacity: int, lanes: int, tokens: Tensor, ends: Tensor, shared: bool
+    ) -> Recording:
+        device = base.device
+        live = tuple(_live(stream, capacity, device) for _ in range(lanes))
+
+        def run(lane: int) -> Tensor:
+            with torch.no_grad(), self.pieces.at(View(base, live[lane]), lane=lane):
+                return self.forward(tokens, ends, shared)
+
+        streams = [_stream(device) for _ in range(lanes)]
+        for _ in range(2):  # kernels are compiled and chosen, buffers made, before anything is recorded
+            for lane, side in enumerate(streams):
+                with _aside(side, device):
+                    run(lane)
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._pool):
+            found = []
+            if lanes == 1:
+                found.append(run(0))
+            else:
+                here = torch.cuda.current_stream(device)
+                for side in streams:
+                    side.wait_stream(here)
+                for lane, side in enumerate(streams):
+                    with torch.cuda.stream(side):
+                        found.append(run(lane))
+                for side in streams:
+                    here.wait_stream(side)
+            logits = torch.stack(found)
+        return Recording(graph, live, tokens, ends, logits, (base, streams, found, *self.pieces.held))
+
+
+def _capacity(terms: Terms) -> int:
+    return len(terms) if len(terms) < 2 else MANY
+
+
+def _live(stream: Domain, capacity: int, device: torch.device) -> Any:
+    """Terms that can be replaced; where there are none, none."""
+    if not capacity:
+        return Terms.of([], [], stream)
+    gpu: Any = kernels(device)
+    live = gpu.LiveTerms(stream, capacity, device)
+    live.take(live.bank([Terms.of([0], [0.0], stream)])[0])
+    return live
+
+
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _aside(side: Any, device: torch.device) -> Iterator[None]:
+    """On another stream, as what precedes a recording has to be."""
+    here = torch.cuda.current_stream(device)
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        yield
+    here.wait_stream(side)

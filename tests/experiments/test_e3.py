@@ -1,0 +1,86 @@
+"""E3: the paper's setting, and a small model for real; bytes do not depend on the model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from toy import drive
+
+from fedzero import recipe as recipes
+from fedzero import session
+from fedzero.experiments import e3
+from fedzero.experiments.contract import Setting
+from fedzero.experiments.e3 import E3, METHODS, TASKS, WEIGHTS
+from fedzero.session import Surroundings
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(os.environ.get("FEDZERO_DATA", SHARED))
+needs_rows = pytest.mark.skipif(not (DATA / "sst2").is_dir(), reason="no SST-2 in the data folder")
+
+
+def test_the_setting_is_the_papers():
+    jobs = {job.folder.removesuffix("/seed-1"): job.recipe for job in next(E3().plan(Setting())).jobs}
+    assert set(jobs) == {f"{t}/{m}" for t in TASKS for m in METHODS} | {f"sst2/{name}" for name in WEIGHTS}
+    rounds = {"sst2": 3000, "cb": 1000, "wsc": 3000, "wic": 3000, "rte": 2000, "boolq": 2000}
+    for part, recipe in jobs.items():
+        task, method = part.split("/")
+        assert (recipe.rounds, recipe.task.text, recipe.algorithm.radius) == (rounds[task], task, 1e-3)
+        if method == "mezo":
+            assert (recipe.federation.clients, recipe.task.batch) == (1, 64)
+            continue
+        assert (recipe.federation.clients, recipe.federation.cohort, recipe.task.batch) == (8, 2, 32)
+        assert recipe.task.partition.alpha == 1
+        assert recipe.algorithm.local_steps == 1
+        assert recipe.algorithm.directions == (5 if method.endswith("-5") else 10)
+        assert recipe.task.dtype == ("float32" if method == "float32" else "bfloat16")
+        assert recipe.task.rounding == ("nearest" if method == "nearest" else "stochastic")
+
+
+def test_another_model_is_used_throughout():
+    stage = next(E3().plan(Setting(model="some/model", only="cb")))
+    assert [job.recipe.task.model for job in stage.jobs] == ["some/model"] * 4
+
+
+@needs_rows
+def test_a_small_one_for_real(tmp_path: Path, small_model, monkeypatch: pytest.MonkeyPatch):
+    less = ["rounds=2", "evaluate_every=1", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
+    monkeypatch.setattr(e3, "QUICK", [*less, "federation.clients=3"])
+    setting = Setting(quick=True, model=str(small_model("opt")))
+    outcome, histories = drive(E3().plan(setting), tmp_path, DATA)
+    (table,), (tasks, weights) = outcome.tables, outcome.figures
+    assert [row[1] for row in table.rows][:4] == list(METHODS.values())
+    for row, run in zip(table.rows, histories.values(), strict=True):
+        cells = dict(zip(table.columns, row, strict=True))
+        assert cells["accuracy after, %"] == 100 * run.final_accuracy
+        assert cells["queries"] > 0
+    assert [panel.title for panel in tasks.panels] == ["SST-2"]
+    assert len(weights.panels[0].lines) == 3
+    assert len(outcome.findings) == 3
+    ours, fedzo = histories["sst2/decomfl-10/seed-1"], histories["sst2/fedzo-5/seed-1"]
+    assert e3.as_vectors(ours) == 2 * 4 * ours.parameters * 2 * 2 / 3
+    assert 0 < ours.bytes < e3.as_vectors(ours) / 100
+    assert fedzo.bytes > 0
+
+
+@needs_rows
+def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_model, quiet):
+    """The promise is 1 %; it is none at all."""
+    import small_language
+
+    transformers = small_language.transformers
+    large = tmp_path / "large"
+    config = transformers.AutoConfig.from_pretrained(small_model("smollm"))
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 96, 256, 4
+    config.head_dim = 24
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(large)
+    small_language.words().save_pretrained(large)
+    found = []
+    for model in (small_model("smollm"), large):
+        less = ["rounds=20", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
+        recipe = recipes.load("e3-sst2", [*less, f'task.model="{model}"'])
+        found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Surroundings(DATA), quiet))
+    assert found[1]["parameters"] > 10 * found[0]["parameters"]
+    for way in ("bytes_up_per_client", "bytes_down_per_client"):
+        assert found[0][way] == found[1][way] > 0
