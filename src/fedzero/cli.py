@@ -46,23 +46,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 
 
 def _around(data: Path | None, secret: Path | None) -> Any:
-    from fedzero.session import Surroundings
+    from fedzero.session import Surroundings, data_folder, secret_of
 
-    data = _folder(data)
     key = os.environ.get("FEDZERO_SECRET", "").encode() or None
     if secret is not None:
         if not secret.is_file():
             raise FedzeroError(f"--secret {secret}: no such file")
         key = secret.read_bytes().strip()
-    if key is not None and len(key) > 64:
-        key = hashlib.sha256(key).digest()
-    return Surroundings(data, key)
-
-
-def _folder(data: Path | None) -> Path | None:
-    if data is not None and not data.is_dir():
-        raise FedzeroError(f"--data {data}: no such folder")
-    return data
+    return Surroundings(data_folder(data), secret_of(key))
 
 
 def _expect_file(path: Path) -> None:
@@ -225,6 +216,7 @@ def reproduce(
     from fedzero.experiments.display import display_on
     from fedzero.experiments.reproduce import Request, default_folder, summary_json, summary_text
     from fedzero.experiments.reproduce import reproduce as carry_out
+    from fedzero.session import data_folder
 
     if experiment is None:
         table = Table("", "what", "--quick", "in full", "", box=None, pad_edge=False, header_style="bold")
@@ -235,7 +227,7 @@ def reproduce(
         return
     found = find(experiment)
     request = Request(
-        found, Setting(quick, seeds, only, model), out_ or default_folder(found.name, quick), _folder(data), jobs
+        found, Setting(quick, seeds, only, model), out_ or default_folder(found.name, quick), data_folder(data), jobs
     )
     try:
         summary = carry_out(request, lambda name, workers: display_on(err, name, workers))

@@ -84,6 +84,8 @@ class Client:
     def __init__(self, number: int, replica: Replica, oracle: Oracle, chain: Chain):
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
         self.notes = Notes()
+        self.notes_of: int | None = None
+        """the round the notes are of, where that is known"""
         self._tried: tuple[int, Notes] | None = None
         self._pieces: tuple[Piece, ...] = ()
         self._work: Work | None = None
@@ -110,8 +112,20 @@ class Client:
 
     def _settle(self, counted: int | None) -> None:
         if self._tried is not None and self._tried[0] == counted:
-            self.notes = self._tried[1]
+            self.notes_of, self.notes = self._tried
         self._tried = None
+
+    def keep(self) -> tuple[tuple[int | None, Notes], tuple[int, Notes] | None]:
+        """What has to outlast this process: notes that counted, and those that may."""
+        return (self.notes_of, self.notes), self._tried
+
+    def recall(self, counted: tuple[int | None, Notes], tried: tuple[int, Notes] | None) -> None:
+        """What `keep` gave."""
+        (self.notes_of, self.notes), self._tried = counted, tried
+
+    def remembers(self, round: int | None) -> bool:
+        """Whether the notes of a round are here."""
+        return round is None or round == self.notes_of or (self._tried is not None and round == self._tried[0])
 
     def proceed(self, instruction: bytes) -> Shared:
         """The answer to what this client shared; to be given to `step`."""

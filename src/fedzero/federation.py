@@ -275,15 +275,19 @@ class Server:
                     refused[client] = str(reason)
         for client in instructions.keys() - replies.keys() - refused.keys():
             refused[client] = "did not answer"
-        self._refuse_diverged(replies, refused)
+        engine.rebuild(self._refuse_diverged(replies, refused))
         tally.refused = refused | tally.refused
         for client, reply in replies.items():
             tally.queries += reply.queries
             tally.losses.setdefault(client, reply.loss)
         return replies
 
+    def limit(self, round: int, exchange: int) -> int:
+        """Bytes of a reply at most."""
+        return self.chain.limit(self.algorithm.expects(round, self.scale, exchange)) + 128
+
     def _admit(self, round: int, exchange: int, client: int, data: bytes, expected: int) -> Admitted:
-        reply = decode_reply(data, limit=self.chain.limit(expected) + 128)
+        reply = decode_reply(data, self.limit(round, exchange))
         if reply.round != round:
             raise Refused(f"answered round {reply.round}, not round {round}")
         if reply.exchange != exchange:
@@ -299,18 +303,20 @@ class Server:
             raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
         return Admitted(values, float(loss[0]), reply.queries, reply.digest, reply.memory)
 
-    def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> None:
+    def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> list[int]:
         """Values computed on another model than ours (or, without a model, than most others') do not count."""
         if not replies:
-            return
+            return []
         if self.replica is not None:
             right = {client: self.algorithm.digest(self.replica.state, client) for client in replies}
         else:
             votes = Counter(reply.digest for reply in replies.values())
             right = dict.fromkeys(replies, max(votes, key=lambda digest: (votes[digest], digest)))
-        for client in [c for c, reply in replies.items() if reply.digest != right[c]]:
+        diverged = [c for c, reply in replies.items() if reply.digest != right[c]]
+        for client in diverged:
             found = replies.pop(client).digest.hex()
             refused[client] = f"worked on model {found}, not {right[client].hex()}: must rebuild"
+        return diverged
 
     @staticmethod
     def _closings(round: int, update: bytes, replies: Mapping[int, Admitted]) -> dict[int, bytes]:

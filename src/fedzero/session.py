@@ -5,13 +5,15 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,7 +22,9 @@ from fedzero.algorithms import Algorithm
 from fedzero.algorithms.contract import Scale
 from fedzero.devices import device_of
 from fedzero.directions import VERSION, Keys
+from fedzero.engines.contract import Engine
 from fedzero.engines.local import LocalEngine
+from fedzero.engines.remote import Interrupted
 from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.filters import Chain
@@ -36,6 +40,7 @@ from fedzero.tasks import Place, Problem
 from fedzero.weights import load_model, save_model
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
+T = TypeVar("T")
 
 
 class Watch(Protocol):
@@ -54,6 +59,17 @@ class Surroundings:
     data: Path | None = None
     secret: bytes | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+def secret_of(key: bytes | None) -> bytes | None:
+    """What a person gave as the clients' secret, as a key."""
+    return hashlib.sha256(key).digest() if key is not None and len(key) > 64 else key
+
+
+def data_folder(path: str | Path | None) -> Path | None:
+    if path is not None and not Path(path).is_dir():
+        raise FedzeroError(f"--data {path}: no such folder")
+    return None if path is None else Path(path)
 
 
 @dataclass(frozen=True)
@@ -150,8 +166,7 @@ def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, overwrite: bool = False) -> dict[str, Any]:
     """Run a recipe into a folder; the summary of what came out."""
-    path = folder / LEDGER
-    if path.exists() and not overwrite:
+    if (folder / LEDGER).exists() and not overwrite:
         raise FedzeroError(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite starts anew, "
             "--out chooses another folder"
@@ -159,6 +174,12 @@ def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, over
     setup = prepare(recipe, around)
     if isinstance(setup.problem.objective, Metered):
         setup.problem.objective.ready()
+    return _drive(setup, create(folder, setup.start, overwrite), folder, watch)
+
+
+def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
+    """The ledger of a new run."""
+    path = folder / LEDGER
     folder.mkdir(parents=True, exist_ok=True)
     claim = Claim(folder)
     if path.exists() and not overwrite:  # somebody was quicker
@@ -166,7 +187,7 @@ def start(recipe: Recipe, folder: Path, around: Surroundings, watch: Watch, over
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
         leftover.unlink(missing_ok=True)
-    return _drive(setup, Ledger.create(path, setup.start, claim), folder, watch)
+    return Ledger.create(path, first, claim)
 
 
 def resume(folder: Path, around: Surroundings, watch: Watch) -> dict[str, Any]:
@@ -189,7 +210,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             setup.chain,
         )
         replay.rebuild(ledger, story, replica)
-        done, books = len(story.rounds), _books(story, setup)
+        books = books_of(story, setup.recipe)
         if recipe.engine.replicas and not story.dense:
             engine.rejoin(books.known, list(replay.updates_of(ledger, story)))
         engine.recall(ledger.memories(story.remembered))
@@ -207,54 +228,84 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             log,
         )
 
-        def seconds() -> float:
-            return story.seconds + time.perf_counter() - began
-
-        def evaluate(after: int) -> None:
-            records: list[Record] = []
-            with suppress(Unmeasured):
-                records = [Evaluation(after, *engine.evaluate(after))]
-            if log is not None and (asked := log.asked(after)):
-                records.insert(0, Asked(after, asked))
-            if records:
-                ledger.append(records, seconds())
-            for record in records:
-                if isinstance(record, Evaluation):
-                    watch.evaluation(record)
-
-        def exhausted(round: int) -> str:
-            """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
-            everybody = range(recipe.federation.clients)
-            if log is None or any(log.begun(client, round) for client in everybody):
-                return ""
-            unable = server.unable(round, engine, everybody)
-            return f"no client can pay for round {round}: client 0 {unable[0]}" if len(unable) == len(everybody) else ""
-
-        watch.begin(recipe, setup.problem.params.size, story.rounds)
-        if story.end is None:
-            server.save_if_due(done, seconds())
-            evaluated = max([e.round for e in story.evaluations] + [a.round for a in story.asked], default=-1)
-            if _due(recipe, done) and evaluated < done:
-                evaluate(done)
-                evaluated = done
-            reason = ""
-            while done < recipe.rounds and not (reason := exhausted(done)):
-                watch.round(server.play(done, engine, seconds()))
-                done += 1
-                if _due(recipe, done):
-                    evaluate(done)
-                    evaluated = done
-            if evaluated < done:  # a run that ends early ends with an evaluation, too
-                evaluate(done)
-            last: list[Record] = [End(done, replica.digest(), reason)]
+        def pictures(after: int) -> list[Record]:
             if isinstance(objective := setup.problem.objective, Pictured):
-                last.insert(0, Shown(done, objective.pictures(replica.state.params)))
-            ledger.append(last, seconds())
+                return [Shown(after, objective.pictures(replica.state.params))]
+            return []
+
+        play(recipe, story, server, engine, watch, lambda: story.seconds + time.perf_counter() - began, pictures)
         save_model(replica.state.params, folder / MODEL)
         return summary(ledger)
     finally:
         watch.end()
         ledger.close()
+
+
+def play(
+    recipe: Recipe,
+    story: replay.Story,
+    server: Server,
+    engine: Engine,
+    watch: Watch,
+    seconds: Callable[[], float],
+    pictures: Callable[[int], list[Record]] = lambda after: [],
+    interrupted: Callable[[Interrupted], None] = lambda reason: None,
+) -> None:
+    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again."""
+    ledger, log, done = server.ledger, server.log, len(story.rounds)
+
+    def persist(work: Callable[[], T]) -> T:
+        broken = False
+        while True:
+            try:
+                if broken:
+                    engine.renew()
+                return work()
+            except Interrupted as reason:
+                interrupted(reason)
+                broken = True
+
+    def evaluate(after: int) -> None:
+        records: list[Record] = []
+        with suppress(Unmeasured):
+            records = [Evaluation(after, *persist(lambda: engine.evaluate(after)))]
+        if log is not None and (asked := log.asked(after)):
+            records.insert(0, Asked(after, asked))
+        if records:
+            ledger.append(records, seconds())
+        for record in records:
+            if isinstance(record, Evaluation):
+                watch.evaluation(record)
+
+    def exhausted(round: int) -> str:
+        """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
+        everybody = range(recipe.federation.clients)
+        if log is None or any(log.begun(client, round) for client in everybody):
+            return ""
+        unable = server.unable(round, engine, everybody)
+        return f"no client can pay for round {round}: client 0 {unable[0]}" if len(unable) == len(everybody) else ""
+
+    def play_round(round: int) -> Round:
+        return server.play(round, engine, seconds())
+
+    watch.begin(recipe, server.scale.size, story.rounds)
+    if story.end is not None:
+        return
+    server.save_if_due(done, seconds())
+    evaluated = max([e.round for e in story.evaluations] + [a.round for a in story.asked], default=-1)
+    if _due(recipe, done) and evaluated < done:
+        evaluate(done)
+        evaluated = done
+    reason = ""
+    while done < recipe.rounds and not (reason := exhausted(done)):
+        watch.round(persist(partial(play_round, done)))
+        done += 1
+        if _due(recipe, done):
+            evaluate(done)
+            evaluated = done
+    if evaluated < done:  # a run that ends early ends with an evaluation, too
+        evaluate(done)
+    ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
 
 
 def _log(setup: Setup, ledger: Ledger, story: replay.Story) -> LedgerLog | None:
@@ -273,11 +324,12 @@ def _due(recipe: Recipe, after: int) -> bool:
     return after % recipe.evaluate_every == 0 or after == recipe.rounds
 
 
-def _books(story: replay.Story, setup: Setup) -> Books:
-    books = Books.empty(setup.recipe.federation.clients)
+def books_of(story: replay.Story, recipe: Recipe) -> Books:
+    """The server's books after the rounds of a ledger."""
+    books = Books.empty(recipe.federation.clients)
     for record in story.rounds:
-        books.note(record, setup.algorithm.sync)
-    books.prune(len(story.rounds), setup.algorithm.pull_after)
+        books.note(record, recipe.algorithm.sync)
+    books.prune(len(story.rounds), recipe.algorithm.pull_after)
     return books
 
 

@@ -79,6 +79,32 @@ class Small:
         return self.ledger.memories(replay.read(self.ledger).remembered)
 
 
+def recipe_of(
+    algorithm: Any,
+    clients: int = 10,
+    cohort: int = 3,
+    seed: int = 5,
+    replicas: bool = False,
+    merge: bool = False,
+    private: bool = False,
+    task: Any = None,
+    filters: tuple[Any, ...] = (),
+    replacement: bool = False,
+) -> recipes.Recipe:
+    """A federation on a small quadratic."""
+    recipe = recipes.Recipe(
+        name="small",
+        rounds=50,
+        seed=seed,
+        algorithm=algorithm,
+        task=task or Quadratic(dimension=50, noise=0.1),
+        filters=filters,
+        federation=Federation(clients=clients, cohort=cohort, private=private, replacement=replacement),
+        engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
+    )
+    return recipes.decode(msgspec.to_builtins(recipe))
+
+
 def small(
     folder: Path,
     algorithm: Any,
@@ -95,17 +121,9 @@ def small(
     recast: Callable[[Params], Params] | None = None,
 ) -> Small:
     """`recast` makes other tensors of the task's parameters: several of them, or shorter floats."""
-    recipe = recipes.Recipe(
-        name="small",
-        rounds=50,
-        seed=seed,
-        algorithm=algorithm,
-        task=task or Quadratic(dimension=50, noise=0.1),
-        filters=filters,
-        federation=Federation(clients=clients, cohort=cohort, private=secret is not None, replacement=replacement),
-        engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
+    recipe = recipe_of(
+        algorithm, clients, cohort, seed, replicas, merge, secret is not None, task, filters, replacement
     )
-    recipe = recipes.decode(msgspec.to_builtins(recipe))
 
     def prepared() -> Setup:
         setup = prepare(recipe, Surroundings(secret=secret))

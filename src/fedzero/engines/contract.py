@@ -31,6 +31,18 @@ class Engine(Protocol):
         """Of clients that would have to ask their functions so often in a round: who cannot, and why."""
         ...
 
+    def rebuild(self, clients: Collection[int]) -> None:
+        """These clients work on another model than they should: let them make it anew."""
+        ...
+
+    def renew(self) -> None:
+        """A round was interrupted (`Interrupted`): make ready to play it again."""
+        ...
+
+    def digest(self, after: int) -> bytes:
+        """Of the current model, that of `after` rounds."""
+        ...
+
     def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
         """Digest and quality of the current model, that of `after` rounds."""
         ...

@@ -125,6 +125,15 @@ class LocalEngine:
     def unable(self, round: int, needs: Mapping[int, int]) -> Mapping[int, str]:
         return self.objective.unable(round, needs) if isinstance(self.objective, Metered) else {}
 
+    def rebuild(self, clients: Collection[int]) -> None:
+        """Replicas in one process differ only where somebody broke one on purpose; it stays refused."""
+
+    def renew(self) -> None:
+        raise AssertionError("nothing interrupts clients of this process")
+
+    def digest(self, after: int) -> bytes:
+        return self.replica.digest()
+
     def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
         params, objective = self.replica.state.params, self.objective
         measured = objective.measure(params, after) if isinstance(objective, Metered) else objective.evaluate(params)
