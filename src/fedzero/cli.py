@@ -62,12 +62,12 @@ def _expect_file(path: Path) -> None:
 
 
 @contextmanager
-def _interruptible(folder: Path) -> Iterator[None]:
+def _interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
     """Ctrl-C loses nothing: say how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"stopped; `fedzero resume {escape(str(folder))}` goes on from the last completed round")
+        err.print(f"stopped; `fedzero {command} {escape(str(folder))}` goes on from the last completed round")
         raise typer.Exit(130) from None
 
 
@@ -122,6 +122,161 @@ def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: As
     with _interruptible(folder):
         summary = session.resume(folder, _around(data, secret), watch_on(err))
     _finish(summary, folder, as_json)
+
+
+Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
+Minimum = Annotated[int, typer.Option(min=1, help="Sites without which nothing is begun.")]
+Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that were there before.")]
+
+
+@app.command()
+def federate(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe; leave it out to go on with the run in OUT.", show_default=False)
+    ] = None,
+    sites: Annotated[int, typer.Option(min=1, help="How many sites; clients are dealt to them in turn.")] = 3,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
+    data: Data = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="Folder; default runs/NAME.", show_default=False)] = None,
+    secret: Secret = None,
+    deadline: Deadline = 60.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try a federation on this machine: a server and sites as processes of their own, with certificates and mutual TLS.
+
+    The same recipe with `--set engine.merge=false` gives the same ledger here and with `fedzero run`.
+
+    Example: fedzero federate demo --sites 3 --rounds 20
+    """
+    from fedzero import recipe as recipes
+    from fedzero.federating import Terms
+    from fedzero.federating import federate as carry_out
+    from fedzero.progress import watch_on
+
+    loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    if loaded is None and out_ is None:
+        raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
+    folder = out_ or Path("runs") / str(loaded and loaded.name)
+    around, terms = _around(data, secret), Terms(deadline, sites if loaded is not None else 1)
+    with _interruptible(folder, "federate --out"):
+        summary = carry_out(loaded, sites, folder, around, watch_on(err), terms, _say, overwrite)
+    _finish(summary, folder, as_json)
+
+
+@app.command()
+def provision(
+    project: Annotated[Path, typer.Argument(help="Folder of the project.", show_default=False)],
+    site: Annotated[list[str] | None, typer.Option("--site", help="Name of a site; may be repeated.")] = None,
+    host: Annotated[str | None, typer.Option(help="Name of the server's machine, as sites reach it.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the server; default 8002.")] = None,
+) -> None:
+    """Make certificates and a start kit for every machine; again with more sites to add them.
+
+    Example: fedzero provision hospital --host fl.example.org --site north --site south
+    """
+    from fedzero.engines.nvflare.kits import kit_of
+    from fedzero.engines.nvflare.kits import provision as make
+
+    made = make(project, site or [], host, port)
+    out.print(f"server {made.host}:{made.port}; kits, one for each site:", highlight=False)
+    for name in made.sites:
+        out.print(f"  {kit_of(project, name)}", highlight=False, soft_wrap=True)
+    out.print(f"Here: fedzero serve {project} RECIPE. At a site, with its kit: fedzero join KIT", highlight=False)
+
+
+@app.command()
+def serve(
+    project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe; leave it out to go on with the run in OUT.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
+    data: Data = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run; default PROJECT/runs/NAME.", show_default=False)
+    ] = None,
+    deadline: Deadline = 60.0,
+    minimum: Minimum = 1,
+    patience: Patience = 30.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a run to the sites of a project: they may come, crash, return and join while it goes.
+
+    Killed or unplugged, the same command goes on from the ledger. `fedzero watch` looks on from elsewhere.
+
+    Example: fedzero serve hospital recipe.toml --minimum 2
+    """
+    from fedzero import recipe as recipes
+    from fedzero.federating import Terms
+    from fedzero.federating import serve as carry_out
+    from fedzero.progress import watch_on
+
+    loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    if loaded is None and out_ is None:
+        raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
+    folder = out_ or project / "runs" / str(loaded and loaded.name)
+    terms = Terms(deadline, minimum, patience)
+    with _interruptible(folder, f"serve {project} --out"):
+        around = _around(data, None)
+        summary = carry_out(project, loaded, folder, around, watch_on(err), terms, _say, overwrite)
+    _finish(summary, folder, as_json)
+
+
+@app.command()
+def join(
+    kit: Annotated[Path, typer.Argument(help="This site's kit.", show_default=False)],
+    data: Data = None,
+    model: Annotated[str | None, typer.Option(help="Where this site has the model.", show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)] = None,
+    secret: Secret = None,
+) -> None:
+    """Take part in a federation as a site, until Ctrl-C. What is given here is kept in KIT/local/fedzero.toml.
+
+    Example: fedzero join kits/north --data /srv/data
+    """
+    import msgspec
+
+    from fedzero.federating import configure, settings_of
+    from fedzero.federating import join as carry_out
+
+    settings = settings_of(kit)
+    places = {"data": data, "secret": secret}
+    given = {name: str(path.resolve()) for name, path in places.items() if path is not None}
+    given |= {name: value for name, value in {"model": model, "device": device}.items() if value is not None}
+    if given:
+        settings = msgspec.structs.replace(settings, **given)
+        configure(kit, settings)
+    settings.around()  # what is wrong with it shows here
+    try:
+        carry_out(kit, _say)
+    except KeyboardInterrupt:
+        err.print("left the federation; the same command comes back to it")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def watch(folder: Folder, once: Annotated[bool, typer.Option("--once", help="Look once, then leave.")] = False) -> None:
+    """Look on while somebody else runs or serves: reads the ledger, changes nothing."""
+    from fedzero.progress import follow, watch_on
+
+    try:
+        follow(folder, watch_on(err), once)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _say(text: str) -> None:
+    err.print(f"[yellow]{escape(text)}", highlight=False, soft_wrap=True)
 
 
 @app.command()

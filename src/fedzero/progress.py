@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round
-from fedzero.recipe import Recipe
+from fedzero.ledger.store import Ledger
+from fedzero.recipe import Recipe, from_canonical
 from fedzero.report.units import human_bytes
+from fedzero.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
 
@@ -122,6 +126,34 @@ class Silent:
 
     def end(self) -> None:
         pass
+
+
+def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> None:
+    """Show what a run's ledger says, as it grows, until the run has ended."""
+    seen = -1
+    try:
+        while True:
+            ledger = Ledger.open(folder_of(folder) / LEDGER)
+            try:
+                story = replay.read(ledger)
+                if seen < 0:
+                    start = ledger.start()
+                    watch.begin(from_canonical(start.recipe), start.parameters, [])
+                    seen = 0
+            finally:
+                ledger.close()
+            for entry in story.entries[seen:]:
+                if isinstance(entry.record, Round):
+                    watch.round(entry.record)
+                elif isinstance(entry.record, Evaluation):
+                    watch.evaluation(entry.record)
+            seen = len(story.entries)
+            if once or story.end is not None:
+                return
+            time.sleep(1.0)
+    finally:
+        if seen >= 0:
+            watch.end()
 
 
 def watch_on(console: Console) -> LiveWatch | PlainWatch:

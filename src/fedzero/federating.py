@@ -1,0 +1,151 @@
+"""From nothing to a federation, with NVIDIA FLARE: try it on one machine, serve, join.
+
+federate(recipe, …)   server and sites as processes of this machine, mutual TLS and all; for trying and for tests
+serve(project, …)     the supervisor: the server's process, the ledger, epoch after epoch until the run is done
+join(kit, …)          a site's process, started again whenever it ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedzero.engines.nvflare import kits, processes
+from fedzero.engines.nvflare.epochs import Epochs, Manner
+from fedzero.errors import FedzeroError
+from fedzero.recipe import Recipe
+from fedzero.serving import Service, conduct
+from fedzero.session import LEDGER, Surroundings, Watch
+from fedzero.site import Settings
+
+SETTINGS = "fedzero.toml"
+"""In a kit's local/."""
+FEDERATION = "federation"
+"""The project of a federation that is only tried, in the folder of its run."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """deadline: seconds a site may take for an exchange; minimum and patience: see `Manner`."""
+
+    deadline: float = 60.0
+    minimum: int = 1
+    patience: float = 30.0
+
+
+def serve(
+    project: Path,
+    recipe: Recipe | None,
+    folder: Path,
+    around: Surroundings,
+    watch: Watch,
+    terms: Terms,
+    say: Callable[[str], None],
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Play a run to its end with the sites of a project, whoever of them comes, goes and returns."""
+    roster = kits.Project.of(project).sites
+    epochs = Epochs(project, roster, Manner(terms.minimum, terms.patience, say))
+    try:
+        service = Service(epochs, lambda: kits.Project.of(project).sites, terms.deadline, say)
+        return conduct(recipe, folder, around, watch, service, overwrite)
+    finally:
+        epochs.close()
+
+
+def federate(
+    recipe: Recipe | None,
+    sites: int,
+    folder: Path,
+    around: Surroundings,
+    watch: Watch,
+    terms: Terms,
+    say: Callable[[str], None],
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """A whole federation on this machine."""
+    if (folder / LEDGER).exists() and recipe is not None and not overwrite:
+        raise FedzeroError(f"{folder} already holds a run: --overwrite starts anew, --out chooses another folder")
+    project = folder / FEDERATION
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    if not (project / "federation.json").exists():
+        kits.provision(project, names, port=free_port())
+    names = list(kits.Project.of(project).sites)
+    threads = max(1, (os.cpu_count() or 1) // len(names))
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    if around.secret is not None:
+        environment["FEDZERO_SECRET"] = around.secret.decode(errors="surrogateescape")
+    running = []
+    try:
+        for name in names:
+            kit = kits.kit_of(project, name)
+            configure(kit, Settings(data=None if around.data is None else str(around.data.resolve())))
+            running.append(processes.start(kit, environment))
+        server = Surroundings(around.data)  # the secret is the sites'
+        return serve(project, recipe, folder, server, watch, terms, say, overwrite)
+    finally:
+        processes.end(*running)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def configure(kit: Path, settings: Settings) -> None:
+    """What a site decides for itself, in its own file."""
+    given = {name: value for name, value in msgspec.to_builtins(settings).items() if value is not None}
+    text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in given.items())
+    (kit / "local" / SETTINGS).write_text(text, encoding="utf-8")
+
+
+def settings_of(kit: Path) -> Settings:
+    if not (kit / "startup" / "fed_client.json").exists():
+        raise FedzeroError(f"{kit} is no site's kit: take the folder kits/NAME that `fedzero provision` made")
+    return Settings.read(kit / "local" / SETTINGS)
+
+
+def join(
+    kit: Path, say: Callable[[str], None], environment: Mapping[str, str] | None = None, patience: float = 60.0
+) -> None:
+    """Be a site until interrupted; a process that ends is started again."""
+    settings_of(kit)
+    target = _server_of(kit)
+    process: subprocess.Popen[bytes] | None = None
+    pause, told = 1.0, False
+    try:
+        while True:
+            began = time.monotonic()
+            if not processes.until(patience, lambda: processes.listening(*target), 0.5):
+                say(f"no server answers at {target[0]}:{target[1]} yet; still trying")
+                continue
+            process = processes.start(kit, environment)
+            if not told:
+                say(f"{kit.name} joins the federation at {target[0]}:{target[1]}; Ctrl-C leaves it")
+                told = True
+            code = process.wait()
+            pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 30.0)
+            say(f"the site's process ended with {code} (see {kit / 'console.txt'}); again in {pause:g} s")
+            time.sleep(pause)
+    finally:
+        if process is not None:
+            processes.end(process)
+
+
+def _server_of(kit: Path) -> tuple[str, int]:
+    try:
+        start: dict[str, Any] = msgspec.json.decode((kit / "startup" / "fed_client.json").read_bytes())
+        host, _, port = start["servers"][0]["service"]["target"].rpartition(":")
+        return ("127.0.0.1" if host == "localhost" else host), int(port)
+    except (OSError, KeyError, ValueError, msgspec.DecodeError) as error:
+        raise FedzeroError(f"{kit} does not say where its server is: {error}") from error
