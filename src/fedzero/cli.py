@@ -238,6 +238,7 @@ def join(
     data: Data = None,
     model: Annotated[str | None, typer.Option(help="Where this site has the model.", show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; default: all.", show_default=False)] = None,
     secret: Secret = None,
 ) -> None:
     """Take part in a federation as a site, until Ctrl-C. What is given here is kept in KIT/local/fedzero.toml.
@@ -248,13 +249,15 @@ def join(
 
     from fedzero.federating import configure, settings_of
     from fedzero.federating import join as carry_out
+    from fedzero.site import Settings
 
     settings = settings_of(kit)
     places = {"data": data, "secret": secret}
-    given = {name: str(path.resolve()) for name, path in places.items() if path is not None}
-    given |= {name: value for name, value in {"model": model, "device": device}.items() if value is not None}
+    given: dict[str, Any] = {name: str(path.resolve()) for name, path in places.items() if path is not None}
+    values = {"model": model, "device": device, "threads": threads}
+    given |= {name: value for name, value in values.items() if value is not None}
     if given:
-        settings = msgspec.structs.replace(settings, **given)
+        settings = msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)
         configure(kit, settings)
     settings.around()  # what is wrong with it shows here
     try:

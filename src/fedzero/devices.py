@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -33,3 +34,15 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(trim_threshold, one_gigabyte)
         libc.mallopt(mmap_threshold, one_gigabyte)
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """So many threads on a CPU for a while; the last bits of a loss depend on them."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

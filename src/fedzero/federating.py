@@ -8,7 +8,6 @@ join(kit, …)          a site's process, started again whenever it ends
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import time
@@ -80,15 +79,14 @@ def federate(
     if not (project / "federation.json").exists():
         kits.provision(project, names, port=free_port())
     names = list(kits.Project.of(project).sites)
-    threads = max(1, (os.cpu_count() or 1) // len(names))
-    environment = {"OMP_NUM_THREADS": str(threads)}
+    environment = {"OMP_NUM_THREADS": "1"}  # as many processes as sites share this machine
     if around.secret is not None:
         environment["FEDZERO_SECRET"] = around.secret.decode(errors="surrogateescape")
     running = []
     try:
         for name in names:
             kit = kits.kit_of(project, name)
-            configure(kit, Settings(data=None if around.data is None else str(around.data.resolve())))
+            configure(kit, Settings(data=None if around.data is None else str(around.data.resolve()), threads=1))
             running.append(processes.start(kit, environment))
         server = Surroundings(around.data)  # the secret is the sites'
         return serve(project, recipe, folder, server, watch, terms, say, overwrite)

@@ -20,7 +20,7 @@ import msgspec
 from fedzero import recipe as recipes
 from fedzero.algorithms import Algorithm
 from fedzero.algorithms.contract import Scale
-from fedzero.devices import device_of
+from fedzero.devices import device_of, threads
 from fedzero.directions import VERSION, Keys
 from fedzero.engines.contract import Engine
 from fedzero.engines.local import LocalEngine
@@ -233,7 +233,8 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
                 return [Shown(after, objective.pictures(replica.state.params))]
             return []
 
-        play(recipe, story, server, engine, watch, lambda: story.seconds + time.perf_counter() - began, pictures)
+        with threads(None if recipe.engine.merge else 1):
+            play(recipe, story, server, engine, watch, lambda: story.seconds + time.perf_counter() - began, pictures)
         save_model(replica.state.params, folder / MODEL)
         return summary(ledger)
     finally:

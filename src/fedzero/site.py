@@ -15,10 +15,11 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+import torch
+from msgspec import Meta, Struct
 
 from fedzero import recipe as recipes
 from fedzero import session
@@ -63,7 +64,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where this site has the model that the recipe names."""
     secret: str | None = None
     """File with the secret that clients share and the server has not (or set FEDZERO_SECRET)."""
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    """Of a CPU; default: all. The last bits of a loss depend on it: with 1 a run equals that of the local engine."""
     keep: str | None = None
     """Folder for what outlasts a restart; default: beside the settings."""
 
@@ -101,6 +104,8 @@ class Site:
 
     def _obey(self, order: Order) -> Answer:
         if isinstance(order, Prepare):
+            if self.settings.threads is not None:
+                torch.set_num_threads(self.settings.threads)
             self._home = Home(order, self.settings, self.keep)
             return self._home.prepared()
         if self._home is None:
