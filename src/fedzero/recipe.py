@@ -24,8 +24,8 @@ class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     """All clients in this process."""
 
     merge: bool = True
-    """Evaluate a cohort's batches together: faster; the last bits of a loss may differ from `false`, which also keeps to
-    one thread, so that all engines and machines give the same."""
+    """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also keeps to one
+    thread, so that all engines give the same."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     replicas: bool = False
     """Give every client a model of its own (slow; to see that they agree)."""

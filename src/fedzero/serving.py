@@ -7,12 +7,15 @@ A server without a model builds nothing: what it has to know of the model the si
 
 from __future__ import annotations
 
-import json
+import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from fedzero import recipe as recipes
 from fedzero import session
@@ -61,17 +64,19 @@ def conduct(
         setup = session.prepare(recipe, around)
         if isinstance(setup.problem.objective, Metered):
             raise FedzeroError("black boxes are asked by the local engine only (`fedzero run`)")
-    engine = RemoteEngine(
-        service.link,
-        recipes.canonical(recipe),
-        lambda here: _deal(folder, recipe, [*service.roster(), *here], there),
-        service.deadline,
-        service.say,
-    )
+    houses = (Houses.of(folder) if there else None) or Houses(secrets.token_hex(8), {})
+
+    def deal(here: Collection[str]) -> Deal:
+        nonlocal houses
+        sites = list(dict.fromkeys([*service.roster(), *here]))
+        houses = Houses(houses.run, dict(dealt(sites, recipe.federation.clients, houses.clients)))
+        houses.write(folder)
+        return houses.clients
+
+    engine = RemoteEngine(service.link, houses.run, recipes.canonical(recipe), deal, service.deadline, service.say)
     first = _start(recipe, setup, engine.open())
     ledger = Ledger.open(folder / LEDGER, writable=True) if there else session.create(folder, first, overwrite)
     try:
-        _write_deal(folder, engine.deal)
         _expect_same_base(ledger.start(), first)
         return _conduct(recipe, setup, ledger, folder, watch, engine, service)
     finally:
@@ -167,21 +172,23 @@ def _expect_same_base(then: Start, now: Start) -> None:
 # ---- who lives where
 
 
-def _deal(folder: Path, recipe: Recipe, sites: Collection[str], there: bool) -> Deal:
-    path = folder / SITES
-    before = None
-    if there or (folder / LEDGER).exists():
+class Houses(Struct, frozen=True):
+    """What `sites.json` holds: what tells this run from all others, and which clients live at which site."""
+
+    run: str
+    clients: dict[str, tuple[int, ...]]
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"{SITES}.new"
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+        draft.replace(folder / SITES)
+
+    @staticmethod
+    def of(folder: Path) -> Houses | None:
         try:
-            before = {site: tuple(clients) for site, clients in json.loads(path.read_text()).items()}
+            return msgspec.json.decode((folder / SITES).read_bytes(), type=Houses)
         except FileNotFoundError:
-            before = None
-    deal = dealt(list(dict.fromkeys(sites)), recipe.federation.clients, before)
-    if before is not None:
-        _write_deal(folder, deal)
-    return deal
-
-
-def _write_deal(folder: Path, deal: Deal) -> None:
-    draft = folder / f"{SITES}.new"
-    draft.write_text(json.dumps(deal, indent=1) + "\n")
-    draft.replace(folder / SITES)
+            return None
+        except msgspec.DecodeError as error:
+            raise FedzeroError(f"{folder / SITES}: {error}") from error

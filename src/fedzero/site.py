@@ -137,8 +137,7 @@ class Home:
         if isinstance(self.setup.problem.objective, Metered):
             raise FedzeroError("black boxes are asked by the local engine only (`fedzero run`)")
         self.base, self.size = self.setup.problem.params.digest(), self.setup.problem.params.size
-        name = hashlib.sha256(order.recipe + self.base).hexdigest()[:24]
-        self.folder = keep / name
+        self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base).hexdigest()[:24]
         self.folder.mkdir(parents=True, exist_ok=True)
         scale, method = Scale(self.size, self.recipe.federation.clients), self.setup.algorithm
         self.shared = all(method.part(client, scale) == EVERYTHING for client in order.clients)

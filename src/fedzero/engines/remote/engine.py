@@ -68,17 +68,26 @@ class Run:
 
 
 class RemoteEngine:
-    """`deal`: which clients live where; asked anew at the beginning of every epoch, when the sites are known."""
+    """`name` tells the run from all others. `deal` says which clients live where, anew at the beginning of every epoch,
+    when the sites are known."""
 
     def __init__(
         self,
         link: Link,
+        name: str,
         recipe: bytes,
         deal: Callable[[Collection[str]], Deal],
         deadline: float = 60.0,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self.link, self.recipe, self.deal_out, self.deadline, self.say = link, recipe, deal, deadline, say
+        self.link, self.name, self.recipe, self.deal_out, self.deadline, self.say = (
+            link,
+            name,
+            recipe,
+            deal,
+            deadline,
+            say,
+        )
         self.deal: Deal = {}
         self.home: dict[int, str] = {}
         self.away: dict[str, str] = {}
@@ -96,7 +105,9 @@ class RemoteEngine:
         here = self.link.begin()
         self.deal = self.deal_out(here)
         self.home, self.away = home_of(self.deal), {site: "is away" for site in self.deal if site not in here}
-        orders = {site: encode(Prepare(self.recipe, self.deal[site])) for site in here if self.deal.get(site)}
+        orders = {
+            site: encode(Prepare(self.name, self.recipe, self.deal[site])) for site in here if self.deal.get(site)
+        }
         found: dict[str, Prepared] = {}
         for site, answer in self._answers(orders, PREPARING, 1 << 20):
             if isinstance(answer, Prepared):
@@ -132,6 +143,8 @@ class RemoteEngine:
         if not exchange:
             if waiting := sorted(self.link.waiting()):
                 raise Interrupted(f"{', '.join(waiting)} waits to take part")
+            ahead = [client for client in instructions if self._ready.get(client, 0) > round]
+            self.rebuild(ahead)  # of rounds that are not on the ledger (any more)
             self._recover(instructions)
         by_site = at_home(self.deal, instructions)
         for client in instructions.keys() - self.home.keys():

@@ -16,8 +16,9 @@ from fedzero.updates import Natural
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
-    """Make ready for a run: its recipe (canonical JSON), and which clients live at this site."""
+    """Make ready for a run: what tells it from all others, its recipe (canonical JSON), and which clients live here."""
 
+    run: str
     recipe: bytes
     clients: tuple[Natural, ...]
 
