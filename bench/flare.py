@@ -1,0 +1,287 @@
+"""What a network costs: rounds over NVIDIA FLARE with an objective that costs next to nothing.
+
+Everything is there that a real run has: a FLARE server, a process for every site, mutual TLS, job processes, the
+supervisor with its ledger (here, in this process). The model is a quadratic in ten dimensions, so what is timed is the
+way there and back. Three parts, each with a federation of its own: `python bench/flare.py [rounds] [steady] [sst2]`.
+
+rounds   seconds of a round and bytes of a site-round for 2, 3 and 8 sites, beside the same rounds in one process
+steady   threads and memory of all processes over 5,000 rounds
+sst2     what 3,000 rounds of SST-2 would take: 8 sites, two of them asked in each round
+
+Bytes on the wire are those of all connections of the server's port, as the kernel counts them (`ss -ti`: TLS, framing,
+heartbeats and the supervisor's own session are in; IP and TCP headers are not).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+from table import show
+
+from fedzero import federating, session
+from fedzero.engines.nvflare import kits, processes
+from fedzero.engines.nvflare.epochs import Epochs, Manner
+from fedzero.ledger.records import Evaluation, Round
+from fedzero.recipe import Recipe, decode
+from fedzero.serving import Service, conduct
+from fedzero.session import Surroundings
+from fedzero.site import Settings
+
+P, WARM, WANTED = 10, 50, 0.03
+"""directions; rounds at the start of an epoch that are not counted; seconds of a round at 3 sites at most"""
+STEADY_SITES, STEADY_ROUNDS, LOOK_EVERY = 3, 5000, 1000
+SST2_SITES, SST2_ASKED, SST2_ROUNDS, SST2_PLAYED, IDLE = 8, 2, 3000, 600, 10.0
+"""SST2_PLAYED rounds are played, the rest is multiplied; IDLE: seconds in which nobody is asked anything"""
+LIMIT = 180
+"""Seconds that one federation may take, all in all; then it is ended."""
+
+
+def recipe_of(clients: int, cohort: int, rounds: int) -> Recipe:
+    table = {
+        "name": "nothing-to-do",
+        "rounds": rounds,
+        "evaluate_every": rounds,
+        "seed": 1,
+        "algorithm": {"kind": "decomfl", "rate": 1e-3, "directions": P},
+        "task": {"kind": "quadratic", "dimension": 10},
+        "federation": {"clients": clients, "cohort": cohort},
+        "engine": {"merge": False, "device": "cpu"},
+    }
+    return decode(table)
+
+
+def port_bytes(port: int) -> int:
+    """Sent and received so far by the server's end of every connection of its port."""
+    command = ["ss", "-tinH", "state", "established", "sport", "=", f":{port}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", found)))
+
+
+Look = dict[str, tuple[int, float]]
+"""Of each process: threads, resident memory in MB."""
+
+
+@dataclass
+class Figures:
+    """What one federation showed. Rounds of the warm-up are in `looks` only."""
+
+    seconds: list[float] = field(default_factory=list)
+    encoded: int = 0
+    """bytes, both ways, as the ledger has them"""
+    wire: int = 0
+    turns: int = 0
+    refused: int = 0
+    epochs: int = 0
+    looks: dict[int, Look] = field(default_factory=dict)
+    idle: float = 0.0
+    """bytes a second of a site that is not asked anything"""
+
+
+class Stopwatch:
+    """Looks on. What it does itself is not in the figures: the clock runs from its leaving to its being called again."""
+
+    def __init__(self, rounds: int, wire: Callable[[], int], look: Callable[[], Look], idle: float = 0.0):
+        self.rounds, self.wire, self.look, self.idle, self.figures = rounds, wire, look, idle, Figures()
+        self._since = 0.0
+
+    def round(self, record: Round) -> None:
+        took, done, figures = time.perf_counter() - self._since, record.round + 1, self.figures
+        if done > WARM:
+            figures.seconds.append(took)
+            figures.encoded += record.bytes_up + record.bytes_down
+            figures.turns += len(record.cohort)
+            figures.refused += len(record.refused)
+        if done == WARM:
+            if self.idle:
+                before = self.wire()
+                time.sleep(self.idle)
+                figures.idle = (self.wire() - before) / self.idle
+            figures.wire = -self.wire()
+        if done == self.rounds:
+            figures.wire += self.wire()
+        if done % LOOK_EVERY == 0:
+            figures.looks[done] = self.look()
+        self._since = time.perf_counter()
+
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
+
+    def evaluation(self, record: Evaluation) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def federation(sites: int, asked: int, rounds: int, idle: float = 0.0) -> Figures:
+    """Provision, start, play, end. What is started here is ended here, whatever happens."""
+    for reason in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(reason, _give_up)
+    signal.alarm(LIMIT)
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    started: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="fedzero-bench-", ignore_cleanup_errors=True) as root:
+        folder = Path(root)
+        port = kits.provision(folder / "project", names, port=federating.free_port()).port
+        epochs = Epochs(folder / "project", names, Manner(minimum=sites, say=_complain))
+        try:
+            for name in names:
+                kit = kits.kit_of(folder / "project", name)
+                federating.configure(kit, Settings(threads=1, device="cpu"))
+                started.append(processes.start(kit, {"OMP_NUM_THREADS": "1"}))
+            watch = Stopwatch(rounds, lambda: port_bytes(port), lambda: look_at(epochs, started[0]), idle)
+            service = Service(epochs, lambda: names, say=_complain)
+            conduct(recipe_of(sites, asked, rounds), folder / "run", Surroundings(), watch, service)
+            watch.figures.epochs = epochs.epochs
+            watch.figures.idle /= sites
+            return watch.figures
+        finally:
+            signal.alarm(0)
+            jobs = _below(*started, *([epochs.server] if epochs.server is not None else []))
+            epochs.close()
+            processes.end(*started)
+            _, left = psutil.wait_procs(jobs, timeout=12)  # they notice that their parents are gone
+            for process in left:
+                process.kill()
+
+
+def _give_up(number: int, _: Any) -> None:
+    raise SystemExit(f"ended by {signal.Signals(number).name}; a federation may take {LIMIT} s")
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _below(*parents: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = []
+    for parent in parents:
+        if parent.poll() is None:
+            found += psutil.Process(parent.pid).children(recursive=True)
+    return found
+
+
+def look_at(epochs: Epochs, site: subprocess.Popen[bytes]) -> Look:
+    assert epochs.server is not None and epochs.epoch is not None
+    (site_job,) = _below(site)
+    pids = {
+        "supervisor": os.getpid(),
+        "server": epochs.server.pid,
+        "server's job": epochs.epoch.pid,
+        "a site": site.pid,
+        "a site's job": site_job.pid,
+    }
+    found = {name: psutil.Process(pid) for name, pid in pids.items()}
+    return {name: (p.num_threads(), p.memory_info().rss / 1e6) for name, p in found.items()}
+
+
+def alone(clients: int, rounds: int) -> Figures:
+    """The same rounds in one process: work, ledger and all, but no network."""
+    watch = Stopwatch(rounds, lambda: 0, dict)
+    with tempfile.TemporaryDirectory() as folder:
+        session.start(recipe_of(clients, clients, rounds), Path(folder) / "run", Surroundings(), watch)
+    return watch.figures
+
+
+def apart(work: Callable[..., Figures], *arguments: Any) -> Figures:
+    """In a process of its own: the next federation's supervisor begins with memory that nobody has used."""
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def milliseconds(figures: Figures) -> tuple[str, str]:
+    return f"{1e3 * statistics.median(figures.seconds):.1f}", f"{1e3 * statistics.mean(figures.seconds):.1f}"
+
+
+def undisturbed(figures: Figures) -> str:
+    return "" if (figures.epochs, figures.refused) == (1, 0) else f"{figures.epochs} epochs, {figures.refused} refused"
+
+
+def rounds_part(sizes: Sequence[int], rounds: int) -> None:
+    rows = []
+    for sites in sizes:
+        local, remote = apart(alone, sites, rounds), apart(federation, sites, sites, rounds)
+        wanted = f"{1e3 * WANTED:.0f}" if sites == 3 else ""
+        wire, encoded = f"{remote.wire / remote.turns:,.0f}", f"{remote.encoded / remote.turns:,.1f}"
+        rows.append(
+            (str(sites), *milliseconds(remote), wanted, milliseconds(local)[0], wire, encoded, undisturbed(remote))
+        )
+    show(
+        f"A round over FLARE, P {P}, {rounds:,} rounds; bytes of a site-round, both ways",
+        rows,
+        ("sites", "median ms", "mean ms", "wanted", "one process", "B at the port", "B encoded", ""),
+    )
+
+
+def steady_part(sites: int, rounds: int) -> None:
+    figures = apart(federation, sites, sites, rounds)
+    names = tuple(next(iter(figures.looks.values())))
+    rows = [(f"{done:,}", *(f"{t} / {mb:.1f}" for t, mb in look.values())) for done, look in figures.looks.items()]
+    first, last = min(figures.looks), max(figures.looks)
+    if last > first:
+        grown = [1e6 * (figures.looks[last][n][1] - figures.looks[first][n][1]) / (last - first) for n in names]
+        rows.append(("B a round", *(f"{bytes:+.0f}" for bytes in grown)))
+    show(
+        f"Threads / resident MB, {sites} sites ({' ms, '.join(milliseconds(figures))} ms a round, median and mean)",
+        rows,
+        ("rounds", *names),
+    )
+    print(undisturbed(figures) or "one epoch, nobody refused")
+
+
+def sst2_part(played: int) -> None:
+    figures = apart(federation, SST2_SITES, SST2_ASKED, played, IDLE)
+    each, encoded = figures.wire / figures.turns, figures.encoded / figures.turns
+    second = statistics.mean(figures.seconds)
+    turns = SST2_ROUNDS * SST2_ASKED
+    network = SST2_ROUNDS * second
+    rows = [
+        (f"a round, mean of {played - WARM}", f"{1e3 * second:.1f} ms"),
+        (f"network's part: {SST2_ROUNDS:,} × that", f"{network / 60:.2f} min"),
+        ("a site-round at the port", f"{each:,.0f} B"),
+        ("a site-round encoded", f"{encoded:,.1f} B"),
+        (f"at the port, all sites: {SST2_ROUNDS:,} × {SST2_ASKED} × that", f"{turns * each / 1e6:.2f} MB"),
+        (f"at the port, one site: ÷ {SST2_SITES}", f"{turns * each / SST2_SITES / 1e6:.2f} MB"),
+        ("encoded, one site", f"{turns * encoded / SST2_SITES / 1e3:.1f} KB"),
+        ("a site that is not asked: heartbeats", f"{figures.idle:,.0f} B/s"),
+        ("so for each minute of the sites' own work, one site", f"{60 * figures.idle / 1e3:,.1f} KB more"),
+    ]
+    title = f"What {SST2_ROUNDS:,} rounds of SST-2 would cost: N {SST2_SITES}, m {SST2_ASKED}, P {P}"
+    show(title, rows, ("", "cost"))
+    print(undisturbed(figures) or "one epoch, nobody refused")
+
+
+def main() -> None:
+    parts = ["rounds", "steady", "sst2"]
+    parser = argparse.ArgumentParser(description="What a network costs: rounds over NVIDIA FLARE.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all")
+    parser.add_argument("--sites", type=int, nargs="+", default=[2, 3, 8], help="of the first part")
+    parser.add_argument("--rounds", type=int, default=1000, help="of the first part")
+    parser.add_argument("--steady-rounds", type=int, default=STEADY_ROUNDS)
+    parser.add_argument("--steady-sites", type=int, default=STEADY_SITES)
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(parts):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}")
+    chosen = given.parts or parts
+    if "rounds" in chosen:
+        rounds_part(given.sites, given.rounds)
+    if "steady" in chosen:
+        steady_part(given.steady_sites, given.steady_rounds)
+    if "sst2" in chosen:
+        sst2_part(SST2_PLAYED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""NVIDIA FLARE for real: a server and three sites as processes of their own, certificates, mutual TLS."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedzero import session
+from fedzero.engines.nvflare import kits, processes
+from fedzero.engines.nvflare.bridge import receive, send
+from fedzero.errors import FedzeroError
+from fedzero.session import Surroundings
+
+pytest.importorskip("nvflare", reason="nvflare is not installed")
+
+OPTIONS = ["--rounds", "20", "--set", "engine.merge=false", "--set", "evaluate_every=10"]
+
+
+def fedzero(*arguments: object, seconds: float = 170.0) -> dict:
+    command = [sys.executable, "-m", "fedzero", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> None:
+    """DeComFL on the MNIST subset, 20 rounds: the same ledger, and nothing left running."""
+    here = fedzero("run", "demo", *OPTIONS, "--out", tmp_path / "here")
+    there = fedzero("federate", "demo", "--sites", 3, *OPTIONS, "--out", tmp_path / "there")
+    assert (there["refused"], there["rounds"]) == (0, 20)
+    assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
+    assert session.verified(tmp_path / "there", Surroundings()).end is not None
+    assert processes.until(20, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
+
+
+def running_below(folder: Path) -> list[str]:
+    """Command lines of processes that belong to a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in command and "nvflare" in command:
+            found.append(command)
+    return found
+
+
+# ---- projects
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    kits.provision(folder, ["north", "south"], port=_free_port())
+    return folder
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_kits(project: Path) -> None:
+    for name in ("server", "north", "south"):
+        local = kits.kit_of(project, name) / "local"
+        resources = json.loads((local / "resources.json").read_text())
+        assert resources["class_allow_list"] == ["fedzero.engines.nvflare."]
+        assert resources["class_list_enforcement_mode"] == "enforce"
+        rights = json.loads((local / "authorization.json").read_text())["permissions"]["project_admin"]
+        assert (rights["byoc"], rights["shell_commands"]) == ("none", "none")
+    assert "/tmp/nvflare" not in (kits.kit_of(project, "server") / "local" / "resources.json").read_text()
+    assert (project / "authority").stat().st_mode & 0o77 == 0
+
+
+def test_a_site_that_is_added_has_the_same_authority_and_changes_no_other(project: Path, tmp_path: Path) -> None:
+    def files(name):
+        return {p: p.read_bytes() for p in sorted((kits.kit_of(project, name) / "startup").glob("*.*"))}
+
+    before = files("north"), files("server")
+    found = kits.provision(project, ["later"])
+    assert found.sites == ("north", "south", "later")
+    assert (files("north"), files("server")) == before
+    roots = {(kits.kit_of(project, n) / "startup" / "rootCA.pem").read_bytes() for n in ("server", "north", "later")}
+    assert len(roots) == 1
+
+
+@pytest.mark.parametrize(
+    ("sites", "options", "reason"),
+    [
+        ([], {}, "at least one site"),
+        (["Nord"], {}, "'Nord' is no name for a site"),
+        (["server"], {}, "'server' is no name"),
+        (["a b"], {}, "'a b' is no name"),
+    ],
+)
+def test_bad_projects(tmp_path: Path, sites, options, reason) -> None:
+    with pytest.raises(FedzeroError, match=reason):
+        kits.provision(tmp_path / "project", sites, **options)
+    assert not (tmp_path / "project").exists()
+
+
+def test_a_project_stays_where_it_is(project: Path) -> None:
+    with pytest.raises(FedzeroError, match="another one is another project"):
+        kits.provision(project, ["more"], host="elsewhere.example")
+
+
+def test_no_project(tmp_path: Path) -> None:
+    with pytest.raises(FedzeroError, match="is no project: `fedzero provision"):
+        kits.Project.of(tmp_path)
+
+
+# ---- who gets in
+
+
+def test_the_port_speaks_with_our_certificates_only(project: Path, tmp_path: Path) -> None:
+    """None, or one of another authority, and the handshake ends; ours, and it is done."""
+    other = tmp_path / "other"
+    kits.provision(other, ["north"], port=_free_port())
+    port = kits.Project.of(project).port
+    server = processes.start(kits.kit_of(project, "server"))
+    try:
+        assert processes.until(30, lambda: processes.listening("127.0.0.1", port))
+        ours, foreign = (kits.kit_of(p, "north") / "startup" for p in (project, other))
+        assert shakes_hands(port, ours, ours)
+        assert not shakes_hands(port, ours, foreign)
+        assert not shakes_hands(port, ours, None)
+    finally:
+        processes.end(server)
+
+
+def shakes_hands(port: int, authority: Path, certificate: Path | None) -> bool:
+    context = ssl.create_default_context(cafile=str(authority / "rootCA.pem"))
+    if certificate is not None:
+        context.load_cert_chain(certificate / "client.crt", certificate / "client.key")
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), 5) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as wrapped,
+        ):
+            wrapped.settimeout(2)  # with TLS 1.3 a refusal comes after the client's side is done
+            wrapped.recv(1)
+            return True
+    except TimeoutError:
+        return True  # it waits for us to speak
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def test_frames() -> None:
+    one, other = socket.socketpair()
+    try:
+        send(one, "got", 3, "north", True, b"x" * 100_000)
+        assert receive(other) == ["got", 3, "north", True, b"x" * 100_000]
+        one.close()
+        assert receive(other) is None
+    finally:
+        other.close()
+
+
+def test_a_process_ends_with_whoever_started_it(project: Path) -> None:
+    """However that ends: nothing is left behind to hold the port."""
+    kit = kits.kit_of(project, "south")
+    script = "import os, signal; from pathlib import Path; from fedzero.engines.nvflare import processes; "
+    script += f"print(processes.start(Path({str(kit)!r})).pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    pid = int(done.stdout)
+    assert processes.until(10, lambda: not Path(f"/proc/{pid}").exists())

@@ -1,0 +1,297 @@
+"""The remote engine with sites in this process: who misbehaves is refused by name, who is behind catches up."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from harness import recipe_of, unsynced
+from hypothesis import given
+from hypothesis import strategies as st
+from sites import Here
+
+from fedzero import session
+from fedzero.algorithms import DeComFL, FedZO
+from fedzero.engines.remote.dealing import dealt
+from fedzero.engines.remote.messages import Failed, Replies, decode_answer, encode
+from fedzero.errors import FedzeroError
+from fedzero.filters.links import TopK
+from fedzero.ledger import replay
+from fedzero.ledger.store import Ledger
+from fedzero.progress import Silent
+from fedzero.serving import Houses, Service, conduct
+from fedzero.session import Surroundings
+from fedzero.site import Settings, Site
+from fedzero.wire import Reply
+
+SITES = ["north", "south", "west"]
+METHOD = DeComFL(rate=2e-3, directions=4)
+
+
+def recipe_for(rounds=8, **options):
+    options = {"algorithm": METHOD, "clients": 6, "cohort": 6, **options}
+    return msgspec.structs.replace(recipe_of(**options), rounds=rounds, evaluate_every=4)
+
+
+def run(tmp_path: Path, link: Here, recipe=None, **service):
+    with unsynced():
+        return conduct(
+            recipe or recipe_for(), tmp_path / "run", Surroundings(), Silent(), Service(link, lambda: SITES, **service)
+        )
+
+
+def rounds_of(tmp_path: Path):
+    ledger = Ledger.open(tmp_path / "run" / "ledger.db")
+    try:
+        return replay.read(ledger).rounds
+    finally:
+        ledger.close()
+
+
+# ---- replies that do not count
+
+
+def changed(data: bytes, **fields) -> bytes:
+    """A reply with other fields."""
+    reply = msgspec.msgpack.decode(data, type=Reply)
+    return msgspec.msgpack.encode(msgspec.structs.replace(reply, **fields))
+
+
+MISCHIEF = {
+    "NaN": (lambda data: changed(data, values=struct.pack("<4f", 1, 2, np.nan, 4)), "a value is NaN or infinite"),
+    "too few": (lambda data: changed(data, values=bytes(12)), "3 numbers"),
+    "too many": (lambda data: changed(data, values=bytes(20)), "numbers"),
+    "another round": (lambda data: changed(data, round=99), "answered round 99, not round"),
+    "another model": (lambda data: changed(data, digest=b"12345678"), "worked on model 3132333435363738, not "),
+    "rubbish": (lambda data: b"\x00\x01\x02", "not a reply"),
+    "10 MB": (lambda data: bytes(10_000_000), "bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", MISCHIEF)
+def test_a_reply_that_does_not_count_is_refused_by_name(tmp_path: Path, kind) -> None:
+    spoil, reason = MISCHIEF[kind]
+
+    def spoiled(site, answer):
+        found = decode_answer(answer)
+        if site != "south" or not isinstance(found, Replies):
+            return answer
+        first = min(found.replies, default=None)
+        replies = {c: spoil(data) if c == first else data for c, data in found.replies.items()}
+        return encode(Replies(replies, found.failed))
+
+    link = Here(tmp_path / "sites", SITES)
+    link.spoil = spoiled
+    run(tmp_path, link)
+    for record in rounds_of(tmp_path):
+        refused = dict(record.refused)
+        out = {1, 4} if kind == "10 MB" else {1}  # an answer too long is not read at all
+        assert refused.keys() == out, refused
+        assert all(reason in why for why in refused.values())
+        assert record.update is not None
+    assert session.verified(tmp_path / "run", Surroundings()).end is not None
+
+
+def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
+    def spoiled(site, answer):
+        found = decode_answer(answer)
+        if site == "south" and isinstance(found, Replies):
+            return encode(Replies({**found.replies, 0: next(iter(found.replies.values()))}, {}))
+        return answer
+
+    link = Here(tmp_path / "sites", SITES)
+    link.spoil = spoiled
+    run(tmp_path, link)
+    for record in rounds_of(tmp_path):
+        assert dict(record.refused) == dict.fromkeys(
+            (1, 4), "failed: south spoke for client 0, which it was not asked about"
+        )
+
+
+def test_a_site_that_answers_something_else(tmp_path: Path) -> None:
+    link = Here(tmp_path / "sites", SITES)
+    link.spoil = lambda site, answer: encode(Failed("no disk left")) if _late(link, site) else answer
+    run(tmp_path, link)
+    refused = [dict(record.refused) for record in rounds_of(tmp_path)]
+    assert refused[-1] == dict.fromkeys((2, 5), "failed: no disk left")
+
+
+def _late(link: Here, site: str) -> bool:
+    return site == "west" and link.asked > 12
+
+
+# ---- replicas
+
+
+def test_a_replica_that_was_corrupted_is_rebuilt(tmp_path: Path) -> None:
+    """Named on the ledger once, then as good as the others."""
+    recipe, link = recipe_for(rounds=8), Here(tmp_path / "sites", SITES)
+
+    def corrupted(site, answer):
+        if site == "west" and link.asked == 3 + 3 * 4:  # after four rounds
+            home = link.sites["west"]._home
+            home.clients[2].replica.state.params.tensors["x"].add_(1.0)
+            home.clients[2].replica.state.params.changed()
+        return answer
+
+    link.spoil = corrupted
+    found = run(tmp_path, link, recipe)
+    refused = {r.round: dict(r.refused) for r in rounds_of(tmp_path) if r.refused}
+    assert list(refused) == [4]
+    assert all("must rebuild" in why for why in refused[4].values())
+    assert refused[4].keys() == {2, 5}
+    replica = link.sites["west"]._home.clients[2].replica
+    replica.follow(list(updates_after(tmp_path, replica.round)))
+    assert replica.digest().hex() == found["model_digest"]
+
+
+def updates_after(tmp_path: Path, round: int):
+    ledger = Ledger.open(tmp_path / "run" / "ledger.db")
+    try:
+        return [u for u in replay.updates_of(ledger, replay.read(ledger)) if u.round >= round]
+    finally:
+        ledger.close()
+
+
+def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
+    """Say, the ledger was brought back from yesterday's copy."""
+    recipe, link = recipe_for(rounds=6), Here(tmp_path / "sites", SITES)
+    whole = run(tmp_path, link, recipe)
+    short = tmp_path / "short"
+    with unsynced():
+        stopped = Here(tmp_path / "elsewhere", SITES)
+        stopped.spoil = _stop_after(stopped, 3 + 3 * 3)
+        with pytest.raises(KeyboardInterrupt):
+            conduct(recipe, short, Surroundings(), Silent(), Service(stopped, lambda: SITES))
+        Houses(Houses.of(tmp_path / "run").run, Houses.of(short).clients).write(short)
+        link.begin()  # sites keep their replicas when an epoch ends
+        found = conduct(recipe, short, Surroundings(), Silent(), Service(link, lambda: SITES))
+    assert (found["ledger_head"], found["model_digest"]) == (whole["ledger_head"], whole["model_digest"])
+
+
+def _stop_after(link: Here, asked: int):
+    def spoil(site, answer):
+        if link.asked > asked:
+            raise KeyboardInterrupt
+        return answer
+
+    return spoil
+
+
+def test_what_a_client_remembered_is_asked_for(tmp_path: Path) -> None:
+    """A site that lost its folder says so, and is refused until it has it again."""
+    recipe = recipe_for(
+        rounds=6, algorithm=FedZO(rate=2e-3, form="dense"), filters=(TopK(fraction=0.2, feedback=True),)
+    )
+    link = Here(tmp_path / "sites", SITES, {12}.__contains__, forgetful=True)
+    run(tmp_path, link, recipe)
+    reasons = {why for record in rounds_of(tmp_path) for _, why in record.refused}
+    assert reasons
+    assert all("has lost what it remembered of round" in why for why in reasons)
+
+
+# ---- who is there
+
+
+def test_a_site_that_is_away_sits_out_and_one_that_comes_is_let_in(tmp_path: Path) -> None:
+    link = Here(tmp_path / "sites", SITES[:2])
+
+    def arriving(site, answer):
+        if link.asked == 2 + 2 * 3:
+            link.names = SITES
+            link.wants = {"west"}
+        return answer
+
+    link.spoil = arriving
+    run(tmp_path, link)
+    records = rounds_of(tmp_path)
+    assert link.epochs == 2
+    assert [sorted(dict(r.refused)) for r in records] == [[2, 5]] * 3 + [[]] * 5
+    assert dict(records[0].refused)[2] == "failed: its site west is away"
+
+
+def test_a_site_with_another_base_is_left_out(tmp_path: Path) -> None:
+    said: list[str] = []
+    link = Here(tmp_path / "sites", SITES)
+
+    def other(site, answer):
+        found = decode_answer(answer)
+        if site == "south" and hasattr(found, "base"):
+            return encode(msgspec.structs.replace(found, base=b"87654321"))
+        return answer
+
+    link.spoil = other
+    run(tmp_path, link, say=said.append)
+    assert any("south starts from model 3837363534333231, not " in text for text in said)
+    assert all(sorted(dict(r.refused)) == [1, 4] for r in rounds_of(tmp_path))
+
+
+def test_no_site_can_make_ready(tmp_path: Path) -> None:
+    link = Here(tmp_path / "sites", SITES)
+    link.spoil = lambda site, answer: encode(Failed("has no data"))
+    with pytest.raises(FedzeroError, match="no site could make ready: north has no data; south has no data"):
+        run(tmp_path, link)
+    assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+# ---- a server without a model
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkeypatch) -> None:
+    """Sites say what the model is and how good it is; with a secret of theirs the server could not even make it."""
+    method = DeComFL(rate=2e-3, directions=4, server_model=False)
+    recipe = recipe_for(algorithm=method, private=private)
+    if private:
+        monkeypatch.setenv("FEDZERO_SECRET", "between us")
+    secret = b"between us" if private else None
+    with unsynced():
+        here = session.start(recipe, tmp_path / "here", Surroundings(secret=secret), Silent())
+    link = Here(tmp_path / "sites", SITES, {20}.__contains__)
+    built = session.prepare
+    sites = []
+    monkeypatch.setattr(session, "prepare", lambda r, around: sites.append(around.secret) or built(r, around))
+    found = run(tmp_path, link, recipe)
+    assert set(sites) == {secret}
+    assert len(sites) == 3 * link.epochs
+    assert (found["ledger_head"], found["model_digest"]) == (here["ledger_head"], here["model_digest"])
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+# ---- dealing
+
+
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 4))
+def test_every_client_has_one_home_and_keeps_it(sites, clients, more):
+    names = [f"site-{i}" for i in range(sites)]
+    deal = dealt(names, clients)
+    assert sorted(c for hand in deal.values() for c in hand) == list(range(clients))
+    later = dealt([*names, *(f"later-{i}" for i in range(more))], clients, deal)
+    assert sorted(c for hand in later.values() for c in hand) == list(range(clients))
+    for site in names:
+        assert set(later[site]) <= set(deal[site])
+    if clients >= sites + more:
+        assert all(later.values())
+
+
+def test_settings_of_a_site(tmp_path: Path) -> None:
+    path = tmp_path / "fedzero.toml"
+    assert Settings.read(path) == Settings()
+    path.write_text('data = "/nowhere"\nthreads = 2\n')
+    assert Settings.read(path).threads == 2
+    with pytest.raises(FedzeroError, match="/nowhere: no such folder"):
+        Settings.read(path).around()
+    path.write_text("dta = 3\n")
+    with pytest.raises(FedzeroError, match="unknown field `dta`"):
+        Settings.read(path)
+
+
+def test_work_before_it_is_made_ready(tmp_path: Path) -> None:
+    from fedzero.engines.remote.messages import Exchange
+
+    answer = decode_answer(Site(Settings(), tmp_path).answer(encode(Exchange(0, 0, {}))))
+    assert answer == Failed("was given work before it was made ready")
+    assert isinstance(decode_answer(Site(Settings(), tmp_path).answer(b"\xc1")), Failed)
