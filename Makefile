@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint bench golden clean
+.PHONY: demo test test-faults lint bench golden clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -14,6 +14,9 @@ demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a pag
 
 test: $(READY) lint  ## style, types, layers, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-faults: $(READY)  ## a federation whose processes are killed, frozen and lied to; up to ten minutes
+	$(BIN)/python -m pytest tests/faults -n 0
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -28,6 +31,8 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python bench/fzoos.py
 	$(BIN)/python bench/gpu.py
 	$(BIN)/python bench/llm.py
+	$(BIN)/python bench/flare.py
+	$(BIN)/python bench/blind_server.py
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check

@@ -193,7 +193,8 @@ def provision(
 def serve(
     project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe; leave it out to go on with the run in OUT.", show_default=False)
+        str | None,
+        typer.Argument(help="A recipe; without one, and without --out, what is submitted.", show_default=False),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
@@ -202,7 +203,10 @@ def serve(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
     data: Data = None,
     out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run; default PROJECT/runs/NAME.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of the run, also to go on with; default PROJECT/runs/NAME.", show_default=False
+        ),
     ] = None,
     deadline: Deadline = 60.0,
     minimum: Minimum = 1,
@@ -212,24 +216,75 @@ def serve(
 ) -> None:
     """Serve a run to the sites of a project: they may come, crash, return and join while it goes.
 
-    Killed or unplugged, the same command goes on from the ledger. `fedzero watch` looks on from elsewhere.
+    Killed or unplugged, the same command goes on from the ledger. `fedzero watch` looks on from elsewhere, and
+    `fedzero stop` ends it. Without a recipe it stays, and plays what `fedzero submit` brings.
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
     from fedzero import recipe as recipes
+    from fedzero.engines.nvflare.epochs import Manner
     from fedzero.federating import Terms
     from fedzero.federating import serve as carry_out
     from fedzero.progress import watch_on
+    from fedzero.standing import stand
+    from fedzero.submissions import supervising
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    around = _around(data, None)
     if loaded is None and out_ is None:
-        raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
+        with _interruptible(project, "serve"), supervising(project):
+            stand(project, around, lambda: watch_on(err), Manner(minimum, patience, _say), deadline, _show)
+        return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
     terms = Terms(deadline, minimum, patience)
-    with _interruptible(folder, f"serve {project} --out"):
-        around = _around(data, None)
+    with _interruptible(folder, f"serve {project} --out"), supervising(project):
         summary = carry_out(project, loaded, folder, around, watch_on(err), terms, _say, overwrite)
     _finish(summary, folder, as_json)
+
+
+def _show(folder: Path) -> None:
+    from fedzero.histories import history
+    from fedzero.report.tables import terminal_table
+
+    out.print(terminal_table([history(folder)]))
+
+
+@app.command()
+def submit(
+    project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+    ] = None,
+) -> None:
+    """Hand a recipe to the supervisor of a project: it is played into PROJECT/runs/NAME when its turn comes.
+
+    Example: fedzero submit hospital recipe.toml --set name=second
+    """
+    from fedzero import recipe as recipes
+    from fedzero import submissions
+    from fedzero.engines.nvflare.kits import Project
+    from fedzero.standing import expect_place
+
+    Project.of(project)
+    loaded = recipes.load(recipe, set_)
+    expect_place(project, loaded.name)
+    submissions.submit(project, loaded)
+    pid = submissions.supervisor(project)
+    how = f"process {pid} serves it" if pid is not None else f"nobody serves {project} yet: fedzero serve {project}"
+    out.print(f"{loaded.name} is number {len(submissions.waiting(project))} in the queue; {how}", highlight=False)
+
+
+@app.command()
+def stop(
+    project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
+) -> None:
+    """End the supervisor of a project, as Ctrl-C would: what it was playing can be gone on with."""
+    from fedzero import submissions
+
+    if not submissions.stop(project):
+        raise FedzeroError(f"nobody serves {project}")
+    out.print("stopped; the same `fedzero serve` goes on from the ledger")
 
 
 @app.command()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,16 +83,25 @@ def federate(
     environment = {"OMP_NUM_THREADS": "1"}  # as many processes as sites share this machine
     if around.secret is not None:
         environment["FEDZERO_SECRET"] = around.secret.decode(errors="surrogateescape")
-    running = []
+    settings, over = (
+        Settings(data=None if around.data is None else str(around.data.resolve()), threads=1),
+        threading.Event(),
+    )
+    for name in names:
+        configure(kits.kit_of(project, name), settings)
+    stay = [
+        threading.Thread(target=join, args=(kits.kit_of(project, name), say, environment), kwargs={"over": over})
+        for name in names
+    ]
     try:
-        for name in names:
-            kit = kits.kit_of(project, name)
-            configure(kit, Settings(data=None if around.data is None else str(around.data.resolve()), threads=1))
-            running.append(processes.start(kit, environment))
+        for thread in stay:
+            thread.start()
         server = Surroundings(around.data)  # the secret is the sites'
         return serve(project, recipe, folder, server, watch, terms, say, overwrite)
     finally:
-        processes.end(*running)
+        over.set()
+        for thread in stay:
+            thread.join()
 
 
 def free_port() -> int:
@@ -114,27 +124,34 @@ def settings_of(kit: Path) -> Settings:
 
 
 def join(
-    kit: Path, say: Callable[[str], None], environment: Mapping[str, str] | None = None, patience: float = 60.0
+    kit: Path,
+    say: Callable[[str], None],
+    environment: Mapping[str, str] | None = None,
+    patience: float = 60.0,
+    over: threading.Event | None = None,
 ) -> None:
-    """Be a site until interrupted; a process that ends is started again."""
+    """Be a site until interrupted, or until it is `over`; a process that ends is started again."""
     settings_of(kit)
-    target = _server_of(kit)
+    target, console = _server_of(kit), kit / "console.txt"
+    pause, told, over = 1.0, over is not None, over or threading.Event()
     process: subprocess.Popen[bytes] | None = None
-    pause, told = 1.0, False
     try:
-        while True:
+        while not over.is_set():
             began = time.monotonic()
-            if not processes.until(patience, lambda: processes.listening(*target), 0.5):
+            if not processes.until(patience, lambda: over.is_set() or processes.listening(*target), 0.5):
                 say(f"no server answers at {target[0]}:{target[1]} yet; still trying")
                 continue
             process = processes.start(kit, environment)
             if not told:
                 say(f"{kit.name} joins the federation at {target[0]}:{target[1]}; Ctrl-C leaves it")
                 told = True
-            code = process.wait()
+            while process.poll() is None and not over.wait(0.2):
+                pass
+            if process.returncode is None:
+                return
             pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 30.0)
-            say(f"the site's process ended with {code} (see {kit / 'console.txt'}); again in {pause:g} s")
-            time.sleep(pause)
+            say(f"{kit.name}'s process ended with {process.returncode} (see {console}); again in {pause:g} s")
+            over.wait(pause)
     finally:
         if process is not None:
             processes.end(process)

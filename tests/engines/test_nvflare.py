@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fedzero import session
+from fedzero import session, submissions
 from fedzero.engines.nvflare import kits, processes
 from fedzero.engines.nvflare.bridge import receive, send
 from fedzero.errors import FedzeroError
+from fedzero.ledger import replay
+from fedzero.ledger.store import Ledger
 from fedzero.session import Surroundings
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
@@ -37,6 +40,59 @@ def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> Non
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
     assert session.verified(tmp_path / "there", Surroundings()).end is not None
     assert processes.until(20, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
+
+
+def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_folder: Path) -> None:
+    """Every command by itself: provision, serve, join, submit, watch, stop."""
+    project, local = tmp_path / "project", tmp_path / "local"
+    said = fedzero_plain("provision", project, "--site", "north", "--site", "south", "--port", _free_port())
+    assert str(project / "kits" / "north") in said.stdout.replace("\n", "")
+    started = [
+        subprocess.Popen([sys.executable, "-m", "fedzero", *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+        for arguments in (
+            ("serve", project, "--minimum", 2),
+            ("join", project / "kits" / "north", "--threads", 1),
+            ("join", project / "kits" / "south", "--threads", 1),
+        )
+    ]
+    try:
+        assert processes.until(20, lambda: submissions.supervisor(project) == started[0].pid)
+        said = fedzero_plain("submit", project, tiny)
+        assert f"tiny is number 1 in the queue; process {started[0].pid} serves it" in said.stdout.replace("\n", " ")
+        ledger = project / "runs" / "tiny" / "ledger.db"
+        assert processes.until(90, lambda: ledger.exists() and not submissions.waiting(project)), "was not played"
+        assert "12 rounds, complete" in fedzero_plain("verify", ledger.parent).stdout
+        assert "tiny: decomfl, 16 parameters" in fedzero_plain("watch", ledger.parent).stderr
+        again = fedzero_plain("submit", project, tiny, code=2)
+        assert "has a run 'tiny' already" in again.stderr.replace("\n", " ")
+        assert "goes on from the ledger" in fedzero_plain("stop", project).stdout
+        assert started[0].wait(20) == 130
+        assert "nobody serves" in fedzero_plain("stop", project, code=2).stderr
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGINT)
+        for process in started:
+            process.wait(20)
+    here = fedzero("run", tiny, "--set", "engine.merge=false", "--out", local)
+    found = replay_digest(ledger)
+    assert found == here["model_digest"]
+
+
+def fedzero_plain(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedzero", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done
+
+
+def replay_digest(path: Path) -> str:
+    ledger = Ledger.open(path)
+    try:
+        end = replay.read(ledger).end
+        assert end is not None
+        return end.model.hex()
+    finally:
+        ledger.close()
 
 
 def running_below(folder: Path) -> list[str]:

@@ -24,7 +24,7 @@ from fedzero.params import Params
 Difference = Literal["forward", "central"]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def direction_keys(keys: Keys, round: int, step: int, count: int, client: int = SHARED) -> tuple[int, ...]:
     """Keys of the P directions of a step."""
     return tuple(keys.direction(round, step, p, client) for p in range(count))

@@ -7,6 +7,6 @@ A FLARE job is an epoch and no more: it ends when a site's job process crashes, 
 owns the ledger, begins the next epoch when one is over, and nothing is lost but the round that was going on. The
 server's job only relays; no code travels with a job, sites run the package they have installed.
 
-`nvflare` is imported in this package alone: kits.py (provisioning), relay.py and answer.py (the two ends of a job), and
-epochs.py (the supervisor's session).
+`nvflare` is imported in this package alone: kits.py (provisioning), server.py (its server, patched), relay.py and
+answer.py (the two ends of a job), and epochs.py (the supervisor's session).
 """

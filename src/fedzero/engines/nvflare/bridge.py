@@ -2,7 +2,8 @@
 
 A frame is four bytes of length and a msgpack array. End of file from either side ends the epoch.
 
-    job → supervisor   ["hello", token, [site, …], pid]   ["got", ask, site, ok, bytes]   ["done", ask]   ["pong", site]
+    job → supervisor   ["hello", token, job, [site, …], pid]
+                       ["got", ask, site, ok, bytes]   ["done", ask]   ["pong", site]
     supervisor → job   ["ask", ask, {site: bytes}, seconds, limit, [site to ping, …]]     ["stop"]
 """
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import secrets
+import select
 import shutil
 import socket
 import subprocess
@@ -18,16 +19,17 @@ from typing import Any
 
 from fedzero.engines.nvflare import processes
 from fedzero.engines.nvflare.bridge import BRIDGE_FILE, NUMBER, receive, send
-from fedzero.engines.nvflare.kits import HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
+from fedzero.engines.nvflare.kits import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
 from fedzero.engines.remote.link import Interrupted
 from fedzero.errors import FedzeroError
 
 FRESH = 4 * HEARTBEAT
 """Seconds since its last sign of life after which a site counts as away: a job that names it would wait for it."""
-LOOK_EVERY = 2.0
+LOOK_EVERY, PING_EVERY, NOTICE_EVERY = 2.0, 1.0, 0.5
+"""Seconds between two looks at who is there, two pings of a silent site, two looks whether the server lives."""
 FIRST_PATIENCE, LONGEST_PATIENCE = 5.0, 320.0
 """Seconds until a silent site is tried again with a new epoch: twice as long each time it does not help."""
-SUBMITTED, CONNECTED, STARTED = 90.0, 30.0, 30.0
+SUBMITTED, CONNECTED, RECONNECTED, STARTED, HELLO, ENDING = 90.0, 30.0, 5.0, 30.0, 10.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Epoch:
     sites: frozenset[str]
     pid: int
     silent: dict[str, float] = field(default_factory=dict)
-    """sites that did not answer, and since when"""
+    """sites that did not answer, and since when (by the clock on the wall)"""
+    pinged: float = 0.0
 
 
 class Epochs:
@@ -78,9 +81,8 @@ class Epochs:
         self._over()
         while True:
             self._ensure_server()
-            sites = self._gather()
             try:
-                return self._submit(sites)
+                return self._submit(self._gather())
             except Exception as error:  # FLARE's own kinds: the server died, the session was lost, the job was refused
                 self.manner.say(f"an epoch could not begin ({type(error).__name__}: {error}); trying again")
                 self._disconnect()
@@ -96,11 +98,9 @@ class Epochs:
             yield site, FedzeroError("does not answer")
         awake = {site: number + order for site, order in orders.items() if site not in epoch.silent}
         try:
-            send(epoch.wire, "ask", self._asks, awake, seconds, limit, sorted(epoch.silent))
+            send(epoch.wire, "ask", self._asks, awake, seconds, limit, self._to_ping(epoch))
             while awake:
-                frame = receive(epoch.wire)
-                if frame is None:
-                    raise Interrupted("the server's job ended")
+                frame = self._receive(epoch.wire)
                 if frame[0] == "pong":
                     epoch.silent.pop(frame[1], None)
                 elif frame[1] != self._asks:
@@ -111,6 +111,8 @@ class Epochs:
                     _, _, site, ok, answer = frame
                     if not ok:
                         self._note_failure(epoch, site, answer.decode(errors="replace"))
+                    else:
+                        self._patience.pop(site, None)
                     yield site, answer if ok else FedzeroError(_explained(answer.decode(errors="replace"), seconds))
         except (OSError, ValueError) as error:
             raise Interrupted(f"the server's job ended: {error}") from error
@@ -120,14 +122,17 @@ class Epochs:
         if self.epoch is None or now - self._looked < LOOK_EVERY:
             return ()
         self._looked = now
-        if self.server is not None and self.server.poll() is not None:
-            raise Interrupted("the server's process ended")
+        self._expect_server()
         try:
-            there = self._fresh()
+            if self._session is None:
+                self._session = self._connect(RECONNECTED)
+            signs = self._signs()
         except Exception:  # the session is lost; whether the epoch is, the bridge will tell
+            self._disconnect()
             return ()
-        awake = self.epoch.sites - self.epoch.silent.keys()
-        return [site for site in there - awake if now >= self._retry.get(site, 0.0)]
+        silent, there = self.epoch.silent, _fresh(signs)
+        back = {site for site in there & silent.keys() if signs[site] > silent[site]}
+        return [site for site in (there - self.epoch.sites) | back if now >= self._retry.get(site, 0.0)]
 
     def close(self) -> None:
         self._over()
@@ -151,16 +156,24 @@ class Epochs:
             self.server = processes.start(kit_of(self.folder, SERVER))
             if not processes.until(STARTED, lambda: processes.listening(host, self.project.port), 0.05):
                 raise FedzeroError(f"the server does not come up: see {kit_of(self.folder, SERVER)}/console.txt")
-        if self._session is None:
-            self._session = self._connect()
 
-    def _connect(self) -> Any:
+    def _expect_server(self) -> None:
+        if self.server is None or self.server.poll() is not None:
+            raise Interrupted("the server's process ended")
+
+    def _connect(self, seconds: float) -> Any:
         from nvflare.fuel.flare_api.flare_api import Session
+        from nvflare.fuel.utils.config_service import ConfigService
 
         kit = str(kit_of(self.folder, SUPERVISOR).resolve())
+        ConfigService.initialize({}, [kit], var_dict=dict(COMMUNICATION))  # a session reads no file for these
         with contextlib.redirect_stdout(io.StringIO()):
             session = Session(username=SUPERVISOR, startup_path=kit, secure_mode=True)
-            session.try_connect(CONNECTED)
+            try:
+                session.try_connect(seconds)
+            except BaseException:
+                session.close()  # its threads would live on
+                raise
         return session
 
     def _disconnect(self) -> None:
@@ -169,22 +182,17 @@ class Epochs:
                 self._session.close()
             self._session = None
 
-    def _fresh(self) -> frozenset[str]:
-        """Sites that gave a sign of life lately."""
-        now = time.time()
-        found = self._session.get_system_info().client_info
-        return frozenset(c.name for c in found if now - float(c.last_connect_time) < FRESH)
+    def _signs(self) -> dict[str, float]:
+        """Sites and their last signs of life, by the clock on the wall."""
+        return {c.name: float(c.last_connect_time) for c in self._session.get_system_info().client_info}
 
     def _gather(self) -> Collection[str]:
         """Sites for the next epoch: all that were there before, if they come in time; at least the minimum."""
         began = said = time.monotonic()
+        if self._session is None:
+            self._session = self._connect(CONNECTED)
         while True:
-            try:
-                there = self._fresh()
-            except Exception:
-                self._disconnect()
-                self._ensure_server()
-                there = frozenset()
+            there = _fresh(self._signs())
             waited = time.monotonic() - began
             if self.expected <= there and len(there) >= self.manner.minimum:
                 return there
@@ -199,35 +207,58 @@ class Epochs:
     def _submit(self, sites: Collection[str]) -> Collection[str]:
         with tempfile.TemporaryDirectory(dir=self._room) as folder:
             job = self._session.submit_job(str(_job(Path(folder) / "epoch", sorted(sites))))
-        end = time.monotonic() + SUBMITTED
-        while (left := end - time.monotonic()) > 0:
-            self._listener.settimeout(left)
-            try:
-                wire, _ = self._listener.accept()
-            except TimeoutError:
-                break
-            wire.settimeout(max(1.0, end - time.monotonic()))
-            hello = receive(wire)
-            if hello is None or hello[:2] != ["hello", self._word]:
-                wire.close()
+        try:
+            wire, here, pid = self._greeted(job, time.monotonic() + SUBMITTED)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._session.abort_job(job)
+            raise
+        self.epoch, self.epochs = Epoch(wire, here, pid), self.epochs + 1
+        for site in frozenset(sites) - here:
+            self._back_off(site)
+        _tidy(kit_of(self.folder, SERVER), job)
+        return here
+
+    def _greeted(self, job: str, end: float) -> tuple[socket.socket, frozenset[str], int]:
+        """The job's process has connected and says which sites' processes answer it."""
+        while time.monotonic() < end:
+            if not self._readable(self._listener):
+                status = str(self._session.get_job_meta(job).get("status", ""))
+                if status.startswith(("FINISHED", "FAILED", "ABANDONED")):
+                    raise FedzeroError(f"its job ended at once ({status})")
                 continue
-            wire.settimeout(None)
-            here = frozenset(hello[2])
-            if not here:
-                wire.close()
+            wire, _ = self._listener.accept()
+            wire.settimeout(HELLO)
+            hello: list[Any] | None = None
+            with contextlib.suppress(OSError, ValueError):
+                hello = receive(wire)
+            mine = hello is not None and hello[:3] == ["hello", self._word, job]
+            if hello is not None and mine and hello[3]:
+                wire.settimeout(None)
+                return wire, frozenset(hello[3]), hello[4]
+            wire.close()
+            if mine:
                 break
-            self.epoch, self.epochs = Epoch(wire, here, hello[3]), self.epochs + 1
-            self.expected = set(here)
-            for site in frozenset(sites) - here:
-                self._back_off(site)
-            _tidy(kit_of(self.folder, SERVER), job)
-            return here
-        with contextlib.suppress(Exception):
-            self._session.abort_job(job)
         raise FedzeroError("no site's process for the job came up")
+
+    def _readable(self, source: socket.socket) -> bool:
+        """Whether something came before it was time to look whether the server lives; that it does."""
+        found = bool(select.select([source], [], [], NOTICE_EVERY)[0])
+        if not found:
+            self._expect_server()
+        return found
+
+    def _receive(self, wire: socket.socket) -> list[Any]:
+        while not self._readable(wire):
+            pass
+        frame = receive(wire)
+        if frame is None:
+            raise Interrupted("the server's job ended")
+        return frame
 
     def _over(self) -> None:
         if self.epoch is not None:
+            self.expected = set(self.epoch.sites - self.epoch.silent.keys())
             with contextlib.suppress(OSError):
                 send(self.epoch.wire, "stop")
             self.epoch.wire.close()
@@ -238,14 +269,32 @@ class Epochs:
     def _note_failure(self, epoch: Epoch, site: str, code: str) -> None:
         if code.startswith("sent"):  # it did answer, in its way
             return
-        epoch.silent[site] = time.monotonic()
+        if self.server is not None:  # one that is about to end closes its connections first
+            processes.until(ENDING, lambda: self.server is None or self.server.poll() is not None, 0.01)
+        self._expect_server()
+        epoch.silent[site] = time.time()
         self._back_off(site)
         self.manner.say(f"{site} does not answer ({code})")
+        if epoch.sites <= epoch.silent.keys():
+            raise Interrupted("no site answers")
+
+    @staticmethod
+    def _to_ping(epoch: Epoch) -> list[str]:
+        now = time.monotonic()
+        if not epoch.silent or now - epoch.pinged < PING_EVERY:
+            return []
+        epoch.pinged = now
+        return sorted(epoch.silent)
 
     def _back_off(self, site: str) -> None:
         patience = self._patience.get(site, FIRST_PATIENCE)
         self._retry[site] = time.monotonic() + patience
         self._patience[site] = min(2 * patience, LONGEST_PATIENCE)
+
+
+def _fresh(signs: Mapping[str, float]) -> frozenset[str]:
+    """Sites that gave a sign of life lately."""
+    return frozenset(site for site, at in signs.items() if time.time() - at < FRESH)
 
 
 def _explained(code: str, seconds: float) -> str:

@@ -123,8 +123,13 @@ class _Quiet:
     error = warning
 
 
-COMMUNICATION = {"format_version": 2, "streaming_retry_timeout": 1.0, "streaming_retry_wait": 0.5}
-"""FLARE keeps a timer of 65 s for every streamed reply otherwise."""
+COMMUNICATION = {
+    "format_version": 2,
+    "streaming_retry_timeout": 1.0,
+    "streaming_retry_wait": 0.5,
+    "streaming_chunk_size": 1 << 17,
+}
+"""Otherwise FLARE keeps a timer of 65 s and a buffer of a megabyte for every message of its own, a few a second."""
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -15,16 +15,17 @@ from pathlib import Path
 from fedzero.engines.nvflare.kits import HEARTBEAT, ORGANISATION, SERVER
 
 DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG"""
+"""PR_SET_PDEATHSIG; of a parent with threads it is the thread that counts."""
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """The process of a kit, server or site; it ends when this one does, however that ends."""
     which = "server" if kit.name == SERVER else "client"
+    module = "fedzero.engines.nvflare.server" if which == "server" else "nvflare.private.fed.app.client.client_train"
     values = ["secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
     if which == "client":
         values += [f"uid={kit.name}", f"heart_beat_interval={HEARTBEAT}"]
-    module = f"nvflare.private.fed.app.{which}.{which}_train"
     command = [
         sys.executable,
         "-u",
@@ -45,8 +46,8 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess
 
 
 def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGTERM)
+    if _LIBC is not None:
+        _LIBC.prctl(DIE_WITH_PARENT, signal.SIGTERM)
     os.setsid()  # Ctrl-C is for whoever started it
 
 

@@ -44,11 +44,11 @@ class Relay(Controller):  # type: ignore[misc]
         where = json.loads((Path(fl_ctx.get_workspace().get_site_config_dir()) / BRIDGE_FILE).read_text())
         self._cell = engine.get_cell().core_cell
         self._targets = {client.name: FQCN.join([client.get_fqcn(), job]) for client in engine.get_clients()}
+        here = self._ready(abort_signal)
         supervisor = socket.socket(socket.AF_UNIX)
         supervisor.connect(where["socket"])
-        here = self._ready(abort_signal)
         lock, over = threading.Lock(), threading.Event()
-        send(supervisor, "hello", where["token"], here, os.getpid())
+        send(supervisor, "hello", where["token"], job, here, os.getpid())
         threading.Thread(target=_end_with, args=(abort_signal, over, supervisor), daemon=True).start()
         pool = ThreadPoolExecutor(2 * len(here) + 4, thread_name_prefix="fedzero")
         try:

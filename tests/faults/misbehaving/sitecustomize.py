@@ -1,0 +1,118 @@
+"""Sites that misbehave. Python imports this by itself where it is on the path; `fedzero.site` is changed once loaded.
+
+In the folder FEDZERO_FAULTS: `pace` holds seconds that every turn takes longer, `spoil-SITE` how a site misbehaves.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+FOLDER = Path(os.environ.get("FEDZERO_FAULTS", "."))
+
+
+def told(name: str, default: str) -> str:
+    try:
+        return (FOLDER / name).read_text()
+    except FileNotFoundError:
+        return default
+
+
+def change_site(site: ModuleType) -> None:
+    honest_init, honest_exchange = site.Home.__init__, site.Home.exchange
+
+    def init(home: Any, order: Any, settings: Any, keep: Path) -> None:
+        home.called = keep.parent.parent.name
+        honest_init(home, order, settings, keep)
+
+    def exchange(home: Any, order: Any) -> Any:
+        time.sleep(float(told("pace", "0")))
+        how = told(f"spoil-{home.called}", "honest")
+        if how == "corrupt":
+            corrupt(home)
+            (FOLDER / f"spoil-{home.called}").write_text("corrupted")
+        answer = honest_exchange(home, order)
+        if how not in SPOILT:
+            return answer
+        return type(answer)({client: SPOILT[how](reply) for client, reply in answer.replies.items()}, answer.failed)
+
+    site.Home.__init__, site.Home.exchange = init, exchange
+
+
+def corrupt(home: Any) -> None:
+    """One bit of one weight."""
+    tensor = next(iter(next(iter(home.clients.values())).replica.state.params.tensors.values()))
+    bits = tensor.view(-1).numpy().view("uint32")
+    bits[0] ^= 1
+
+
+def changed(reply: bytes, **fields: Any) -> bytes:
+    import msgspec
+
+    from fedzero.wire import decode_reply, encode_reply
+
+    return encode_reply(msgspec.structs.replace(decode_reply(reply, len(reply)), **fields))
+
+
+def nan(reply: bytes) -> bytes:
+    import numpy as np
+
+    return changed(reply, values=np.full(4, np.nan, "<f4").tobytes())
+
+
+def short(reply: bytes) -> bytes:
+    return changed(reply, values=bytes(12))
+
+
+def another_round(reply: bytes) -> bytes:
+    from fedzero.wire import decode_reply
+
+    return changed(reply, round=decode_reply(reply, len(reply)).round + 1)
+
+
+SPOILT = {"nan": nan, "short": short, "another round": another_round, "10 MB": lambda reply: bytes(10_000_000)}
+
+
+def send_replies_twice(core_cell: ModuleType) -> None:
+    """Whatever this process answers leaves it twice, under the same number."""
+    once = core_cell.CoreCell._send_reply
+
+    def twice(cell: Any, reply: Any, endpoint: Any) -> str:
+        import copy
+
+        if told(f"spoil-{cell.get_fqcn().split('.')[0]}", "honest") == "twice":
+            once(cell, copy.deepcopy(reply), endpoint)
+        return once(cell, reply, endpoint)
+
+    core_cell.CoreCell._send_reply = twice
+
+
+CHANGES = {"fedzero.site": change_site, "nvflare.fuel.f3.cellnet.core_cell": send_replies_twice}
+
+
+class Changing(importlib.abc.MetaPathFinder):
+    """Finds nothing itself; modules to be changed are changed when they have been loaded."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name not in CHANGES:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if found is not None and found.loader is not None:
+            load = found.loader.exec_module
+
+            def loaded(module: ModuleType) -> None:
+                load(module)
+                CHANGES[name](module)
+
+            found.loader.exec_module = loaded  # type: ignore[method-assign]
+        return found
+
+
+sys.meta_path.insert(0, Changing())

@@ -1,0 +1,75 @@
+"""Recorded passes give what eager ones do, for every shape of batch and number of terms; needs a CUDA device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_language import KINDS
+
+from fedzero.directions import Domain, Terms
+from fedzero.oracles import graphs
+from fedzero.oracles.language import LanguageObjective, Texts
+from fedzero.params import Params
+from fedzero.tasks.language.pretrained import load
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+BATCHES = [
+    [Texts(([5, 17, 9, 40, 2], [8]), (0, 1)), Texts(([99, 1, 250], [6, 6], [31]), (1, 1, 0))],
+    [Texts(tuple([i + 1] * (1 + i % 7) for i in range(20)), tuple(i % 2 for i in range(20)))],
+]
+
+
+def objective_on_gpu(folder, pack=64, dtype=torch.float32):
+    model = load(str(folder), dtype, torch.device("cuda"))
+    words = torch.tensor([12, 200], device="cuda")
+    test = Texts(([5, 17, 9], [8, 3]), (0, 1))
+    return Params.of_module(model.module), LanguageObjective(model.module, model.head, words, test, pack=pack)
+
+
+def points(stream):
+    return [
+        Terms.of([], [], stream),
+        *(Terms.of([key], [0.03], stream) for key in (3, 4, 5)),
+        Terms.of([7, 8, 9], [0.05, -0.02, 0.01], stream),
+    ]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("pack", [0, 64])
+@pytest.mark.parametrize("stream", [Domain.GAUSSIAN, Domain.RADEMACHER])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
+    monkeypatch.setattr(graphs, "LANES", lanes)
+    params, objective = objective_on_gpu(small_model(kind), pack)
+    before = params.digest()
+    for batches in BATCHES + BATCHES:  # once to record, once to replay
+        found = objective.losses(params, points(stream), batches)
+        recorder, objective.recorder = objective.recorder, None
+        wanted = objective.losses(params, points(stream), batches)
+        objective.recorder = recorder
+        assert found == pytest.approx(wanted, rel=1e-5)
+    params.changed()
+    assert params.digest() == before
+
+
+def test_a_fold_is_seen_by_what_was_recorded_before_it(small_model):
+    """The graph reads the weights where they are."""
+    params, objective = objective_on_gpu(small_model("smollm"))
+    stream = Domain.GAUSSIAN
+    first = objective.losses(params, points(stream), BATCHES[0])
+    params.fold(Terms.of([11], [0.1], stream))
+    second = objective.losses(params, points(stream), BATCHES[0])
+    objective.recorder = None
+    assert second == pytest.approx(objective.losses(params, points(stream), BATCHES[0]), rel=1e-5)
+    assert (first != second).all()
+
+
+def test_points_with_more_terms_than_a_recording_holds_are_evaluated_eagerly(small_model):
+    params, objective = objective_on_gpu(small_model("opt"))
+    many = Terms.of(range(graphs.MANY + 1), [1e-5] * (graphs.MANY + 1), Domain.RADEMACHER)
+    assert objective.losses(params, [many], BATCHES[0]).shape == (2, 1)
+    assert not objective.recorder._kept
