@@ -74,7 +74,7 @@ def conduct(
         return houses.clients
 
     engine = RemoteEngine(service.link, houses.run, recipes.canonical(recipe), deal, service.deadline, service.say)
-    first = _start(recipe, setup, engine.open())
+    first = _start(recipe, setup, _opened(engine, service.say))
     ledger = Ledger.open(folder / LEDGER, writable=True) if there else session.create(folder, first, overwrite)
     try:
         _expect_same_base(ledger.start(), first)
@@ -122,6 +122,15 @@ def _conduct(
     if replica is not None:
         save_model(replica.state.params, folder / MODEL)
     return session.summary(ledger)
+
+
+def _opened(engine: RemoteEngine, say: Callable[[str], None]) -> Prepared:
+    """The first epoch, which may end while sites make ready like any other."""
+    while True:
+        try:
+            return engine.open()
+        except Interrupted as reason:
+            say(f"the epoch is over: {reason}")
 
 
 def _own(setup: Setup, replica: Replica) -> Own:

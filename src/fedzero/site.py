@@ -199,8 +199,15 @@ class Home:
         while not isinstance(asked, bytes):
             asked = client.step(client.oracle.answer(order.round, asked))
         if client.keeps_notes:
-            _write(self.folder / f"client-{client.number}.notes", _packed(client))
+            self._keep_notes(client, order.round)
         return asked
+
+    def _keep_notes(self, client: Client, round: int) -> None:
+        """A process that was frozen and thawed must not write over what its successor wrote."""
+        path = self.folder / f"client-{client.number}.notes"
+        if path.exists() and _round_of(path.read_bytes()) > round:
+            raise Refused("has a successor that is further")
+        _write(path, _packed(client))
 
     def deliver(self, order: Deliver) -> Delivered:
         for number, closing in order.closings.items():
@@ -269,6 +276,7 @@ def _at_home(recipe: Recipe, settings: Settings) -> Recipe:
 
 
 _Pieces = list[bytes]
+_Packed = tuple[int | None, _Pieces, tuple[int, _Pieces] | None]
 
 
 def _packed(client: Client) -> bytes:
@@ -279,10 +287,15 @@ def _packed(client: Client) -> bytes:
 
 
 def _unpack(client: Client, data: bytes) -> None:
-    kind = tuple[int | None, _Pieces, tuple[int, _Pieces] | None]
-    counted, pieces, maybe = msgspec.msgpack.decode(data, type=kind)
+    counted, pieces, maybe = msgspec.msgpack.decode(data, type=_Packed)
     tried = None if maybe is None else (maybe[0], Notes.of_pieces(maybe[1]))
     client.recall((counted, Notes.of_pieces(pieces)), tried)
+
+
+def _round_of(data: bytes) -> int:
+    """The latest round that packed notes are of."""
+    counted, _, maybe = msgspec.msgpack.decode(data, type=_Packed)
+    return max(-1 if counted is None else counted, -1 if maybe is None else maybe[0])
 
 
 def _write(path: Path, content: bytes | Sequence[int]) -> None:

@@ -229,3 +229,40 @@ def test_a_process_ends_with_whoever_started_it(project: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     pid = int(done.stdout)
     assert processes.until(10, lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_job_process_that_lost_its_parent_is_cleared_away_and_no_other(tmp_path: Path) -> None:
+    """Stand-ins with FLARE's command lines: one an orphan, one with its parent."""
+    kit = tmp_path / "kits" / "north"
+    kit.mkdir(parents=True)
+    sleep = "import time; time.sleep(60)"
+    job = [sys.executable, "-c", sleep, "nvflare.private.fed.app.client.worker_process", "-m", str(kit), "-w"]
+    apart = "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+    orphaning = f"import subprocess; print(subprocess.Popen({job!r}, {apart}).pid, flush=True)"
+    orphan = int(subprocess.run([sys.executable, "-c", orphaning], capture_output=True, text=True, check=True).stdout)
+    script = tmp_path / "parent.py"
+    script.write_text(f"{orphaning}; {sleep}")
+    parent = subprocess.Popen([sys.executable, script, "-m", str(kit), "-s"], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    kept = int(parent.stdout.readline())
+    try:
+        assert processes.leftovers(kit) == [orphan]
+        assert processes.leftovers(tmp_path / "kits" / "nor") == []
+        processes.clear(kit)
+        assert processes.until(5, lambda: not running(orphan))
+        assert running(kept)
+        parent.kill()
+        parent.wait()
+        assert processes.until(5, lambda: processes.leftovers(kit) == [kept])
+    finally:
+        parent.kill()
+        parent.wait()
+        processes.clear(kit)
+    assert processes.until(5, lambda: not running(kept))
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

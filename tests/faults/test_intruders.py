@@ -79,10 +79,9 @@ def greeting(port: int, kit: Path | None) -> str:
         try:
             with context.wrap_socket(wire) as secured:
                 secured.settimeout(2)
-                secured.sendall(bytes(4))  # who may speak is listened to: the server waits for the rest
                 try:
-                    return "closed" if secured.recv(1) == b"" else "welcome"
+                    return "closed" if secured.recv(1) == b"" else "spoken to"
                 except TimeoutError:
-                    return "welcome"
+                    return "welcome"  # the server waits for what it has to say
         except ssl.SSLError as alert:
             return str(alert).replace("_", " ").lower()

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from fedzero.engines.nvflare.kits import HEARTBEAT, ORGANISATION, SERVER
 
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG; of a parent with threads it is the thread that counts."""
+JOB_PROGRAMS = ("nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process")
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -38,6 +40,7 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess
         "--set",
         *values,
     ]
+    clear(kit)
     around = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", **(environment or {})}
     with (kit / "console.txt").open("ab") as log:
         return subprocess.Popen(
@@ -49,6 +52,38 @@ def _die_with_parent() -> None:
     if _LIBC is not None:
         _LIBC.prctl(DIE_WITH_PARENT, signal.SIGTERM)
     os.setsid()  # Ctrl-C is for whoever started it
+
+
+def leftovers(kit: Path) -> list[int]:
+    """Job processes of a kit whose parent is gone. FLARE's end by themselves, in seconds, but for one whose parent died
+    while it was starting: that one waits for ever, and busily."""
+    mine, jobs = f" {kit.resolve()} ", []
+    for path in Path("/proc").glob("[0-9]*"):
+        command = _command(path)
+        if mine in command and any(program in command for program in JOB_PROGRAMS):
+            jobs.append(path)
+    return [int(job.name) for job in jobs if mine not in _command(job.parent / str(_parent(job)))]
+
+
+def _command(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def clear(kit: Path) -> None:
+    """End what an earlier process of a kit left behind."""
+    for pid in leftovers(kit):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def listening(host: str, port: int) -> bool:
@@ -69,7 +104,7 @@ def until(seconds: float, condition: object, pause: float = 0.1) -> bool:
 
 
 def end(*processes: subprocess.Popen[bytes]) -> None:
-    """Processes of ours, kindly first. FLARE's job processes end by themselves when their parents are gone."""
+    """Processes that `start` gave, kindly first, and the job processes that they leave."""
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -79,3 +114,5 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        arguments: list[str] = list(process.args)  # type: ignore[arg-type]
+        clear(Path(arguments[arguments.index("-s") - 1]))

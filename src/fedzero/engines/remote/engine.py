@@ -115,7 +115,9 @@ class RemoteEngine:
             else:
                 self._lose(site, str(answer.reason) if isinstance(answer, Failed) else str(answer))
         if not found:
-            raise FedzeroError("no site could make ready: " + "; ".join(f"{s} {why}" for s, why in self.away.items()))
+            reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
+            # A run that has begun waits for better times; one that has not is told.
+            raise (FedzeroError if self.run is None else Interrupted)(f"no site could make ready: {reasons}")
         votes = Counter((p.base, p.parameters, p.secret) for p in found.values())
         common = max(votes, key=lambda key: (votes[key], key[0]))
         for site in [s for s, p in found.items() if (p.base, p.parameters, p.secret) != common]:
@@ -236,9 +238,10 @@ class RemoteEngine:
         for first in range(0, max(1, len(updates)), BURST):
             order = encode(Recover(client, fresh and not first, tuple(updates[first : first + BURST])))
             for _, answer in self._answers({site: order}, PREPARING if fresh else RECOVERING, ROOM):
+                if isinstance(answer, Failed):
+                    self._lose(site, f"cannot rebuild its model: {answer.reason}")
                 if not isinstance(answer, Recovered):
-                    self._lose(site, f"cannot rebuild its model: {answer}")
-                    return
+                    return  # silent, perhaps: it is asked again before its next turn
         for sharing in self._groups.get(client, (client,)):
             self._ready[sharing] = to
 
