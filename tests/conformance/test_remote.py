@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cases import federation_for, methods
+from cases import federation_for, methods, shapes
 from harness import recipe_of, unsynced
 from sites import Here
 
@@ -34,7 +34,7 @@ def test_the_same_ledger_as_the_local_engine(tmp_path: Path, algorithm) -> None:
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
-@methods
+@shapes
 def test_epochs_that_break_change_nothing(tmp_path: Path, algorithm, forgetful) -> None:
     """They end in the middle of rounds, and while sites make ready; sites come back with what they kept, or nothing."""
     recipe = msgspec.structs.replace(
