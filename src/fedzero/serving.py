@@ -20,6 +20,7 @@ from msgspec import Struct
 from fedzero import recipe as recipes
 from fedzero import session
 from fedzero.algorithms.contract import Scale
+from fedzero.devices import threads
 from fedzero.directions import VERSION, Keys
 from fedzero.engines.remote import Interrupted, Link, Own, RemoteEngine, Run
 from fedzero.engines.remote.dealing import Deal, dealt
@@ -28,7 +29,7 @@ from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.filters import Chain
 from fedzero.ledger import replay
-from fedzero.ledger.records import Start
+from fedzero.ledger.records import Record, Start
 from fedzero.ledger.store import Ledger
 from fedzero.oracles.blackbox import Metered
 from fedzero.recipe import Recipe
@@ -118,7 +119,11 @@ def _conduct(
     def interrupted(reason: Interrupted) -> None:
         how.say(f"the epoch is over: {reason}")
 
-    session.play(recipe, story, server, engine, watch, seconds, interrupted=interrupted)
+    def pictures(after: int) -> list[Record]:
+        return [] if setup is None or replica is None else session.pictures_of(setup, replica, after)
+
+    with threads(None if recipe.engine.merge else 1):
+        session.play(recipe, story, server, engine, watch, seconds, pictures, interrupted)
     if replica is not None:
         save_model(replica.state.params, folder / MODEL)
     return session.summary(ledger)

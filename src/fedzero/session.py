@@ -228,18 +228,23 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             log,
         )
 
-        def pictures(after: int) -> list[Record]:
-            if isinstance(objective := setup.problem.objective, Pictured):
-                return [Shown(after, objective.pictures(replica.state.params))]
-            return []
+        def seconds() -> float:
+            return story.seconds + time.perf_counter() - began
 
         with threads(None if recipe.engine.merge else 1):
-            play(recipe, story, server, engine, watch, lambda: story.seconds + time.perf_counter() - began, pictures)
+            play(recipe, story, server, engine, watch, seconds, partial(pictures_of, setup, replica))
         save_model(replica.state.params, folder / MODEL)
         return summary(ledger)
     finally:
         watch.end()
         ledger.close()
+
+
+def pictures_of(setup: Setup, replica: Replica, after: int) -> list[Record]:
+    """What came out, where it can be looked at."""
+    if isinstance(objective := setup.problem.objective, Pictured):
+        return [Shown(after, objective.pictures(replica.state.params))]
+    return []
 
 
 def play(
