@@ -42,6 +42,14 @@ Secret = Annotated[
     Path | None,
     typer.Option("--secret", help="File with the clients' secret (or set FEDZERO_SECRET).", show_default=False),
 ]
+RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")]
+ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
 
@@ -72,30 +80,32 @@ def _interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
 
 
 def _finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    from fedzero.histories import history
-    from fedzero.report.tables import terminal_table
-
-    (err if as_json else out).print(terminal_table([history(folder)]))
+    _show(folder, err if as_json else out)
     if summary["reason"]:
         (err if as_json else out).print(f"ended early: {escape(summary['reason'])}", highlight=False, soft_wrap=True)
     if as_json:
         print(json.dumps(summary))
 
 
+def _show(folder: Path, console: Console = out) -> None:
+    from fedzero.histories import history
+    from fedzero.report.tables import terminal_table
+
+    console.print(terminal_table([history(folder)]))
+
+
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
+    recipe: RecipeName,
+    set_: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     data: Data = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
     ] = None,
     secret: Secret = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db as it goes and OUT/model.safetensors at the end.
@@ -135,16 +145,14 @@ def federate(
         str | None, typer.Argument(help="A recipe; leave it out to go on with the run in OUT.", show_default=False)
     ] = None,
     sites: Annotated[int, typer.Option(min=1, help="How many sites; clients are dealt to them in turn.")] = 3,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
+    set_: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     data: Data = None,
     out_: Annotated[Path | None, typer.Option("--out", help="Folder; default runs/NAME.", show_default=False)] = None,
     secret: Secret = None,
     deadline: Deadline = 60.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Try a federation on this machine: a server and sites as processes of their own, with certificates and mutual TLS.
@@ -191,16 +199,14 @@ def provision(
 
 @app.command()
 def serve(
-    project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
+    project: ProjectFolder,
     recipe: Annotated[
         str | None,
         typer.Argument(help="A recipe; without one, and without --out, what is submitted.", show_default=False),
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)] = None,
+    set_: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     data: Data = None,
     out_: Annotated[
         Path | None,
@@ -211,7 +217,7 @@ def serve(
     deadline: Deadline = 60.0,
     minimum: Minimum = 1,
     patience: Patience = 30.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve a run to the sites of a project: they may come, crash, return and join while it goes.
@@ -223,12 +229,14 @@ def serve(
     """
     from fedzero import recipe as recipes
     from fedzero.engines.nvflare.epochs import Manner
+    from fedzero.engines.nvflare.kits import Project
     from fedzero.federating import Terms
     from fedzero.federating import serve as carry_out
     from fedzero.progress import watch_on
     from fedzero.standing import stand
     from fedzero.submissions import supervising
 
+    Project.of(project)
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     around = _around(data, None)
     if loaded is None and out_ is None:
@@ -242,20 +250,11 @@ def serve(
     _finish(summary, folder, as_json)
 
 
-def _show(folder: Path) -> None:
-    from fedzero.histories import history
-    from fedzero.report.tables import terminal_table
-
-    out.print(terminal_table([history(folder)]))
-
-
 @app.command()
 def submit(
-    project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
-    ] = None,
+    project: ProjectFolder,
+    recipe: RecipeName,
+    set_: Overrides = None,
 ) -> None:
     """Hand a recipe to the supervisor of a project: it is played into PROJECT/runs/NAME when its turn comes.
 
@@ -277,7 +276,7 @@ def submit(
 
 @app.command()
 def stop(
-    project: Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)],
+    project: ProjectFolder,
 ) -> None:
     """End the supervisor of a project, as Ctrl-C would: what it was playing can be gone on with."""
     from fedzero import submissions
@@ -312,7 +311,7 @@ def join(
     values = {"model": model, "device": device, "threads": threads}
     given |= {name: value for name, value in values.items() if value is not None}
     if given:
-        settings = msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)
+        settings = Settings.of({**msgspec.to_builtins(settings), **given}, "fedzero join")
         configure(kit, settings)
     settings.around()  # what is wrong with it shows here
     try:

@@ -75,9 +75,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not path.exists():
             return Settings()
         try:
-            return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Settings)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise FedzeroError(f"{path}: {error}") from error
+        return Settings.of(table, str(path))
+
+    @staticmethod
+    def of(table: dict[str, Any], where: str) -> Settings:
+        try:
+            return msgspec.convert(table, Settings)
+        except msgspec.ValidationError as error:
+            raise FedzeroError(f"{where}: {error}") from error
 
     def around(self) -> Surroundings:
         secret = os.environ.get("FEDZERO_SECRET", "").encode() or None
