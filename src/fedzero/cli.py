@@ -162,7 +162,7 @@ def federate(
     Example: fedzero federate demo --sites 3 --rounds 20
     """
     from fedzero import recipe as recipes
-    from fedzero.federating import Terms
+    from fedzero.engines.nvflare.epochs import Manner
     from fedzero.federating import federate as carry_out
     from fedzero.progress import watch_on
 
@@ -170,9 +170,9 @@ def federate(
     if loaded is None and out_ is None:
         raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
     folder = out_ or Path("runs") / str(loaded and loaded.name)
-    around, terms = _around(data, secret), Terms(deadline, sites if loaded is not None else 1)
+    around, manner = _around(data, secret), Manner(sites if loaded is not None else 1, say=_say)
     with _interruptible(folder, "federate --out"):
-        summary = carry_out(loaded, sites, folder, around, watch_on(err), terms, _say, overwrite)
+        summary = carry_out(loaded, sites, folder, around, watch_on(err), manner, deadline, overwrite)
     _finish(summary, folder, as_json)
 
 
@@ -230,7 +230,6 @@ def serve(
     from fedzero import recipe as recipes
     from fedzero.engines.nvflare.epochs import Manner
     from fedzero.engines.nvflare.kits import Project
-    from fedzero.federating import Terms
     from fedzero.federating import serve as carry_out
     from fedzero.progress import watch_on
     from fedzero.standing import stand
@@ -238,15 +237,14 @@ def serve(
 
     Project.of(project)
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
-    around = _around(data, None)
+    around, manner = _around(data, None), Manner(minimum, patience, _say)
     if loaded is None and out_ is None:
         with _interruptible(project, "serve"), supervising(project):
-            stand(project, around, lambda: watch_on(err), Manner(minimum, patience, _say), deadline, _show)
+            stand(project, around, lambda: watch_on(err), manner, deadline, _show)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    terms = Terms(deadline, minimum, patience)
     with _interruptible(folder, f"serve {project} --out"), supervising(project):
-        summary = carry_out(project, loaded, folder, around, watch_on(err), terms, _say, overwrite)
+        summary = carry_out(project, loaded, folder, around, watch_on(err), manner, deadline, overwrite)
     _finish(summary, folder, as_json)
 
 

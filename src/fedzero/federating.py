@@ -12,8 +12,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,18 @@ from fedzero.serving import Service, conduct
 from fedzero.session import LEDGER, Surroundings, Watch
 from fedzero.site import Settings
 
-SETTINGS = "fedzero.toml"
-"""In a kit's local/."""
 FEDERATION = "federation"
 """The project of a federation that is only tried, in the folder of its run."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """deadline: seconds a site may take for an exchange; minimum and patience: see `Manner`."""
-
-    deadline: float = 60.0
-    minimum: int = 1
-    patience: float = 30.0
+@contextmanager
+def service_of(project: Path, manner: Manner, deadline: float) -> Iterator[Service]:
+    """The server of a project, up for a while; sites that are provisioned meanwhile are let in."""
+    epochs = Epochs(project, kits.Project.of(project).sites, manner)
+    try:
+        yield Service(epochs, lambda: kits.Project.of(project).sites, deadline, manner.say)
+    finally:
+        epochs.close()
 
 
 def serve(
@@ -48,18 +47,13 @@ def serve(
     folder: Path,
     around: Surroundings,
     watch: Watch,
-    terms: Terms,
-    say: Callable[[str], None],
+    manner: Manner,
+    deadline: float = 60.0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Play a run to its end with the sites of a project, whoever of them comes, goes and returns."""
-    roster = kits.Project.of(project).sites
-    epochs = Epochs(project, roster, Manner(terms.minimum, terms.patience, say))
-    try:
-        service = Service(epochs, lambda: kits.Project.of(project).sites, terms.deadline, say)
+    with service_of(project, manner, deadline) as service:
         return conduct(recipe, folder, around, watch, service, overwrite)
-    finally:
-        epochs.close()
 
 
 def federate(
@@ -68,8 +62,8 @@ def federate(
     folder: Path,
     around: Surroundings,
     watch: Watch,
-    terms: Terms,
-    say: Callable[[str], None],
+    manner: Manner,
+    deadline: float = 60.0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """A whole federation on this machine."""
@@ -83,21 +77,19 @@ def federate(
     environment = {"OMP_NUM_THREADS": "1"}  # as many processes as sites share this machine
     if around.secret is not None:
         environment["FEDZERO_SECRET"] = around.secret.decode(errors="surrogateescape")
-    settings, over = (
-        Settings(data=None if around.data is None else str(around.data.resolve()), threads=1),
-        threading.Event(),
-    )
+    settings = Settings(data=None if around.data is None else str(around.data.resolve()), threads=1)
+    over = threading.Event()
     for name in names:
         configure(kits.kit_of(project, name), settings)
     stay = [
-        threading.Thread(target=join, args=(kits.kit_of(project, name), say, environment), kwargs={"over": over})
+        threading.Thread(target=join, args=(kits.kit_of(project, name), manner.say, environment), kwargs={"over": over})
         for name in names
     ]
     try:
         for thread in stay:
             thread.start()
         server = Surroundings(around.data)  # the secret is the sites'
-        return serve(project, recipe, folder, server, watch, terms, say, overwrite)
+        return serve(project, recipe, folder, server, watch, manner, deadline, overwrite)
     finally:
         over.set()
         for thread in stay:
@@ -114,13 +106,13 @@ def configure(kit: Path, settings: Settings) -> None:
     """What a site decides for itself, in its own file."""
     given = {name: value for name, value in msgspec.to_builtins(settings).items() if value is not None}
     text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in given.items())
-    (kit / "local" / SETTINGS).write_text(text, encoding="utf-8")
+    (kit / "local" / kits.SETTINGS).write_text(text, encoding="utf-8")
 
 
 def settings_of(kit: Path) -> Settings:
     if not (kit / "startup" / "fed_client.json").exists():
         raise FedzeroError(f"{kit} is no site's kit: take the folder kits/NAME that `fedzero provision` made")
-    return Settings.read(kit / "local" / SETTINGS)
+    return Settings.read(kit / "local" / kits.SETTINGS)
 
 
 def join(

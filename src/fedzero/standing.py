@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedzero import submissions
-from fedzero.engines.nvflare import kits
-from fedzero.engines.nvflare.epochs import Epochs, Manner
+from fedzero.engines.nvflare.epochs import Manner
 from fedzero.errors import FedzeroError
-from fedzero.serving import Service, conduct
+from fedzero.federating import service_of
+from fedzero.serving import conduct
 from fedzero.session import LEDGER, Surroundings, Watch
 
 LOOK_EVERY = 0.5
@@ -25,11 +25,8 @@ def stand(
     done: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Until interrupted. What cannot be played is said and taken out of the queue; the next one follows."""
-    roster = kits.Project.of(project).sites
-    epochs = Epochs(project, roster, manner)
-    service = Service(epochs, lambda: kits.Project.of(project).sites, deadline, manner.say)
     told = False
-    try:
+    with service_of(project, manner, deadline) as service:
         while True:
             found = submissions.first(project)
             if found is None:
@@ -47,8 +44,6 @@ def stand(
             except FedzeroError as error:
                 manner.say(f"{recipe.name}: {error}")
             path.unlink(missing_ok=True)
-    finally:
-        epochs.close()
 
 
 def expect_place(project: Path, name: str) -> None:

@@ -17,12 +17,11 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
 from fedzero.engines.nvflare.bridge import NUMBER
+from fedzero.engines.nvflare.kits import SETTINGS
 from fedzero.engines.nvflare.relay import CHANNEL, PING, TOPIC
 
 WORKER = "fedzero.site"
 """The module above the engines that does the work; named, because imports go downward only."""
-SETTINGS = "fedzero.toml"
-"""In the kit's local/: what this site decides for itself."""
 
 
 class Answer(Executor):  # type: ignore[misc]

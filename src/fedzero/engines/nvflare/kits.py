@@ -22,6 +22,8 @@ from fedzero.errors import FedzeroError
 
 ORGANISATION, SERVER, SUPERVISOR = "fedzero", "server", "supervisor@fedzero.local"
 ROOT_DAYS = 3650
+SETTINGS = "fedzero.toml"
+"""In a site kit's local/: what the site decides for itself."""
 HEARTBEAT, GONE_AFTER = 2, 20
 """Seconds between two signs of life of a site, and after how many without one FLARE strikes it off."""
 PACKAGE = "fedzero.engines.nvflare."
