@@ -99,8 +99,7 @@ class Params:
         """Run the steps of a program (see `Rule`) in one pass over memory."""
         self._digest = None
         if self._listing is None or self._listing[0] is not slots:
-            pieces = [Piece(flat, flat, slots[i] if slots else (), i) for i, flat in self.flat()]
-            self._listing = slots, self._kernels.listing(pieces)
+            self._listing = self._listed(slots)
         if not self.nearest:
             self._kernels.advance_all(self._listing[1], program)
         elif program.rule is Rule.SGD:
@@ -108,6 +107,11 @@ class Params:
                 self._kernels.perturb_all(self._listing[1], terms)
         else:
             raise FedzeroError(f"rounding to nearest is for plain steps, not for {program.rule.name.lower()}")
+
+    def _listed(self, slots: Slots | None) -> tuple[Slots | None, Any]:
+        """All tensors in place, ready to be worked on at once; kept with the slots they were listed with."""
+        pieces = [Piece(flat, flat, slots[i] if slots else (), i) for i, flat in self.flat()]
+        return slots, self._kernels.listing(pieces)
 
     def listing(self, names: Sequence[str], outs: Sequence[Tensor]) -> Any:
         """Some tensors, and flat ones of the same sizes and types for views of them: ready to be written at once."""
@@ -146,9 +150,12 @@ class Params:
         """
         if self._digest is None:
             hasher = hashlib.blake2b(digest_size=8, person=b"fedzero-model")
-            for (name, tensor), flat in zip(self.tensors.items(), self._flat, strict=True):
+            self._listing = self._listing or self._listed(None)
+            sums = self._kernels.checksums(self._listing[1])
+            for ordinal, (name, tensor) in enumerate(self.tensors.items()):
                 header = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{tuple(tensor.shape)}\0"
-                hasher.update(header.encode() + self._kernels.checksum(flat).to_bytes(8, "little"))
+                total = sums.get(ordinal, 0)  # lists may leave out tensors without coordinates
+                hasher.update(header.encode() + total.to_bytes(8, "little"))
             self._digest = hasher.digest()
         return self._digest
 

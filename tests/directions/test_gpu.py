@@ -328,6 +328,20 @@ def test_sums_are_the_reference(n: int) -> None:
     assert gpu.squares(LAST, 4, n, DEVICE) == reference.squares(LAST, 4, n)
 
 
+@kernels
+def test_sums_of_a_list_are_those_of_its_tensors() -> None:
+    """Of several types and sizes, one of them empty and one not at a multiple of 16 bytes."""
+    generator = np.random.default_rng(5)
+    sizes = (3, TILE, 0, 2 * TILE + 5, 40)
+    floats = [torch.tensor(generator.standard_normal(n).astype(np.float32), device=DEVICE) for n in sizes]
+    tensors = [x.to(dtype) for x in floats for dtype in TYPES.values()] + [floats[1][1:]]
+    pieces = [Piece(x, x, (), ordinal) for ordinal, x in enumerate(tensors)]
+    found = gpu.checksums(gpu.listing(pieces))
+    assert {ordinal: found.get(ordinal, 0) for ordinal in range(len(tensors))} == {
+        ordinal: gpu.checksum(x) for ordinal, x in enumerate(tensors)
+    }
+
+
 # -- on the device -----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from small_language import KINDS
@@ -73,3 +75,22 @@ def test_points_with_more_terms_than_a_recording_holds_are_evaluated_eagerly(sma
     many = Terms.of(range(graphs.MANY + 1), [1e-5] * (graphs.MANY + 1), Domain.RADEMACHER)
     assert objective.losses(params, [many], BATCHES[0]).shape == (2, 1)
     assert not objective.recorder._kept
+
+
+def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):
+    """Freeing a graph is not allowed while another is recorded, and collection comes when it likes: here, at once."""
+    folder = small_model("gpt2")
+    params, objective = objective_on_gpu(folder)
+    objective.losses(params, points(Domain.GAUSSIAN), BATCHES[0])
+    objective.itself = objective
+    gc.collect()
+    thresholds = gc.get_threshold()
+    params, second = objective_on_gpu(folder)
+    del objective
+    gc.set_threshold(1, 1, 1)
+    try:
+        found = second.losses(params, points(Domain.GAUSSIAN), BATCHES[0])
+    finally:
+        gc.set_threshold(*thresholds)
+    second.recorder = None
+    assert found == pytest.approx(second.losses(params, points(Domain.GAUSSIAN), BATCHES[0]), rel=1e-5)

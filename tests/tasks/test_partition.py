@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
+from fedzero.oracles import ALL_DATA
+from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, drawn, split
 
 DIGITS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 400))
 """As many labels as in the packaged subset."""
+KEYS = Keys.of_seed(1)
 
 
 @st.composite
@@ -154,3 +156,28 @@ def test_more_clients_than_samples(partition):
     with pytest.raises(FedzeroError, match=r"federation\.clients = 5 .* 4 "):
         split(partition, np.zeros(4, np.int64), 5, Keys.of_seed(0))
     assert [len(part) for part in split(partition, np.zeros(4, np.int64), 4, Keys.of_seed(0))] == [1] * 4
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=2, max_size=60),
+    st.integers(1, 40),
+    st.integers(0, 5),
+)
+def test_even_batches_take_each_label_in_turn(labels, size, round):
+    """As many of a label as of any other, or all there are of it; the rest is what `drawn` promises anyway."""
+    every, part = np.array(labels), np.arange(0, len(labels), 2)
+    chosen = drawn(part, size, KEYS, round, 0, 3, every)
+    assert len(chosen) == len(set(chosen)) == min(size, len(part))
+    assert set(chosen) <= set(part)
+    held, taken = np.bincount(every[part], minlength=4), np.bincount(every[chosen], minlength=4)
+    most = taken.max()
+    assert all(t >= most - 1 or t == h for t, h in zip(taken, held, strict=True))
+    assert list(chosen) == list(drawn(part, size, KEYS, round, 0, 3, every))
+
+
+def test_even_batches_differ_and_all_data_is_all():
+    every, part = np.arange(200) % 5 // 4, np.arange(200)
+    first, second = (drawn(part, 20, KEYS, round, 0, 0, every) for round in (1, 2))
+    assert set(first) != set(second)
+    assert every[first].sum() == every[second].sum() == 10, "a fifth of the samples, half of the batch"
+    assert list(drawn(part, 20, KEYS, 1, ALL_DATA, 0, every)) == list(part)

@@ -8,6 +8,7 @@ of their own. All recordings take their memory from one pool: what a replay leav
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,7 +124,7 @@ class Recorder:
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool), _uncollected():
             found = []
             if lanes == 1:
                 found.append(run(0))
@@ -152,6 +153,18 @@ def _live(stream: Domain, capacity: int, device: torch.device) -> Any:
     live = gpu.LiveTerms(stream, capacity, device)
     live.take(live.bank([Terms.of([0], [0.0], stream)])[0])
     return live
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: a graph of some earlier run that were freed now would spoil this recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _stream(device: torch.device) -> Any:

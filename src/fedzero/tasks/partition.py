@@ -77,8 +77,22 @@ def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> li
     return partition.split(labels, clients, keys)
 
 
-def drawn(part: Indices, size: int, keys: Keys, round: int, step: int, client: int) -> Indices:
-    """The mini-batch of a client's local step: `size` of its samples without replacement, or all with `ALL_DATA`."""
+def drawn(
+    part: Indices, size: int, keys: Keys, round: int, step: int, client: int, evenly: Indices | None = None
+) -> Indices:
+    """The mini-batch of a client's local step: `size` of its samples without replacement, or all with `ALL_DATA`.
+
+    With the labels of all samples as `evenly`, its labels are equally often in it: one sample of each in turn, while
+    the client has any left.
+    """
     if len(part) <= size or step == ALL_DATA:
         return part
-    return keys.generator("batch", round, step, client).choice(part, size, replace=False, shuffle=False)
+    generator = keys.generator("batch", round, step, client)
+    if evenly is None:
+        return generator.choice(part, size, replace=False, shuffle=False)
+    order = generator.permutation(part)
+    labels, turn = evenly[order], np.empty(len(order), np.int64)
+    for label in np.unique(labels):
+        (mine,) = np.nonzero(labels == label)
+        turn[mine] = np.arange(len(mine))
+    return order[np.argsort(turn, kind="stable")[:size]]

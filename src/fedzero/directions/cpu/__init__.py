@@ -145,6 +145,11 @@ def checksum(x: torch.Tensor) -> int:
     return sum(int(s) for s in _run(lambda lo, hi: _checksum(bits, lo, hi), x.numel(), 1)) % (1 << 64)
 
 
+def checksums(many: Sequence[Piece]) -> dict[int, int]:
+    """`checksum` of all tensors of a list, by ordinal."""
+    return {piece.ordinal: checksum(piece.source) for piece in many}
+
+
 def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
     """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
     return sum(int(s) for s in _run(lambda lo, hi: _squares(n, u32(tensor), u64(key), lo, hi), n, 1))

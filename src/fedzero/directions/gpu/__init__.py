@@ -19,6 +19,7 @@ from fedzero.directions.gpu.kernels import (
     _advance,
     _advance_list,
     _checksum,
+    _checksum_list,
     _generate,
     _narrow,
     _rows,
@@ -219,6 +220,18 @@ def checksum(x: torch.Tensor) -> int:
     """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
     bits = x.view(torch.int32) if x.element_size() == 4 else x.view(torch.int16)
     return _total(_checksum, x.numel(), x.device, (bits,), (8 * x.element_size(),)) % (1 << 64)
+
+
+def checksums(many: Listing) -> dict[int, int]:
+    """`checksum` of all tensors of a list, by ordinal, in one launch for each type and one wait."""
+    found: dict[int, int] = {}
+    for dtype, table, owners in many.lists:
+        totals = torch.zeros(len(table), dtype=torch.int64, device=many.device)
+        with torch.cuda.device_of(table):
+            _start(_checksum_list, len(owners), WARPS, (table, owners, totals), (_KINDS[dtype], LANES))
+        ordinals = [piece.ordinal for piece in many.together if piece.source.dtype == dtype]
+        found |= {ordinal: total % (1 << 64) for ordinal, total in zip(ordinals, totals.tolist(), strict=True)}
+    return found | {piece.ordinal: checksum(piece.source) for piece in many.apart}
 
 
 def squares(key: int, tensor: int, n: int, device: torch.device) -> int:

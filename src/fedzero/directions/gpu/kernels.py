@@ -191,28 +191,50 @@ def _narrow(n, first, source, out, tensor, key, KIND: tl.constexpr, MASKED: tl.c
     tl.store(out + base + off, _round(tl.load(source + base + off, mask), random, KIND, False), mask)
 
 
-@triton.jit(do_not_specialize=["n", "first", "last"])
-def _checksum(n, first, last, total, bits, WORD: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
-    """total += Σ mix(i·GOLDEN + bits_i) over tiles first … last − 1, shared by the programs; reference.checksum."""
+@triton.jit
+def _checksum_tile(base, n, bits, WORD: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
+    """Σ mix(i·GOLDEN + bits_i) of a tile, in parts of 16 bytes; reference.checksum."""
     WIDTH: tl.constexpr = 128 // WORD  # coordinates in a load of 16 bytes
     row = tl.arange(0, 8 * LANES // WIDTH)
     column = tl.arange(0, WIDTH)[None, :]
     off = row[:, None] * WIDTH + column
-    acc = tl.zeros_like(row).to(tl.uint64)
+    mask = off < n - base if MASKED else None
+    word = tl.load(bits + base + off, mask)
+    word = word.to(tl.uint16, bitcast=True) if WORD == 16 else word.to(tl.uint32, bitcast=True)
+    h = ((base + row * WIDTH).to(tl.uint64) * _GOLDEN)[:, None] + column.to(tl.uint64) * _GOLDEN
+    h += word.to(tl.uint64)
+    h = (h ^ (h >> 33)) * _H0
+    h = (h ^ (h >> 33)) * _H1
+    h ^= h >> 33
+    if MASKED:
+        h = tl.where(mask, h, 0)
+    return tl.sum(h, axis=1)
+
+
+@triton.jit(do_not_specialize=["n", "first", "last"])
+def _checksum(n, first, last, total, bits, WORD: tl.constexpr, MASKED: tl.constexpr, LANES: tl.constexpr):
+    """total += the checksum of tiles first … last − 1, shared by the programs."""
+    acc = tl.zeros((8 * LANES * WORD // 128,), tl.uint64)
     for tile in range(first + tl.program_id(0), last, tl.num_programs(0)):
         base = tl.full((), 8 * LANES, tl.int64) * tile
-        mask = off < n - base if MASKED else None
-        word = tl.load(bits + base + off, mask)
-        word = word.to(tl.uint16, bitcast=True) if WORD == 16 else word.to(tl.uint32, bitcast=True)
-        h = ((base + row * WIDTH).to(tl.uint64) * _GOLDEN)[:, None] + column.to(tl.uint64) * _GOLDEN
-        h += word.to(tl.uint64)
-        h = (h ^ (h >> 33)) * _H0
-        h = (h ^ (h >> 33)) * _H1
-        h ^= h >> 33
-        if MASKED:
-            h = tl.where(mask, h, 0)
-        acc += tl.sum(h, axis=1)
+        acc += _checksum_tile(base, n, bits, WORD, MASKED, LANES)
     tl.atomic_add(total, tl.sum(acc, axis=0).to(tl.int64, bitcast=True))
+
+
+@triton.jit
+def _checksum_list(pieces, owners, totals, KIND: tl.constexpr, LANES: tl.constexpr):
+    """totals[p] += the checksum of tensor p of a list, as `_advance_list` has them, a tile for each program."""
+    WORD: tl.constexpr = 32 if KIND == _FLOAT32 else 16
+    tile = tl.program_id(0)
+    owner = tl.load(owners + tile)
+    row = pieces + owner * 7
+    bits, n = _pointer(tl.load(row), KIND), tl.load(row + 4)
+    base = (tile - tl.load(row + 6)) * (8 * LANES)
+    if n - base >= 8 * LANES:
+        part = tl.sum(_checksum_tile(base, n, bits, WORD, False, LANES), axis=0)
+    else:
+        part = tl.sum(_checksum_tile(base, n, bits, WORD, True, LANES), axis=0)
+    tl.atomic_add(totals + owner, part.to(tl.int64, bitcast=True))
 
 
 @triton.jit(do_not_specialize=["n", "first", "last", "tensor", "key"])

@@ -42,6 +42,9 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
     batch: Positive = 32
+    balanced: bool = False
+    """Draw every label equally often at each client, whatever it holds more of: less noise where labels are dealt
+    unevenly, but the model no longer learns how often each answer is right."""
     partition: Partition = Dirichlet(1.0)
     length: Positive | None = None
     """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
@@ -70,7 +73,7 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         pack = pretrained.packs_upto(model)
         objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
         params = self.params(model)
-        shards = LanguageShards(train, parts, self.batch)
+        shards = LanguageShards(train, parts, self.batch, self.balanced)
         return Problem(params, objective, shards, _facts(model, params, train, test, context))
 
     def opened(self, source: str, place: Place) -> Pretrained:
@@ -86,8 +89,9 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 class LanguageShards:
     """Prompts of every client."""
 
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int):
+    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, balanced: bool = False):
         self.data, self.parts, self.size = data, parts, batch
+        self.evenly = np.array(data.labels) if balanced else None
         for client, part in enumerate(parts):
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
@@ -97,7 +101,7 @@ class LanguageShards:
         return len(self.parts)
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
-        chosen = drawn(self.parts[client], self.size, keys, round, step, client)
+        chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.evenly)
         return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen))
 
 
