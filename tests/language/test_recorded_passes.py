@@ -10,6 +10,7 @@ from small_language import KINDS
 
 from fedzero.directions import Domain, Terms
 from fedzero.oracles import graphs
+from fedzero.oracles.fusing import fuse
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.params import Params
 from fedzero.tasks.language.pretrained import load
@@ -25,8 +26,10 @@ BATCHES = [
 ]
 
 
-def objective_on_gpu(folder, pack=64, dtype=torch.float32):
+def objective_on_gpu(folder, pack=64, dtype=torch.float32, compiled=False):
     model = load(str(folder), dtype, torch.device("cuda"))
+    if compiled:
+        fuse(model.module)
     words = torch.tensor([12, 200], device="cuda")
     test = Texts(([5, 17, 9], [8, 3]), (0, 1))
     return Params.of_module(model.module), LanguageObjective(model.module, model.head, words, test, pack=pack)
@@ -38,6 +41,16 @@ def points(stream):
         *(Terms.of([key], [0.03], stream) for key in (3, 4, 5)),
         Terms.of([7, 8, 9], [0.05, -0.02, 0.01], stream),
     ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_layers_can_be_recorded(small_model, kind):
+    params, objective = objective_on_gpu(small_model(kind), compiled=True)
+    _, plain = objective_on_gpu(small_model(kind))
+    plain.recorder = None
+    for batches in BATCHES + BATCHES:
+        found = objective.losses(params, points(Domain.GAUSSIAN), batches)
+        assert found == pytest.approx(plain.losses(params, points(Domain.GAUSSIAN), batches), rel=1e-4)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])

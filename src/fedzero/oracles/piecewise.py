@@ -72,7 +72,7 @@ class Piecewise:
         self._lane = self._depth = 0
         self.scratch_bytes = 0
         """What the buffers of one lane take, about: the largest block."""
-        for block, whole in _blocks(module):
+        for block, whole in blocks(module):
             if block is head and type(block) is nn.Linear:
                 block.forward = partial(self._head, block)  # type: ignore[method-assign]
             elif type(block) is nn.Embedding and block.max_norm is None:
@@ -196,7 +196,7 @@ class Piecewise:
         return out
 
 
-def _blocks(module: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
+def blocks(module: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
     """(block, with all that is inside it): elements of the outermost lists, and what else has parameters of its own."""
     if isinstance(module, nn.ModuleList):
         yield from ((layer, True) for layer in module)
@@ -204,4 +204,4 @@ def _blocks(module: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
     if any(True for _ in module.parameters(recurse=False)):
         yield module, False
     for child in module.children():
-        yield from _blocks(child)
+        yield from blocks(child)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.oracles.fusing import fuse
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.params import Params
 from fedzero.tasks.contract import Place, Positive, Problem
@@ -39,6 +40,8 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """How 16-bit weights are rounded after a step; `nearest` loses small steps and is there to be compared with."""
     tf32: bool = True
     """Let a GPU multiply float32 numbers with 10 bits after the point: several times faster."""
+    compile: bool = False
+    """Fuse the small operations of each layer (torch.compile): begins later, and is faster on a GPU."""
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
     batch: Positive = 32
@@ -71,6 +74,8 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         parts = split(self.partition, np.array(train.labels), clients, place.keys)
         tested = Texts(tuple(test.tokens), tuple(test.labels))
         pack = pretrained.packs_upto(model)
+        if self.compile:
+            fuse(model.module)
         objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
         params = self.params(model)
         shards = LanguageShards(train, parts, self.batch, self.balanced)
