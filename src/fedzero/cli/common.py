@@ -1,0 +1,92 @@
+"""What the commands share: the application, its consoles, options that several have, and how they end.
+
+torch, numba and matplotlib are slow to import, so commands import what they use when they run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedzero.errors import FedzeroError
+
+app = typer.Typer(
+    help="Federated optimization with zero gradients and near-zero communication.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+err = Console(stderr=True)
+out = Console()
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a run (it holds ledger.db).", show_default=False)]
+Data = Annotated[
+    Path | None, typer.Option("--data", envvar="FEDZERO_DATA", help="Folder with the datasets.", show_default=False)
+]
+Secret = Annotated[
+    Path | None,
+    typer.Option("--secret", help="File with the clients' secret (or set FEDZERO_SECRET).", show_default=False),
+]
+RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")]
+ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
+
+
+def surroundings(data: Path | None, secret: Path | None) -> Any:
+    from fedzero.session import Surroundings, data_folder, secret_of
+
+    key = os.environ.get("FEDZERO_SECRET", "").encode() or None
+    if secret is not None:
+        if not secret.is_file():
+            raise FedzeroError(f"--secret {secret}: no such file")
+        key = secret.read_bytes().strip()
+    return Surroundings(data_folder(data), secret_of(key))
+
+
+def expect_file(path: Path) -> None:
+    if path.is_dir():
+        raise FedzeroError(f"--out {path} is a folder: name a file to write")
+
+
+@contextmanager
+def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
+    """Ctrl-C loses nothing: say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"stopped; `fedzero {command} {escape(str(folder))}` goes on from the last completed round")
+        raise typer.Exit(130) from None
+
+
+def finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    show(folder, err if as_json else out)
+    if summary["reason"]:
+        (err if as_json else out).print(f"ended early: {escape(summary['reason'])}", highlight=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps(summary))
+
+
+def show(folder: Path, console: Console = out) -> None:
+    from fedzero.histories import history
+    from fedzero.report.tables import terminal_table
+
+    console.print(terminal_table([history(folder)]))
+
+
+def say(text: str) -> None:
+    err.print(f"[yellow]{escape(text)}", highlight=False, soft_wrap=True)

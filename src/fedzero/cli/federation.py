@@ -1,0 +1,215 @@
+"""Commands of a federation on real machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedzero.cli.common import (
+    AsJson,
+    Data,
+    Overrides,
+    Overwrite,
+    ProjectFolder,
+    RecipeName,
+    Rounds,
+    Secret,
+    Seed,
+    app,
+    err,
+    finish,
+    interruptible,
+    out,
+    say,
+    show,
+    surroundings,
+)
+from fedzero.errors import FedzeroError
+
+PANEL = "Federations of several machines"
+
+Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
+Minimum = Annotated[int, typer.Option(min=1, help="Sites without which nothing is begun.")]
+Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that were there before.")]
+
+
+@app.command(rich_help_panel=PANEL)
+def federate(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe; leave it out to go on with the run in OUT.", show_default=False)
+    ] = None,
+    sites: Annotated[int, typer.Option(min=1, help="How many sites; clients are dealt to them in turn.")] = 3,
+    set_: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    data: Data = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="Folder; default runs/NAME.", show_default=False)] = None,
+    secret: Secret = None,
+    deadline: Deadline = 60.0,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try a federation on this machine: a server and sites as processes of their own, with certificates and mutual TLS.
+
+    The same recipe with `--set engine.merge=false` gives the same ledger here and with `fedzero run`.
+
+    Example: fedzero federate demo --sites 3 --rounds 20
+    """
+    from fedzero import recipe as recipes
+    from fedzero.engines.nvflare.epochs import Manner
+    from fedzero.federating import federate as carry_out
+    from fedzero.progress import watch_on
+
+    loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    if loaded is None and out_ is None:
+        raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
+    folder = out_ or Path("runs") / str(loaded and loaded.name)
+    around, manner = surroundings(data, secret), Manner(sites if loaded is not None else 1, say=say)
+    with interruptible(folder, "federate --out"):
+        summary = carry_out(loaded, sites, folder, around, watch_on(err), manner, deadline, overwrite)
+    finish(summary, folder, as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+def provision(
+    project: Annotated[Path, typer.Argument(help="Folder of the project.", show_default=False)],
+    site: Annotated[list[str] | None, typer.Option("--site", help="Name of a site; may be repeated.")] = None,
+    host: Annotated[str | None, typer.Option(help="Name of the server's machine, as sites reach it.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the server; default 8002.")] = None,
+) -> None:
+    """Make certificates and a start kit for every machine; again with more sites to add them.
+
+    Example: fedzero provision hospital --host fl.example.org --site north --site south
+    """
+    from fedzero.engines.nvflare.kits import kit_of
+    from fedzero.engines.nvflare.kits import provision as make
+
+    made = make(project, site or [], host, port)
+    out.print(f"server {made.host}:{made.port}; kits, one for each site:", highlight=False)
+    for name in made.sites:
+        out.print(f"  {kit_of(project, name)}", highlight=False, soft_wrap=True)
+    out.print(f"Here: fedzero serve {project} RECIPE. At a site, with its kit: fedzero join KIT", highlight=False)
+
+
+@app.command(rich_help_panel=PANEL)
+def serve(
+    project: ProjectFolder,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A recipe; without one, and without --out, what is submitted.", show_default=False),
+    ] = None,
+    set_: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    data: Data = None,
+    out_: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder of the run, also to go on with; default PROJECT/runs/NAME.", show_default=False
+        ),
+    ] = None,
+    deadline: Deadline = 60.0,
+    minimum: Minimum = 1,
+    patience: Patience = 30.0,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a run to the sites of a project: they may come, crash, return and join while it goes.
+
+    Killed or unplugged, the same command goes on from the ledger. `fedzero watch` looks on from elsewhere, and
+    `fedzero stop` ends it. Without a recipe it stays, and plays what `fedzero submit` brings.
+
+    Example: fedzero serve hospital recipe.toml --minimum 2
+    """
+    from fedzero import recipe as recipes
+    from fedzero.engines.nvflare.epochs import Manner
+    from fedzero.engines.nvflare.kits import Project
+    from fedzero.federating import serve as carry_out
+    from fedzero.progress import watch_on
+    from fedzero.standing import stand
+    from fedzero.submissions import supervising
+
+    Project.of(project)
+    loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    around, manner = surroundings(data, None), Manner(minimum, patience, say)
+    if loaded is None and out_ is None:
+        with interruptible(project, "serve"), supervising(project):
+            stand(project, around, lambda: watch_on(err), manner, deadline, show)
+        return
+    folder = out_ or project / "runs" / str(loaded and loaded.name)
+    with interruptible(folder, f"serve {project} --out"), supervising(project):
+        summary = carry_out(project, loaded, folder, around, watch_on(err), manner, deadline, overwrite)
+    finish(summary, folder, as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+def submit(
+    project: ProjectFolder,
+    recipe: RecipeName,
+    set_: Overrides = None,
+) -> None:
+    """Hand a recipe to the supervisor of a project: it is played into PROJECT/runs/NAME when its turn comes.
+
+    Example: fedzero submit hospital recipe.toml --set name=second
+    """
+    from fedzero import recipe as recipes
+    from fedzero import submissions
+    from fedzero.engines.nvflare.kits import Project
+    from fedzero.standing import expect_place
+
+    Project.of(project)
+    loaded = recipes.load(recipe, set_)
+    expect_place(project, loaded.name)
+    submissions.submit(project, loaded)
+    pid = submissions.supervisor(project)
+    how = f"process {pid} serves it" if pid is not None else f"nobody serves {project} yet: fedzero serve {project}"
+    out.print(f"{loaded.name} is number {len(submissions.waiting(project))} in the queue; {how}", highlight=False)
+
+
+@app.command(rich_help_panel=PANEL)
+def stop(
+    project: ProjectFolder,
+) -> None:
+    """End the supervisor of a project, as Ctrl-C would: what it was playing can be gone on with."""
+    from fedzero import submissions
+
+    if not submissions.stop(project):
+        raise FedzeroError(f"nobody serves {project}")
+    out.print("stopped; the same `fedzero serve` goes on from the ledger")
+
+
+@app.command(rich_help_panel=PANEL)
+def join(
+    kit: Annotated[Path, typer.Argument(help="This site's kit.", show_default=False)],
+    data: Data = None,
+    model: Annotated[str | None, typer.Option(help="Where this site has the model.", show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; default: all.", show_default=False)] = None,
+    secret: Secret = None,
+) -> None:
+    """Take part in a federation as a site, until Ctrl-C. What is given here is kept in KIT/local/fedzero.toml.
+
+    Example: fedzero join kits/north --data /srv/data
+    """
+    import msgspec
+
+    from fedzero.federating import configure, settings_of
+    from fedzero.federating import join as carry_out
+    from fedzero.site import Settings
+
+    settings = settings_of(kit)
+    places = {"data": data, "secret": secret}
+    given: dict[str, Any] = {name: str(path.resolve()) for name, path in places.items() if path is not None}
+    values = {"model": model, "device": device, "threads": threads}
+    given |= {name: value for name, value in values.items() if value is not None}
+    if given:
+        settings = Settings.of({**msgspec.to_builtins(settings), **given}, "fedzero join")
+        configure(kit, settings)
+    settings.around()  # what is wrong with it shows here
+    try:
+        carry_out(kit, say)
+    except KeyboardInterrupt:
+        err.print("left the federation; the same command comes back to it")
+        raise typer.Exit(130) from None

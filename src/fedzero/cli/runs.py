@@ -1,0 +1,131 @@
+"""Commands about one run: make it, go on with it, look at it, rebuild it, check it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedzero.cli.common import (
+    AsJson,
+    Data,
+    Folder,
+    Overrides,
+    Overwrite,
+    RecipeName,
+    Rounds,
+    Secret,
+    Seed,
+    app,
+    err,
+    expect_file,
+    finish,
+    interruptible,
+    out,
+    surroundings,
+)
+
+PANEL = "Runs"
+
+
+@app.command(rich_help_panel=PANEL)
+def run(
+    recipe: RecipeName,
+    set_: Overrides = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    data: Data = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
+    ] = None,
+    secret: Secret = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe: writes OUT/ledger.db as it goes and OUT/model.safetensors at the end.
+
+    Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
+    """
+    from fedzero import recipe as recipes
+    from fedzero import session
+    from fedzero.progress import watch_on
+
+    loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    folder = out_ or Path("runs") / loaded.name
+    with interruptible(folder):
+        summary = session.start(loaded, folder, surroundings(data, secret), watch_on(err), overwrite)
+    finish(summary, folder, as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
+    """Continue a run that was stopped, killed or unplugged; the model comes out the same to the last bit."""
+    from fedzero import session
+    from fedzero.progress import watch_on
+
+    with interruptible(folder):
+        summary = session.resume(folder, surroundings(data, secret), watch_on(err))
+    finish(summary, folder, as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+def watch(folder: Folder, once: Annotated[bool, typer.Option("--once", help="Look once, then leave.")] = False) -> None:
+    """Look on while somebody else runs or serves: reads the ledger, changes nothing."""
+    from fedzero.progress import follow, watch_on
+
+    try:
+        follow(folder, watch_on(err), once)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+@app.command(rich_help_panel=PANEL)
+def replay(
+    folder: Folder,
+    out_: Annotated[Path, typer.Option("--out", help="Where to write the model (safetensors).")],
+    round_: Annotated[
+        int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
+    ] = None,
+    data: Data = None,
+    secret: Secret = None,
+) -> None:
+    """Rebuild the model of any round from the ledger alone."""
+    from fedzero import session, weights
+
+    replica = session.replayed(folder, surroundings(data, secret), round_)
+    weights.save_model(replica.state.params, out_)
+    out.print(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
+
+
+@app.command(rich_help_panel=PANEL)
+def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
+    """Check a run: hash chain, updates, digests, model file. Exit 1 and the first bad round on any tampering."""
+    from fedzero import session
+    from fedzero.ledger.store import Tampered
+
+    try:
+        story = session.verified(folder, surroundings(data, secret))
+    except Tampered as error:
+        err.print(f"[bold red]not intact:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+    end = "unfinished" if story.end is None else "ended early" if story.end.reason else "complete"
+    out.print(f"intact: {len(story.rounds)} rounds, {end}, chain head {story.entries[-1].chain.hex()[:16]}")
+
+
+@app.command(rich_help_panel=PANEL)
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.", show_default=False)],
+    out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """One self-contained HTML page about a run or a comparison of runs; readable offline."""
+    from fedzero.histories import history
+    from fedzero.report import page
+    from fedzero.report.tables import terminal_table
+
+    histories = [history(folder) for folder in folders]
+    expect_file(out_)
+    page.write(histories, out_)
+    out.print(terminal_table(histories))
+    out.print(f"report: {out_}")
