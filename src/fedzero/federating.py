@@ -88,7 +88,7 @@ def federate(
     try:
         for thread in stay:
             thread.start()
-        server = Surroundings(around.data)  # the secret is the sites'
+        server = Surroundings(around.data, replaying=around.replaying)  # the secret is the sites'
         return serve(project, recipe, folder, server, watch, manner, deadline, overwrite)
     finally:
         over.set()

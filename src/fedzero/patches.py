@@ -17,6 +17,7 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger import patch, replay
 from fedzero.ledger.patch import Patch
+from fedzero.ledger.replay import Progress
 from fedzero.params import Params
 from fedzero.replica import Replica
 from fedzero.session import Surroundings, reopen
@@ -36,7 +37,14 @@ def export_patch(folder: Path, around: Surroundings) -> bytes:
         ledger.close()
 
 
-def apply_patch(path: Path, base: str, out: Path, tokenizer: str | None = None, merge: bool = False) -> Params:
+def apply_patch(
+    path: Path,
+    base: str,
+    out: Path,
+    tokenizer: str | None = None,
+    merge: bool = False,
+    progress: Progress = replay.unseen,
+) -> Params:
     """Base + patch → fine-tune, checked against the digest in the patch; nothing is written unless all is right.
 
     A safetensors file gives a safetensors file; tensors the patch does not name are passed through. A language model
@@ -45,17 +53,19 @@ def apply_patch(path: Path, base: str, out: Path, tokenizer: str | None = None, 
     found = patch.load(path)
     task = _task(found)
     if isinstance(task, Language) and not base.endswith(".safetensors"):
-        return _language(found, path, msgspec.structs.replace(task, tokenizer=tokenizer), base, out, merge)
+        return _language(found, path, msgspec.structs.replace(task, tokenizer=tokenizer), base, out, merge, progress)
     tensors = load_model(Path(base))
     missing = [name for name in found.tensors if name not in tensors]
     if missing:
         raise FedzeroError(f"{base} has no tensor {missing[0]!r}: this patch is for another base model")
-    params = _followed(found, path, base, Params({name: tensors[name] for name in found.tensors}))
+    params = _followed(found, path, base, Params({name: tensors[name] for name in found.tensors}), progress)
     save_tensors({**tensors, **params.tensors}, out)
     return params
 
 
-def _language(found: Patch, path: Path, task: Language, base: str, out: Path, merge: bool) -> Params:
+def _language(
+    found: Patch, path: Path, task: Language, base: str, out: Path, merge: bool, progress: Progress
+) -> Params:
     from fedzero.tasks.language import pretrained
 
     pretrained.expect_room(out)
@@ -63,12 +73,12 @@ def _language(found: Patch, path: Path, task: Language, base: str, out: Path, me
     params = task.params(model)
     if params.names != found.tensors:
         raise FedzeroError(f"{base} has other parameters than {path} changes: this patch is for another base model")
-    _followed(found, path, base, params)
+    _followed(found, path, base, params, progress)
     pretrained.save(model, out, merge)
     return params
 
 
-def _followed(found: Patch, path: Path, base: str, params: Params) -> Params:
+def _followed(found: Patch, path: Path, base: str, params: Params, progress: Progress) -> Params:
     """All updates of the patch on its base, in place."""
     if params.digest() != found.base:
         raise FedzeroError(
@@ -77,8 +87,7 @@ def _followed(found: Patch, path: Path, base: str, params: Params) -> Params:
         )
     algorithm = msgspec.json.decode(found.algorithm, type=AnyAlgorithm)  # sealed by the patch
     replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
-    for burst in patch.bursts(found):
-        replica.follow(burst)
+    replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
     if replica.digest() != found.result:
         raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
     return replica.state.params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,6 +111,38 @@ class PlainWatch:
 
     def end(self) -> None:
         pass
+
+
+class Replaying:
+    """Rounds of a ledger or a patch being folded: a bar in a terminal, a line every ten seconds elsewhere, and nothing
+    of what is over at once."""
+
+    def __init__(self, console: Console, what: str = "replaying"):
+        self.console, self.what = console, what
+        self._progress: Progress | None = None
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.console.is_terminal:
+            self._draw(done, total)
+        elif time.monotonic() - self._last >= QUIET_SECONDS:
+            self._last = time.monotonic()
+            left = (self._last - self._began) / done * (total - done)
+            self.console.print(f"{self.what}: round {done}/{total} · {left:.0f} s left")
+
+    def _draw(self, done: int, total: int) -> None:
+        if self._progress is None:
+            if done >= total:
+                return
+            columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+            self._progress = Progress(*columns, TimeRemainingColumn(compact=True), console=self.console, transient=True)
+            self._progress.add_task(self.what, total=total)
+            self._progress.start()
+            atexit.register(self._progress.stop)  # after Ctrl-C, too, the cursor comes back
+        self._progress.update(self._progress.task_ids[0], completed=done, total=total)
+        if done >= total:
+            self._progress.stop()
+            self._progress = None
 
 
 class Silent:

@@ -90,8 +90,8 @@ def _conduct(
 ) -> dict[str, Any]:
     began, story, size = time.perf_counter(), replay.read(ledger), ledger.start().parameters
     replica = None if setup is None else setup.replica()
-    if replica is not None:
-        replay.rebuild(ledger, story, replica)
+    if setup is not None and replica is not None:
+        replay.rebuild(ledger, story, replica, progress=setup.replaying)
     books = session.books_of(story, recipe)
     server = Server(
         recipe.algorithm,

@@ -54,11 +54,13 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions by name."""
+    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions by name,
+    and who looks on while rounds of a ledger are folded again."""
 
     data: Path | None = None
     secret: bytes | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    replaying: replay.Progress = replay.unseen
 
 
 def secret_of(key: bytes | None) -> bytes | None:
@@ -80,6 +82,7 @@ class Setup:
     algorithm: Algorithm
     keys: Keys
     problem: Problem
+    replaying: replay.Progress = replay.unseen
 
     @property
     def chain(self) -> Chain:
@@ -119,7 +122,7 @@ def prepare(recipe: Recipe, around: Surroundings) -> Setup:
             f"algorithm.kind = {recipe.algorithm.name!r} needs gradients, and task.kind = 'black-box' has none: "
             "choose a zeroth-order method, such as 'fedzo'"
         )
-    setup = Setup(recipe, recipe.algorithm, keys, problem)
+    setup = Setup(recipe, recipe.algorithm, keys, problem, around.replaying)
     scale = Scale(problem.params.size, recipe.federation.clients)
     method = recipe.algorithm
     setup.chain.check(method.name, method.addable(scale), recipe.federation.cohort, method.makes_up(scale))
@@ -209,7 +212,7 @@ def _drive(setup: Setup, ledger: Ledger, folder: Path, watch: Watch) -> dict[str
             recipe.engine.replicas,
             setup.chain,
         )
-        replay.rebuild(ledger, story, replica)
+        replay.rebuild(ledger, story, replica, progress=setup.replaying)
         books = books_of(story, setup.recipe)
         if recipe.engine.replicas and not story.dense:
             engine.rejoin(books.known, list(replay.updates_of(ledger, story)))
@@ -377,7 +380,7 @@ def replayed(folder: Path, around: Surroundings, upto: int | None) -> Replica:
         if upto is not None and not 0 <= upto <= len(story.rounds):
             raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {len(story.rounds)}")
         replica = setup.replica()
-        replay.rebuild(ledger, story, replica, upto)
+        replay.rebuild(ledger, story, replica, upto, setup.replaying)
         return replica
     finally:
         ledger.close()
@@ -394,7 +397,7 @@ def verified(folder: Path, around: Surroundings) -> replay.Story:
     ledger, setup = reopen(folder, around)
     try:
         replica = setup.replica()
-        story = replay.verify(ledger, replica)
+        story = replay.verify(ledger, replica, setup.replaying)
     finally:
         ledger.close()
     model = folder / MODEL

@@ -48,6 +48,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 
 
 def surroundings(data: Path | None, secret: Path | None) -> Any:
+    from fedzero.progress import Replaying
     from fedzero.session import Surroundings, data_folder, secret_of
 
     key = os.environ.get("FEDZERO_SECRET", "").encode() or None
@@ -55,7 +56,7 @@ def surroundings(data: Path | None, secret: Path | None) -> Any:
         if not secret.is_file():
             raise FedzeroError(f"--secret {secret}: no such file")
         key = secret.read_bytes().strip()
-    return Surroundings(data_folder(data), secret_of(key))
+    return Surroundings(data_folder(data), secret_of(key), replaying=Replaying(err))
 
 
 def expect_file(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedzero.cli.common import Data, Folder, Secret, app, expect_file, out, surroundings
+from fedzero.cli.common import Data, Folder, Secret, app, err, expect_file, out, surroundings
 
 patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
 app.add_typer(patches, name="patch", rich_help_panel="Runs")
@@ -53,6 +53,7 @@ def patch_apply(
     AutoModelForCausalLM.from_pretrained("tuned").
     """
     from fedzero.patches import apply_patch
+    from fedzero.progress import Replaying
 
-    params = apply_patch(patch, base, out_, tokenizer, merge)
+    params = apply_patch(patch, base, out_, tokenizer, merge, Replaying(err, "applying"))
     out.print(f"model {params.digest().hex()} → {out_}")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
-from fedzero.ledger.replay import BURST, Story, updates_of
+from fedzero.ledger.replay import Story, updates_of
 from fedzero.ledger.store import Ledger
 from fedzero.updates import Update
 
@@ -87,8 +87,3 @@ def load(path: Path) -> Patch:
     if patch.directions != VERSION:
         raise FedzeroError(f"{path} uses direction stream {patch.directions}; this release makes stream {VERSION}")
     return patch
-
-
-def bursts(patch: Patch) -> list[tuple[Update, ...]]:
-    """The updates in portions that are folded in one pass each."""
-    return [patch.updates[i : i + BURST] for i in range(0, len(patch.updates), BURST)]

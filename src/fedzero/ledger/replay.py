@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import msgspec
 
@@ -18,7 +20,11 @@ from fedzero.replica import Replica
 from fedzero.updates import Update, decode_update
 
 BURST = 256
-"""Rounds folded in one pass."""
+"""Rounds folded in one pass at most."""
+PASS_SECONDS = 2.0
+"""A pass should take about so long, for somebody to see that it goes on."""
+Progress = Callable[[int, int], None]
+"""Is told how many rounds have been folded, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,27 @@ def updates_of(ledger: Ledger, story: Story, upto: int | None = None) -> Iterato
         yield update
 
 
-def rebuild(ledger: Ledger, story: Story, replica: Replica, upto: int | None = None) -> None:
+def unseen(done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Progress = unseen) -> None:
+    """Bring a replica forward, and tell after every pass; how many rounds a pass has changes no bit."""
+    waiting, rounds = iter(updates), 1
+    while some := list(islice(waiting, rounds)):
+        began = time.monotonic()
+        replica.follow(some)
+        took = time.monotonic() - began
+        if took < PASS_SECONDS / 2:
+            rounds = min(BURST, 2 * rounds)
+        elif took > 2 * PASS_SECONDS:
+            rounds = max(1, rounds // 2)
+        progress(some[-1].round + 1, total)
+
+
+def rebuild(
+    ledger: Ledger, story: Story, replica: Replica, upto: int | None = None, progress: Progress = unseen
+) -> None:
     """Bring a replica of the base model to where it stood before round `upto` (default: the end)."""
     check_base(ledger, replica.state.params)
     saved, state = story.saved, ledger.checkpoint(story.saved)
@@ -114,16 +140,10 @@ def rebuild(ledger: Ledger, story: Story, replica: Replica, upto: int | None = N
             )
         moved = max((r.round + 1 for r in story.rounds[: saved.round] if r.update is not None), default=0)
         replica.state = replica.state.restored(state, moved, saved.steps)  # silent rounds do not count, as in the run
-    pending: list[Update] = []
-    for update in updates_of(ledger, story, upto):
-        pending.append(update)
-        if len(pending) == BURST:
-            replica.follow(pending)
-            pending = []
-    replica.follow(pending)
+    fold(replica, updates_of(ledger, story, upto), len(story.rounds) if upto is None else upto, progress)
 
 
-def verify(ledger: Ledger, replica: Replica | None) -> Story:
+def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen) -> Story:
     """Check everything that can be checked; raises `Tampered` with the first bad round.
 
     File, chain and order always; with a replica of the base also that the updates lead to the digests on record.
@@ -140,7 +160,7 @@ def verify(ledger: Ledger, replica: Replica | None) -> Story:
     check_base(ledger, replica.state.params)
     good = story.saved.round if story.saved is not None else 0
     if good:
-        rebuild(ledger, story, replica, good)
+        rebuild(ledger, story, replica, good, progress)
     updates = list(updates_of(ledger, story))
     marks = [(e.round, e.model) for e in story.evaluations]
     if story.end is not None:
@@ -149,7 +169,7 @@ def verify(ledger: Ledger, replica: Replica | None) -> Story:
         if round < good:
             continue
         try:
-            replica.follow([update for update in updates if update.round < round])
+            fold(replica, (u for u in updates if good <= u.round < round), len(story.rounds), progress)
         except (FedzeroError, ValueError) as error:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} cannot be applied ({error})") from error
         if replica.digest() != digest:
