@@ -88,16 +88,25 @@ class Shelf:
     """Histories between turns. Found by the very arrays they tell: a memory from elsewhere finds nothing."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, History] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[History, int]] = OrderedDict()
+        self._bytes = 0
 
     def put(self, history: History) -> None:
-        self._kept[id(history.told[-1])] = history
-        while len(self._kept) > 1 and sum(h.bytes for h in self._kept.values()) > KEPT_BYTES:
-            self._kept.popitem(last=False)
+        size = history.bytes  # it does not grow while it lies here
+        self._drop(id(history.told[-1]))
+        self._kept[id(history.told[-1])] = history, size
+        self._bytes += size
+        while len(self._kept) > 1 and self._bytes > KEPT_BYTES:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, place: int) -> History | None:
+        history, size = self._kept.pop(place, (None, 0))
+        self._bytes -= size
+        return history
 
     def take(self, told: Arrays) -> History | None:
         """The history that tells this, which from now on is the taker's alone."""
-        history = self._kept.pop(id(told[-1]), None) if told else None
+        history = self._drop(id(told[-1])) if told else None
         same = history is not None and len(history.told) == len(told) and all(map(_is, history.told, told))
         return history if same else None
 
