@@ -17,22 +17,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import Form, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import Form, State, Turn, Work
 from fedzero.algorithms.corrections import proximal
 from fedzero.algorithms.optimizers import Optimizer, Sgd, power
-from fedzero.algorithms.walk import (
-    Box,
-    OwnDirections,
-    Samples,
-    add_within,
-    mean_walk,
-    vector_of,
-    walked,
-)
-from fedzero.directions import Distribution, Keys, Program
+from fedzero.algorithms.walk import Box, OwnDirections, Samples, advanced, walked
+from fedzero.directions import Distribution, Keys
 from fedzero.estimators.spsa import Difference
 from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update
+from fedzero.updates import Update
 
 
 class FedProxZO(
@@ -64,16 +56,8 @@ class FedProxZO(
         return walked(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale), pull)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        steps, rounding = [], []
-        for update in updates:
-            if isinstance(update, Dense):
-                add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), self.box)
-                continue
-            rate, K = rate_at(self.rate, update.round), self.local_steps
-            steps.append(
-                mean_walk(self, keys, update, [-rate * power(1 - rate * self.gamma, K - 1 - k) for k in range(K)])
-            )
-            rounding.append(keys.rounding(update.round))
-        if steps:
-            state.params.advance(Program.of(steps, rounding))
-        return rounds_of(state, updates)
+        def factors(round: int) -> list[float]:
+            rate, K = rate_at(self.rate, round), self.local_steps
+            return [-rate * power(1 - rate * self.gamma, K - 1 - k) for k in range(K)]
+
+        return advanced(self, state, updates, keys, factors)

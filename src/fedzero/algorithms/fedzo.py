@@ -21,21 +21,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import Form, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import Form, State, Turn, Work
 from fedzero.algorithms.optimizers import Optimizer, Sgd
-from fedzero.algorithms.walk import (
-    Box,
-    OwnDirections,
-    Samples,
-    add_within,
-    mean_walk,
-    vector_of,
-    walked,
-)
-from fedzero.directions import Distribution, Keys, Program
+from fedzero.algorithms.walk import Box, OwnDirections, Samples, advanced, walked
+from fedzero.directions import Distribution, Keys
 from fedzero.estimators.spsa import Difference
 from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update
+from fedzero.updates import Update
 
 
 class FedZO(
@@ -66,13 +58,4 @@ class FedZO(
         return walked(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        steps, rounding = [], []
-        for update in updates:
-            if isinstance(update, Dense):
-                add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), self.box)
-            else:
-                steps.append(mean_walk(self, keys, update, [-rate_at(self.rate, update.round)] * self.local_steps))
-                rounding.append(keys.rounding(update.round))
-        if steps:
-            state.params.advance(Program.of(steps, rounding))
-        return rounds_of(state, updates)
+        return advanced(self, state, updates, keys, lambda r: [-rate_at(self.rate, r)] * self.local_steps)

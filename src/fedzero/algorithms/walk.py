@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedzero.algorithms.contract import Contribution, Defaults, Form, Gathered, Scale, State, Turn, Work
+from fedzero.algorithms.contract import Contribution, Defaults, Form, Gathered, Scale, State, Turn, Work, rounds_of
 from fedzero.algorithms.optimizers import Moments, Optimizer, Sgd, dense_step
-from fedzero.directions import Distribution, Domain, Keys, Terms, stream_of
+from fedzero.directions import Distribution, Domain, Keys, Program, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
@@ -234,6 +234,25 @@ def mean_walk(method: Sampling, keys: Keys, update: Seeded, factors: Sequence[fl
             for client, share, g in shares_of(update, method.local_steps * method.directions)
         ]
     )
+
+
+def advanced(
+    method: Walking, state: State, updates: Sequence[Update], keys: Keys, factors: Callable[[int], Sequence[float]]
+) -> State:
+    """x ← x + mean over the cohort of the walks, round by round: differences are added, scalars walked again at once.
+
+    factors: of a round, what its K estimates are multiplied with.
+    """
+    steps, rounding = [], []
+    for update in updates:
+        if isinstance(update, Dense):
+            add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), method.box)
+        else:
+            steps.append(mean_walk(method, keys, update, factors(update.round)))
+            rounding.append(keys.rounding(update.round))
+    if steps:
+        state.params.advance(Program.of(steps, rounding))
+    return rounds_of(state, updates)
 
 
 def walked(
