@@ -84,5 +84,9 @@ class Count(Struct, frozen=True, forbid_unknown_fields=True):
 Counts = Annotated[int, Meta(ge=1)] | Count
 
 
+def fewest(counts: Counts) -> int:
+    return counts if isinstance(counts, int) else min([counts.start, *(count for _, count in counts.then)])
+
+
 def count_at(counts: Counts, round: int) -> int:
     return counts if isinstance(counts, int) else counts.at(round)

@@ -35,7 +35,7 @@ CHOICES: dict[str, list[Any]] = {
     "local_optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
     "box": [[-0.5, 1.5]],
     "distribution": ["gaussian", "rademacher", "sphere", "unit-sphere"],
-    "difference": ["forward", "central"],
+    "difference": ["forward", "central", "mean"],
     "samples": ["all"],
     "rule": ["adam", "yogi", "adagrad"],
     "epsilon_at": ["outside"],

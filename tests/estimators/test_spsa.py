@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedzero import recipe as recipes
 from fedzero.directions import Domain, Keys, reference, stream_of
-from fedzero.estimators.spsa import Difference, direction_keys, points_of, slopes
+from fedzero.errors import FedzeroError
+from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
 from fedzero.params import Params
 
 KEYS = Keys.of_seed(7)
@@ -69,6 +71,48 @@ def test_unbiased_on_a_linear_function(distribution) -> None:
     assert np.all(np.abs(runs.mean(axis=0) - a) < 5 * standard_error)
 
 
+def spread(f, count, radius, difference, draws=400):
+    """Variance of the estimate at 1, summed over coordinates."""
+    runs = [estimate(f, np.ones(DIMENSION), count, radius, difference, "gaussian", r)[0] for r in range(draws)]
+    return np.stack(runs).var(axis=0).sum()
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_with_the_mean_of_the_others_it_is_unbiased_where_curvature_is_large(distribution) -> None:
+    """f = a·x + 50 |x|² at 0, where the forward slopes are nearly all curvature: still a, on average."""
+    a, x = np.linspace(-1, 2, DIMENSION), np.zeros(DIMENSION)
+
+    def steep(y):
+        return float(a @ y + 50 * y @ y)
+
+    runs = np.stack([estimate(steep, x, 8, 1e-2, "mean", distribution, r)[0] for r in range(1500)])
+    standard_error = runs.std(axis=0) / np.sqrt(len(runs))
+    assert np.all(np.abs(runs.mean(axis=0) - a) < 5 * standard_error)
+
+
+def test_the_mean_of_the_others_takes_away_what_is_common_to_all_directions() -> None:
+    """f = x_1 + 2 |x − 1|² at 1: slopes of variance 1, and ½ μ tr H = 8 on top of them, in forward differences."""
+
+    def curved(y):
+        return float(y[0] + 2 * (y - 1) @ (y - 1))
+
+    forward, mean, central = (spread(curved, 10, 0.1, d) for d in ("forward", "mean", "central"))
+    curvature = 8.0**2 * DIMENSION / 10
+    assert forward - central == pytest.approx(curvature, rel=0.25)
+    # of it remains how unlike zᵀHz is from direction to direction: 2/d of its square, with the mean's own share of it
+    assert mean - central == pytest.approx((2 / DIMENSION) * curvature * 10 / 9, rel=0.6)
+
+
+def test_what_the_mean_of_the_others_costs() -> None:
+    """On a linear function, where there is nothing to take away: 1/(P − 1) of the variance."""
+
+    def linear(y):
+        return float(y.sum())
+
+    ratio = spread(linear, 3, 1e-2, "mean", 1500) / spread(linear, 3, 1e-2, "forward", 1500)
+    assert ratio == pytest.approx(1 + 1 / 2, rel=0.12)
+
+
 def test_queries_and_loss() -> None:
     x = np.ones(DIMENSION)
     _, loss, queries = estimate(cubic, x, 10, 1e-3, "forward", "gaussian")
@@ -77,6 +121,9 @@ def test_queries_and_loss() -> None:
     _, loss, queries = estimate(cubic, x, 10, 1e-3, "central", "gaussian")
     assert queries == 20
     assert loss == pytest.approx(cubic(x), rel=1e-3)
+    _, loss, queries = estimate(cubic, x, 10, 1e-3, "mean", "gaussian")
+    assert queries == queries_of(10, "mean") == 10
+    assert loss == pytest.approx(cubic(x), rel=1e-2)
 
 
 @pytest.mark.parametrize(("distribution", "radius"), [("sphere", np.sqrt(377)), ("unit-sphere", 1.0)])
@@ -126,3 +173,18 @@ def test_length_of_one_estimate(distribution, factor) -> None:
         np.sum(estimate(lambda y: float(a @ y), x, 1, 1e-2, "forward", distribution, r)[0] ** 2) for r in range(2000)
     ]
     assert abs(np.mean(squares) - factor) < 5 * np.std(squares) / np.sqrt(len(squares))
+
+
+@pytest.mark.parametrize("kind", ["decomfl", "fedzo", "baffle", "zofedht"])
+def test_one_direction_has_no_others(kind) -> None:
+    def load(directions):
+        return recipes.load(
+            "demo", [f'algorithm={{kind="{kind}", rate=1e-3, difference="mean", directions={directions}}}']
+        )
+
+    with pytest.raises(FedzeroError, match="compares directions with each other"):
+        load(1)
+    assert load(2).algorithm.difference == "mean"
+    if kind == "decomfl":
+        with pytest.raises(FedzeroError, match="compares directions with each other"):
+            load("{start=4, then=[[10, 1]]}")

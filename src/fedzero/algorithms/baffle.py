@@ -28,7 +28,7 @@ from fedzero.algorithms.contract import (
 )
 from fedzero.algorithms.walk import Samples, average
 from fedzero.directions import Distribution, Keys, Program, stream_of
-from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
+from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
 from fedzero.oracles import ALL_DATA, Losses
 from fedzero.schedules import Schedule, rate_at
 from fedzero.updates import Seeded, Update, pack, unpack
@@ -49,6 +49,10 @@ class Baffle(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     form: Form = "dense"
 
     name = "baffle"
+
+    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
+        Defaults.check(self, clients, cohort, private, replacement)
+        expect_others(self.difference, self.directions)
 
     def delivery(self, scale: Scale) -> Delivery:
         few = self.form == "auto" and self.directions * scale.clients < scale.size

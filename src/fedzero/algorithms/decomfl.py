@@ -27,10 +27,10 @@ from fedzero.algorithms.walk import average, joined
 from fedzero.directions import Distribution, Keys, Program, Rule, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
+from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
 from fedzero.oracles import Losses
 from fedzero.params import Params
-from fedzero.schedules import Counts, Schedule, count_at, rate_at
+from fedzero.schedules import Counts, Schedule, count_at, fewest, rate_at
 from fedzero.updates import Dense, Seeded, Update, pack, unpack
 
 
@@ -61,6 +61,7 @@ class DeComFL(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.after == "sync"
 
     def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
+        expect_others(self.difference, fewest(self.directions))
         if self.sync and self.optimizer.rule is not Rule.SGD:
             raise FedzeroError(
                 "algorithm.after = 'sync' works with plain SGD only (a stateful optimizer cannot be corrected "

@@ -25,7 +25,7 @@ from fedzero.algorithms.optimizers import Moments, Optimizer, Sgd, dense_step
 from fedzero.directions import Distribution, Domain, Keys, Program, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
+from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 from fedzero.params import Params
 from fedzero.updates import Dense, Seeded, Update, pack, unpack
@@ -89,6 +89,7 @@ class OwnDirections(Defaults):
     def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
         Defaults.check(self, clients, cohort, private, replacement)
         refuse_empty(self.box)
+        expect_others(self.difference, self.directions)
         if self.form == "seeded" and not takes_plain_steps(self):
             raise FedzeroError(
                 "algorithm.form = 'seeded' sends scalars of directions, but with a local_optimizer other than sgd, or "

@@ -128,9 +128,9 @@ class ZOFedHT(
     def _weights(self, keys: tuple[int, ...]) -> F64:
         """μ √α v2 of every point, (points, τ)."""
         rows = self.radius * math.sqrt(self.alpha) * coordinates(keys, self.tau)
-        if self.difference == "forward":
-            return np.concatenate([np.zeros((1, self.tau)), rows])
-        return np.stack([rows, -rows], axis=1).reshape(-1, self.tau)
+        if self.difference == "central":
+            return np.stack([rows, -rows], axis=1).reshape(-1, self.tau)
+        return np.concatenate([np.zeros((1, self.tau)), rows]) if self.difference == "forward" else rows
 
     def _along(self, keys: tuple[int, ...], g: F32, factor: float) -> F64:
         """factor · √α (1/P) Σ_p g_p v2_p, (τ,): what a step does inside the history's subspace."""

@@ -2,6 +2,12 @@
 
     forward   g_p = (f(x + μ z_p) − f(x)) / μ                 P+1 queries (f(x) is shared), bias O(μ)
     central   g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ        2P queries, bias O(μ²)
+    mean      g_p = (f(x + μ z_p) − mean_q≠p f(x + μ z_q)) / μ    P queries, P ≥ 2
+
+A forward difference contains ½ μ zᵀHz. What of it is common to all directions, ½ μ tr H, and the error of f(x) multiply
+directions at random and teach nothing; the mean of the others in the place of f(x) takes both away. It is independent
+of z_p, so the estimate has the expectation of the forward one; what the other slopes vary by adds the share 1/(P−1) to
+its variance. So it pays where curvature is spread over many directions, and saves a query anyway. It is ours.
 
 (1/P) Σ_p g_p z_p estimates ∇f(x); its variance falls as 1/P. On the sphere of radius √d, z = s·n with n gaussian and
 s = √d/‖n‖: points and slopes carry the factor s, so that the recorded terms are plain gaussian ones, g·s·n. On the unit
@@ -18,10 +24,19 @@ import numpy as np
 
 from fedzero.directions import SHARED, Distribution, Domain, Keys, Terms, stream_of
 from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
 from fedzero.oracles.contract import F64
 from fedzero.params import Params
 
-Difference = Literal["forward", "central"]
+Difference = Literal["forward", "central", "mean"]
+
+
+def expect_others(difference: Difference, directions: int) -> None:
+    """A mean of the others needs others."""
+    if difference == "mean" and directions < 2:
+        raise FedzeroError(
+            "algorithm.difference = 'mean' compares directions with each other: set algorithm.directions to 2 or more"
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -34,11 +49,12 @@ def direction_keys(keys: Keys, round: int, step: int, count: int, client: int = 
 def probes(
     directions: tuple[int, ...], scales: tuple[float, ...], radius: float, difference: Difference, stream: Domain
 ) -> tuple[Terms, ...]:
-    """The points to evaluate: x, x + μz_1, … (forward) or x + μz_1, x − μz_1, … (central)."""
+    """The points to evaluate: x, x + μz_1, … (forward), x + μz_1, x − μz_1, … (central), x + μz_1, … (mean)."""
     offsets = [(key, radius * scale) for key, scale in zip(directions, scales, strict=True)]
-    if difference == "forward":
-        return (Terms.of([], [], stream), *(Terms.of([key], [mu], stream) for key, mu in offsets))
-    return tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in (1, -1))
+    if difference == "central":
+        return tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in (1, -1))
+    points = tuple(Terms.of([key], [mu], stream) for key, mu in offsets)
+    return (Terms.of([], [], stream), *points) if difference == "forward" else points
 
 
 def scales_of(
@@ -73,6 +89,9 @@ def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Di
     if difference == "forward":
         raw = (values[1:] - values[0]) / radius
         loss = float(values[0])
+    elif difference == "mean":
+        loss = float(values.mean())
+        raw = (values - loss) * (values.size / (values.size - 1) / radius)
     else:
         raw = (values[0::2] - values[1::2]) / (2 * radius)
         loss = float(values.mean())
@@ -89,4 +108,4 @@ def points_of(
 
 def queries_of(directions: int, difference: Difference) -> int:
     """How many evaluations a step with P directions takes."""
-    return directions + 1 if difference == "forward" else 2 * directions
+    return {"forward": directions + 1, "central": 2 * directions, "mean": directions}[difference]
