@@ -8,7 +8,9 @@ Noise is what a method adds to the slope z·∇f of the reference: it multiplies
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from safetensors.torch import load_file
@@ -16,21 +18,26 @@ from table import show
 
 from fedzero import recipe as recipes
 from fedzero import session
-from fedzero.directions import Keys
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
-from fedzero.session import Surroundings
+from fedzero.session import Setup, Surroundings
 
 DIRECTIONS, RADIUS = 10, 1e-3
 STEPS = 2
 """Steps of DIRECTIONS each, so that a mean is over as many as in E3."""
 
 
-def measured(dtype: str, difference: Difference, data: Path, model: Path | None) -> np.ndarray:
-    """Slopes along the same directions, (STEPS, DIRECTIONS)."""
+def prepared(dtype: str, data: Path, model: Path | None) -> Setup:
+    """The problem of E3 with weights of a type, at the base or at another model."""
     setup = session.prepare(recipes.load("e3-sst2", [f'task.dtype="{dtype}"', "task.testing=1"]), Surroundings(data))
-    params, objective, keys = setup.problem.params, setup.problem.objective, Keys.of_seed(1)
     if model is not None:
-        params.load({name: tensor.to(params.tensors[name].dtype) for name, tensor in load_file(model).items()})
+        tensors = setup.problem.params.tensors
+        setup.problem.params.load({name: x.to(tensors[name].dtype) for name, x in load_file(model).items()})
+    return setup
+
+
+def measured(setup: Setup, difference: Difference) -> np.ndarray:
+    """Slopes along the same directions, (STEPS, DIRECTIONS)."""
+    params, objective, keys = setup.problem.params, setup.problem.objective, setup.keys
     batches = [setup.problem.shards.batch(keys, 0, 0, client) for client in (0, 1)]
     found = []
     for step in range(STEPS):
@@ -46,26 +53,16 @@ def main() -> None:
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     given = parser.parse_args()
-    reference = measured("float32", "central", given.data, given.model)
+    setups = {dtype: prepared(dtype, given.data, given.model) for dtype in ("float32", "bfloat16")}
+    reference = measured(setups["float32"], "central")
     rows = []
-    ways: list[tuple[str, Difference]] = [
-        ("float32", "forward"),
-        ("float32", "mean"),
-        ("bfloat16", "central"),
-        ("bfloat16", "forward"),
-        ("bfloat16", "mean"),
-    ]
-    for dtype, difference in ways:
-        found = measured(dtype, difference, given.data, given.model)
-        noise = found - reference
-        rows.append(
-            (f"{dtype}, {difference}", str(queries_of(DIRECTIONS, difference)), f"{found.mean():.2f}",
-             f"{np.mean(found**2):.2f}", f"{np.mean(noise**2):.2f}")
-        )  # fmt: skip
+    for dtype, difference in product(setups, get_args(Difference)):
+        found = measured(setups[dtype], difference)
+        noise = f"{np.mean((found - reference) ** 2):.2f}"
+        squares = f"{found.mean():.2f}", f"{np.mean(found**2):.2f}"
+        rows.append((f"{dtype}, {difference}", str(queries_of(DIRECTIONS, difference)), *squares, noise))
     header = ("", "queries a step", "mean slope", "mean square", "mean square of the noise")
-    first = ("float32, central (reference)", str(queries_of(DIRECTIONS, "central")), f"{reference.mean():.2f}",
-             f"{np.mean(reference**2):.2f}", "")  # fmt: skip
-    show(f"Slopes of SmolLM2-135M on SST-2, P = {DIRECTIONS}, radius {RADIUS:g}", [first, *rows], header)
+    show(f"Slopes of SmolLM2-135M on SST-2, P = {DIRECTIONS}, radius {RADIUS:g}", rows, header)
 
 
 if __name__ == "__main__":

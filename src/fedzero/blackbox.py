@@ -31,10 +31,11 @@ from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
 from fedzero.ledger.store import Ledger
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
+from fedzero.playing import Watch
 from fedzero.progress import Silent, watch_on
 from fedzero.recipe import Recipe
 from fedzero.schedules import InverseSqrt
-from fedzero.session import Surroundings, Watch
+from fedzero.session import Surroundings
 from fedzero.tasks import BlackBox
 from fedzero.weights import load_model
 

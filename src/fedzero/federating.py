@@ -22,9 +22,10 @@ import msgspec
 from fedzero.engines.nvflare import kits, processes
 from fedzero.engines.nvflare.epochs import Epochs, Manner
 from fedzero.errors import FedzeroError
+from fedzero.playing import Watch
 from fedzero.recipe import Recipe
 from fedzero.serving import Service, conduct
-from fedzero.session import LEDGER, Surroundings, Watch
+from fedzero.session import LEDGER, Surroundings
 from fedzero.site import Settings
 
 FEDERATION = "federation"

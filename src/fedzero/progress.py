@@ -120,14 +120,18 @@ class Replaying:
     def __init__(self, console: Console, what: str = "replaying"):
         self.console, self.what = console, what
         self._progress: Progress | None = None
-        self._began = self._last = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when it was first told, and of which round
+        self._last = 0.0
 
     def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
         if self.console.is_terminal:
             self._draw(done, total)
-        elif time.monotonic() - self._last >= QUIET_SECONDS:
-            self._last = time.monotonic()
-            left = (self._last - self._began) / done * (total - done)
+        elif self._first is None:
+            self._first, self._last = (now, done), now
+        elif now - self._last >= QUIET_SECONDS and self._first[1] < done < total:
+            began, start = self._first
+            left, self._last = (now - began) / (done - start) * (total - done), now
             self.console.print(f"{self.what}: round {done}/{total} · {left:.0f} s left")
 
     def _draw(self, done: int, total: int) -> None:

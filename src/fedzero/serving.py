@@ -32,9 +32,10 @@ from fedzero.ledger import replay
 from fedzero.ledger.records import Record, Start
 from fedzero.ledger.store import Ledger
 from fedzero.oracles.blackbox import Metered
+from fedzero.playing import Watch, play
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
-from fedzero.session import LEDGER, MODEL, Setup, Surroundings, Watch
+from fedzero.session import LEDGER, MODEL, Setup, Surroundings
 from fedzero.weights import save_model
 
 SITES = "sites.json"
@@ -123,7 +124,7 @@ def _conduct(
         return [] if setup is None or replica is None else session.pictures_of(setup, replica, after)
 
     with threads(None if recipe.engine.merge else 1):
-        session.play(recipe, story, server, engine, watch, seconds, pictures, interrupted)
+        play(recipe, story, server, engine, watch, seconds, pictures, interrupted)
     if replica is not None:
         save_model(replica.state.params, folder / MODEL)
     return session.summary(ledger)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -22,34 +21,23 @@ from fedzero.algorithms import Algorithm
 from fedzero.algorithms.contract import Scale
 from fedzero.devices import device_of, threads
 from fedzero.directions import VERSION, Keys
-from fedzero.engines.contract import Engine
 from fedzero.engines.local import LocalEngine
-from fedzero.engines.remote import Interrupted
 from fedzero.errors import FedzeroError
 from fedzero.federation import Books, Server
 from fedzero.filters import Chain
 from fedzero.ledger import queries, replay
 from fedzero.ledger.queries import LedgerLog
-from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Shown, Start
+from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.store import Claim, Ledger, Tampered
 from fedzero.oracles import Pictured
-from fedzero.oracles.blackbox import Metered, Unmeasured
+from fedzero.oracles.blackbox import Metered
+from fedzero.playing import Watch, play
 from fedzero.recipe import Recipe
 from fedzero.replica import Replica
 from fedzero.tasks import Place, Problem
 from fedzero.weights import load_model, save_model
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
-T = TypeVar("T")
-
-
-class Watch(Protocol):
-    """Somebody who looks on while a run goes."""
-
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
-    def round(self, record: Round) -> None: ...
-    def evaluation(self, record: Evaluation) -> None: ...
-    def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -250,73 +238,6 @@ def pictures_of(setup: Setup, replica: Replica, after: int) -> list[Record]:
     return []
 
 
-def play(
-    recipe: Recipe,
-    story: replay.Story,
-    server: Server,
-    engine: Engine,
-    watch: Watch,
-    seconds: Callable[[], float],
-    pictures: Callable[[int], list[Record]] = lambda after: [],
-    interrupted: Callable[[Interrupted], None] = lambda reason: None,
-) -> None:
-    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again."""
-    ledger, log, done = server.ledger, server.log, len(story.rounds)
-
-    def persist(work: Callable[[], T]) -> T:
-        broken = False
-        while True:
-            try:
-                if broken:
-                    engine.renew()
-                return work()
-            except Interrupted as reason:
-                interrupted(reason)
-                broken = True
-
-    def evaluate(after: int) -> None:
-        records: list[Record] = []
-        with suppress(Unmeasured):
-            records = [Evaluation(after, *persist(lambda: engine.evaluate(after)))]
-        if log is not None and (asked := log.asked(after)):
-            records.insert(0, Asked(after, asked))
-        if records:
-            ledger.append(records, seconds())
-        for record in records:
-            if isinstance(record, Evaluation):
-                watch.evaluation(record)
-
-    def exhausted(round: int) -> str:
-        """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
-        everybody = range(recipe.federation.clients)
-        if log is None or any(log.begun(client, round) for client in everybody):
-            return ""
-        unable = server.unable(round, engine, everybody)
-        return f"no client can pay for round {round}: client 0 {unable[0]}" if len(unable) == len(everybody) else ""
-
-    def play_round(round: int) -> Round:
-        return server.play(round, engine, seconds())
-
-    watch.begin(recipe, server.scale.size, story.rounds)
-    if story.end is not None:
-        return
-    server.save_if_due(done, seconds())
-    evaluated = max([e.round for e in story.evaluations] + [a.round for a in story.asked], default=-1)
-    if _due(recipe, done) and evaluated < done:
-        evaluate(done)
-        evaluated = done
-    reason = ""
-    while done < recipe.rounds and not (reason := exhausted(done)):
-        watch.round(persist(partial(play_round, done)))
-        done += 1
-        if _due(recipe, done):
-            evaluate(done)
-            evaluated = done
-    if evaluated < done:  # a run that ends early ends with an evaluation, too
-        evaluate(done)
-    ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
-
-
 def _log(setup: Setup, ledger: Ledger, story: replay.Story) -> LedgerLog | None:
     """The log of queries of a run that has one, found intact: a budget is counted by it."""
     objective = setup.problem.objective
@@ -327,10 +248,6 @@ def _log(setup: Setup, ledger: Ledger, story: replay.Story) -> LedgerLog | None:
     log = LedgerLog(ledger)
     objective.attach(log)
     return log
-
-
-def _due(recipe: Recipe, after: int) -> bool:
-    return after % recipe.evaluate_every == 0 or after == recipe.rounds
 
 
 def books_of(story: replay.Story, recipe: Recipe) -> Books:

@@ -10,8 +10,9 @@ from fedzero import submissions
 from fedzero.engines.nvflare.epochs import Manner
 from fedzero.errors import FedzeroError
 from fedzero.federating import service_of
+from fedzero.playing import Watch
 from fedzero.serving import conduct
-from fedzero.session import LEDGER, Surroundings, Watch
+from fedzero.session import LEDGER, Surroundings
 
 LOOK_EVERY = 0.5
 

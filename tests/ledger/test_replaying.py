@@ -32,19 +32,26 @@ def test_slow_passes_are_short_and_end_in_the_same_bits(run: Path, monkeypatch: 
     monkeypatch.setattr(replay, "PASS_SECONDS", 0.0)  # nothing is that fast
     slow, many = told(run)
     assert fast == slow
-    assert [done for done, _ in few] == [1, 3, 7, 15, 31, 40]
-    assert [done for done, _ in many] == list(range(1, 41))
+    assert [done for done, _ in few] == [1, 3, 7, 15, 31, 40, 40]
+    assert [done for done, _ in many] == [*range(1, 41), 40]
     assert {total for _, total in few + many} == {40}
 
 
 def test_a_pass_has_no_more_rounds_than_a_burst(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replay, "BURST", 6)
-    assert [done for done, _ in told(run)[1]] == [1, 3, 7, 13, 19, 25, 31, 37, 40]
+    assert [done for done, _ in told(run)[1]] == [1, 3, 7, 13, 19, 25, 31, 37, 40, 40]
 
 
 def test_up_to_a_round(run: Path):
-    assert list(told(run, 5)[1]) == [(1, 5), (3, 5), (5, 5)]
-    assert told(run, 0)[1] == []
+    assert told(run, 5)[1] == [(1, 5), (3, 5), (5, 5), (5, 5)]
+    assert told(run, 0)[1] == [(0, 0)]
+
+
+def test_rounds_without_an_update_at_the_end_are_done_as_well(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """Else the bar would stay, and the next one could not be drawn."""
+    whole = replay.updates_of
+    monkeypatch.setattr(replay, "updates_of", lambda *of: (u for u in whole(*of) if u.round < 30))
+    assert told(run)[1][-2:] == [(30, 40), (40, 40)]
 
 
 def test_verifying_and_going_on_are_told_as_well(run: Path, quiet):

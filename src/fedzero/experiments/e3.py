@@ -30,7 +30,7 @@ WEIGHTS = {
 }
 """How weights are kept, on SST-2 with P = 10."""
 SMALL_STEPS = ["rounds=1000", "evaluate_every=100", "task.batch=32", "algorithm.rate=3e-5"]
-"""What they are compared with: steps below half a unit in the last place of most weights."""
+"""The setting they are compared in: steps below half a unit in the last place of most weights."""
 STYLES = {name: style for style, name in enumerate([*METHODS, *WEIGHTS])}
 PAPER = {
     "sst2": (84.02, 85.08, 84.11, 83.99),

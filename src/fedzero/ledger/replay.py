@@ -140,7 +140,9 @@ def rebuild(
             )
         moved = max((r.round + 1 for r in story.rounds[: saved.round] if r.update is not None), default=0)
         replica.state = replica.state.restored(state, moved, saved.steps)  # silent rounds do not count, as in the run
-    fold(replica, updates_of(ledger, story, upto), len(story.rounds) if upto is None else upto, progress)
+    total = len(story.rounds) if upto is None else upto
+    fold(replica, updates_of(ledger, story, upto), total, progress)
+    progress(total, total)  # rounds in which nobody answered may stand at the end
 
 
 def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen) -> Story:
@@ -175,6 +177,7 @@ def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen)
         if replica.digest() != digest:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} do not lead to the model on record")
         good = round
+    progress(len(story.rounds), len(story.rounds))
     return story
 
 

@@ -41,7 +41,7 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     tf32: bool = True
     """Let a GPU multiply float32 numbers with 10 bits after the point: several times faster."""
     compile: bool = False
-    """Fuse the small operations of each layer (torch.compile): begins later, and is faster on a GPU."""
+    """Fuse the small operations of each layer (torch.compile): takes time at the beginning, to be faster later."""
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
     batch: Positive = 32
