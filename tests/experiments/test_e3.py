@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from fedzero.experiments import e3
 from fedzero.experiments.contract import Setting
 from fedzero.experiments.e3 import E3, METHODS, TASKS, WEIGHTS
 from fedzero.session import Surroundings
+from fedzero.tasks.language import rows
+from fedzero.tasks.language.texts import TEXTS
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 DATA = Path(os.environ.get("FEDZERO_DATA", SHARED))
@@ -25,6 +28,7 @@ def test_the_setting_is_the_papers_but_for_what_recipes_say():
     assert set(jobs) == {f"{t}/{m}" for t in TASKS for m in METHODS} | {f"sst2/{name}" for name in WEIGHTS}
     for part, recipe in jobs.items():
         task, method = part.split("/")
+        assert recipe.task.compile == (method in METHODS)
         rounds, batch = (2500, 128) if task == "sst2" and method not in WEIGHTS else (1000, 32)
         assert (recipe.rounds, recipe.task.text, recipe.algorithm.radius) == (rounds, task, 1e-3)
         if method == "mezo":
@@ -41,6 +45,14 @@ def test_the_setting_is_the_papers_but_for_what_recipes_say():
 def test_another_model_is_used_throughout():
     stage = next(E3().plan(Setting(model="some/model", only="cb")))
     assert [job.recipe.task.model for job in stage.jobs] == ["some/model"] * 4
+
+
+@needs_rows
+@pytest.mark.parametrize("task", TASKS)
+def test_the_most_frequent_answers_are_those_of_the_rows(task):
+    text = TEXTS[task]
+    answers = Counter(text.answer(row) for row in rows.load(text.test, DATA, text.unfold))
+    assert round(100 * max(answers.values()) / answers.total(), 1) == e3.MAJORITY[task]
 
 
 @needs_rows

@@ -342,6 +342,7 @@ def test_pace_weighs_runs_and_knows_what_comes():
         (None, ["rcv1-iid", "rcv1-shards", "mnist-iid"]),
         ("rcv1", ["rcv1-iid", "rcv1-shards"]),
         ("*-iid", ["rcv1-iid", "mnist-iid"]),
+        ("mnist, *-shards", ["rcv1-shards", "mnist-iid"]),
     ],
 )
 def test_only(only, expected):
@@ -350,7 +351,7 @@ def test_only(only, expected):
 
 def test_only_nothing_is_refused():
     with pytest.raises(FedzeroError, match=r"--only xyz: no part of that name; there are a, b"):
-        Setting(only="xyz").chosen(["a", "b"])
+        Setting(only="a,xyz").chosen(["a", "b"])
 
 
 # ---- the command

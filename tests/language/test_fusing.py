@@ -12,6 +12,7 @@ from torch import _dynamo as dynamo
 from fedzero.directions import Domain, Terms
 from fedzero.errors import FedzeroError
 from fedzero.oracles.fusing import fuse
+from fedzero.oracles.graphs import rehearsing
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.params import Params
 from fedzero.tasks.language.pretrained import load, packs_upto
@@ -65,6 +66,17 @@ def test_for_real(small_model):
     params, plain = objective(small_model("smollm"))
     own, compiled = objective(small_model("smollm"), "inductor")
     assert compiled.losses(own, POINTS, BATCHES[0]) == pytest.approx(plain.losses(params, POINTS, BATCHES[0]), rel=1e-4)
+
+
+def test_a_rehearsal_is_taken_for_a_recording_while_it_lasts():
+    """transformers asks, and makes other masks then; a layer must have been compiled for those."""
+    asks = pytest.importorskip("transformers").utils.import_utils.is_cuda_stream_capturing
+    before = torch.cuda.is_current_stream_capturing
+    with pytest.raises(ZeroDivisionError), rehearsing():
+        assert asks()
+        raise ZeroDivisionError
+    assert torch.cuda.is_current_stream_capturing is before
+    assert not asks()
 
 
 def test_where_nothing_can_be_compiled_it_says_so(small_model):

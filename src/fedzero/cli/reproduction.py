@@ -33,7 +33,9 @@ def reproduce(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(metavar="PATTERN", help="Only parts whose name matches, such as 'rcv1*iid'.", show_default=False),
+        typer.Option(
+            metavar="PATTERN,…", help="Only parts whose name matches, such as 'rcv1*iid,mlp'.", show_default=False
+        ),
     ] = None,
     model: Annotated[
         str | None,

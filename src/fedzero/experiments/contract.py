@@ -27,19 +27,25 @@ class Setting:
     seeds: int | None = None
     """how many repetitions; None: as many as the experiment says"""
     only: str | None = None
-    """parts of the experiment to do, as a shell pattern or a piece of a name"""
+    """parts of the experiment to do: shell patterns or pieces of names, commas between them"""
     model: str | None = None
     """another model than the experiment's own, where it has one"""
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """The parts to do."""
+        """The parts to do, in the order they are given; every pattern names one at least."""
         if self.only is None:
             return list(names)
-        pattern = self.only if any(c in self.only for c in "*?[") else f"*{self.only}*"
-        found = [name for name in names if fnmatchcase(name, pattern)]
-        if not found:
-            raise FedzeroError(f"--only {self.only}: no part of that name; there are {', '.join(names)}")
-        return found
+        found = {pattern: _matching(pattern.strip(), names) for pattern in self.only.split(",")}
+        for pattern, parts in found.items():
+            if not parts:
+                raise FedzeroError(f"--only {pattern}: no part of that name; there are {', '.join(names)}")
+        return [name for name in names if any(name in parts for parts in found.values())]
+
+
+def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+    """Without a wildcard a pattern is looked for anywhere in a name."""
+    whole = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
+    return [name for name in names if fnmatchcase(name, whole)]
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,11 @@ class Recorder:
                 return self.forward(tokens, ends, shared)
 
         streams = [_stream(device) for _ in range(lanes)]
-        for _ in range(2):  # kernels are compiled and chosen, buffers made, before anything is recorded
-            for lane, side in enumerate(streams):
-                with _aside(side, device):
-                    run(lane)
+        with rehearsing():
+            for _ in range(2):  # kernels are compiled and chosen, buffers made, before anything is recorded
+                for lane, side in enumerate(streams):
+                    with _aside(side, device):
+                        run(lane)
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -153,6 +154,21 @@ def _live(stream: Domain, capacity: int, device: torch.device) -> Any:
     live = gpu.LiveTerms(stream, capacity, device)
     live.take(live.bank([Terms.of([0], [0.0], stream)])[0])
     return live
+
+
+@contextmanager
+def rehearsing() -> Iterator[None]:
+    """Whoever asks whether a stream is being recorded is told yes: a rehearsal goes the way the recording will.
+
+    Some releases of transformers make a causal mask in a recording that they leave out otherwise. A compiled layer
+    that first meets it there would have to be compiled there, which cannot be done.
+    """
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
 
 
 @contextmanager
