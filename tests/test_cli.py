@@ -21,6 +21,7 @@ from fedzero import recipe as recipes
 from fedzero import session
 from fedzero.directions import Domain, reference
 from fedzero.ledger import Ledger, Round
+from fedzero.ledger.replay import read
 from fedzero.params import Params
 from fedzero.updates import decode_update
 from fedzero.weights import load_model
@@ -404,6 +405,7 @@ def test_interrupt_from_the_keyboard(interrupted, fedzero):
     assert "Traceback" not in err
     assert "unfinished" in fedzero("verify", folder).out
     assert fedzero("patch", "export", folder, "--out", folder / "patch").code == 2
+    assert fedzero("patch", "export", folder, "--out", folder / "patch", "--round", 0).code == 0, "that one is known"
 
 
 def test_interrupt_tells_how_to_go_on(interrupted):
@@ -541,6 +543,46 @@ def test_base_and_patch_give_the_model(fedzero, tiny, tmp_path, overrides):
     assert outcome.code == 0
     assert found["model_digest"] in outcome.out
     assert digest_of(tmp_path / "deep" / "tuned") == found["model_digest"]
+
+
+@pytest.mark.parametrize("round", [1, 7, 12])
+def test_patch_of_a_round_on_the_way(fedzero, seen, tmp_path, round):
+    _, base = exported(fedzero, seen[0], tmp_path)
+    assert fedzero("patch", "export", seen[0], "--round", round, "--out", tmp_path / "early.patch").code == 0
+    assert fedzero("patch", "apply", tmp_path / "early.patch", "--base", base, "--out", tmp_path / "tuned").code == 0
+    assert digest_of(tmp_path / "tuned") == seen[1][round]
+
+
+def test_patch_of_the_best_round(fedzero, digits, tmp_path):
+    """The rate grows until it spoils the model, so that the best is on the way."""
+    rate = 'algorithm.rate={kind="piecewise",points=[[0,1e-3],[6,1e-3],[7,0.3]]}'
+    sets = ["--set", rate, "--set", "evaluate_every=2", "--set", "rounds=12"]
+    assert fedzero("run", digits, "--out", tmp_path / "run", *sets).code == 0
+    ledger = Ledger.open(tmp_path / "run" / "ledger.db")
+    evaluations = {e.round: (e.metrics.accuracy, -e.metrics.loss, e.model.hex()) for e in read(ledger).evaluations}
+    ledger.close()
+    best = max(evaluations, key=lambda round: evaluations[round][:2])
+    assert 0 < best < 12, "what the test is about"
+    _, base = exported(fedzero, tmp_path / "run", tmp_path)
+    assert fedzero("patch", "export", tmp_path / "run", "--best", "--out", tmp_path / "best.patch").code == 0
+    outcome = fedzero("patch", "apply", tmp_path / "best.patch", "--base", base, "--out", tmp_path / "tuned")
+    assert evaluations[best][2] in outcome.out
+
+
+def test_patch_of_a_round_that_was_not_evaluated(fedzero, tiny, seen, tmp_path):
+    out = ("--out", tmp_path / "patch")
+    fedzero("run", tiny, "--out", tmp_path / "run", "--set", "evaluate_every=5")
+    fedzero("patch", "export", tmp_path / "run", "--round", 3, *out).refused("--round 3", "0, 5, 10, 12")
+    fedzero("patch", "export", tmp_path / "run", "--round", -5, *out).refused("--round -5")
+    fedzero("patch", "export", tmp_path / "run", "--round", 13, *out).refused("--round 13")
+    fedzero("patch", "export", seen[0], "--round", 3, "--best", *out).refused("choose one")
+    assert not (tmp_path / "patch").exists()
+
+
+def test_patch_where_nothing_is_better_than_the_base(fedzero, tiny, tmp_path):
+    fedzero("run", tiny, "--out", tmp_path / "run", "--set", "algorithm.rate=1e3")
+    outcome = fedzero("patch", "export", tmp_path / "run", "--best", "--out", tmp_path / "patch")
+    outcome.refused("no evaluation of this run is better than that of its base")
 
 
 def test_patch_passes_other_tensors_through(fedzero, seen, tmp_path):

@@ -1,4 +1,4 @@
-"""A fine-tune that travels: export a finished run as a small file, apply it to the base it started from.
+"""A fine-tune that travels: export a run as a small file, apply it to the base it started from.
 
 The base is a safetensors file; or, of a language model, whatever the model can be loaded from, and what comes out is a
 folder for plain `transformers`.
@@ -7,7 +7,7 @@ folder for plain `transformers`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,14 +25,16 @@ from fedzero.tasks import AnyTask, Language, Place
 from fedzero.weights import load_model, save_tensors
 
 
-def export_patch(folder: Path, around: Surroundings) -> bytes:
-    """The fine-tune of a finished run as a small file."""
+def export_patch(folder: Path, around: Surroundings, which: int | Literal["best", "last"] = "last") -> bytes:
+    """The fine-tune of a run as a small file: at its end, after so many rounds, or where it was best."""
     ledger, setup = reopen(folder, around)
     try:
+        story = replay.read(ledger)
+        upto = None if which == "last" else patch.best_round(story) if which == "best" else which
         recipe, names = setup.recipe, setup.problem.params.names
         algorithm = msgspec.json.encode(recipe.algorithm, order="sorted")
         task = msgspec.json.encode(_portable(recipe.task), order="sorted")
-        return patch.export(ledger, replay.read(ledger), algorithm, recipe.federation.clients, names, setup.keys, task)
+        return patch.export(ledger, story, algorithm, recipe.federation.clients, names, setup.keys, task, upto)
     finally:
         ledger.close()
 

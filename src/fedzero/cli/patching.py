@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedzero.cli.common import Data, Folder, Secret, app, err, expect_file, out, surroundings
+from fedzero.errors import FedzeroError
 
 patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
 app.add_typer(patches, name="patch", rich_help_panel="Runs")
@@ -17,14 +18,24 @@ app.add_typer(patches, name="patch", rich_help_panel="Runs")
 def patch_export(
     folder: Folder,
     out_: Annotated[Path, typer.Option("--out", help="The patch to write.")],
+    round_: Annotated[
+        int | None,
+        typer.Option("--round", help="The model after so many rounds, where it was evaluated.", show_default=False),
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="The model whose evaluation was best.")] = False,
     data: Data = None,
     secret: Secret = None,
 ) -> None:
-    """Write a finished run's fine-tune as a small file."""
+    """Write a run's fine-tune as a small file: as it was at the end, or on the way there.
+
+    Example: fedzero patch export runs/sentiment --best --out sentiment.patch
+    """
     from fedzero.patches import export_patch
     from fedzero.report.units import human_bytes
 
-    content = export_patch(folder, surroundings(data, secret))
+    if best and round_ is not None:
+        raise FedzeroError("--round and --best: choose one")
+    content = export_patch(folder, surroundings(data, secret), "best" if best else "last" if round_ is None else round_)
     expect_file(out_)
     out_.parent.mkdir(parents=True, exist_ok=True)
     out_.write_bytes(content)

@@ -7,6 +7,7 @@ the method, the root of the directions, and the updates. Applying it is a replay
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
+from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import Story, updates_of
 from fedzero.ledger.store import Ledger
 from fedzero.updates import Update
@@ -39,6 +41,19 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     """what was trained, as JSON: how to open a base that is more than a file of tensors"""
 
 
+def best_round(story: Story) -> int:
+    """Where an evaluation found the highest accuracy; of tasks that have none, and among equals, the lowest loss."""
+
+    def good(evaluation: Evaluation) -> tuple[float, float]:
+        values = evaluation.metrics.accuracy or 0.0, -evaluation.metrics.loss
+        return values if all(map(math.isfinite, values)) else (-math.inf, -math.inf)
+
+    best = max(story.evaluations, key=good, default=None)
+    if best is None or best.round == 0:
+        raise FedzeroError("no evaluation of this run is better than that of its base: there is nothing to export")
+    return best.round
+
+
 def export(
     ledger: Ledger,
     story: Story,
@@ -47,21 +62,33 @@ def export(
     tensors: tuple[str, ...],
     keys: Keys,
     task: bytes = b"",
+    upto: int | None = None,
 ) -> bytes:
-    """The patch of a finished run."""
-    if story.end is None:
-        raise FedzeroError("the run is not finished: `fedzero resume` it first, then export")
+    """The patch of a finished run, or of its first `upto` rounds, if the model there was evaluated."""
+    if upto is None and story.end is None:
+        raise FedzeroError(
+            "the run is not finished: `fedzero resume` it first, then export; or export what it was when it was last "
+            "evaluated (--round, --best)"
+        )
+    digests = dict(story.marks)
+    upto = len(story.rounds) if upto is None else upto
+    if upto not in digests:
+        known = ", ".join(map(str, digests)) or "nowhere yet"
+        raise FedzeroError(
+            f"--round {upto}: a patch carries the digest of its result, which the ledger has where the model was "
+            f"evaluated: {known}"
+        )
     if story.dense:
         raise FedzeroError(
             "this run's updates are dense, so there is no small patch of it: ship model.safetensors instead"
         )
-    updates = tuple(updates_of(ledger, story))
+    updates = tuple(updates_of(ledger, story, upto))
     start = ledger.start()
     body = msgspec.msgpack.encode(
         Patch(
             VERSION,
             start.base,
-            story.end.model,
+            digests[upto],
             tensors,
             algorithm,
             clients,

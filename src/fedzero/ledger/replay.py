@@ -55,6 +55,12 @@ class Story:
         last = self.entries[-1].record
         return last if isinstance(last, End) else None
 
+    @cached_property
+    def marks(self) -> list[tuple[int, bytes]]:
+        """Digests on record: of the model after so many rounds, where it was evaluated and where the run ended."""
+        ended = [] if self.end is None else [(self.end.round, self.end.model)]
+        return [(evaluation.round, evaluation.model) for evaluation in self.evaluations] + ended
+
     @property
     def seconds(self) -> float:
         return self.entries[-1].seconds
@@ -164,10 +170,7 @@ def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen)
     if good:
         rebuild(ledger, story, replica, good, progress)
     updates = list(updates_of(ledger, story))
-    marks = [(e.round, e.model) for e in story.evaluations]
-    if story.end is not None:
-        marks.append((story.end.round, story.end.model))
-    for round, digest in marks:
+    for round, digest in story.marks:
         if round < good:
             continue
         try:
