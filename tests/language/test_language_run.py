@@ -7,12 +7,16 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_language import KINDS, transformers
 
 from fedzero import recipe as recipes
 from fedzero import session
+from fedzero.directions import Keys
+from fedzero.tasks import Language, Place
+from fedzero.tasks.language.texts import Text
 from fedzero.weights import load_model
 
 RECIPE = """
@@ -159,6 +163,23 @@ def test_methods_and_types(written, reviews, quiet, tmp_path, algorithm, dtype):
     session.verified(tmp_path / "run", session.Surroundings(data=reviews))
 
 
+def test_labels_count_what_they_shall_whoever_has_them(reviews, small_model):
+    """Clients have a label or two by Dirichlet's leave; a batch is as large as what some of them have."""
+    rows = {"prompt": "{review} It was", "label": "verdict", "train": "train.jsonl", "test": "test.jsonl"}
+    text = Text(answers={"bad": "terrible", "good": "great"}, **rows)
+    place = Place(Keys.of_seed(2), torch.device("cpu"), reviews)
+    for balanced, good in ((True, 0.5), ({"good": 3.0, "bad": 1.0}, 0.75)):
+        task = Language(model=str(small_model("llama")), text=text, batch=12, balanced=balanced)
+        shards, short = task.build(4, place).shards, 0
+        for client in range(4):
+            batch = shards.batch(place.keys, 0, 0, client)
+            weights = np.full(len(batch), 1 / len(batch)) if batch.weights is None else batch.weights
+            short += batch.weights is not None
+            if len(set(batch.labels)) == 2:
+                assert weights @ np.array(batch.labels) == pytest.approx(good)
+        assert short, "what the test is about"
+
+
 @pytest.mark.parametrize("measure", ["accuracy", "f1"])
 def test_metrics_are_objectives_too(fedzero, written, reviews, tmp_path, measure):
     found = fedzero(
@@ -235,6 +256,13 @@ def test_answers_of_several_tokens(fedzero, written, reviews, tmp_path):
     refused(fedzero, written, reviews, tmp_path, 'task.text.answers={bad="dreadful", good="great"}').refused(
         "'dreadful' is", "task.text.answers"
     )
+
+
+def test_shares_of_labels_there_are_not(fedzero, written, reviews, tmp_path):
+    for shares in ("{good = 0.5}", "{good = 0.5, bad = 0.4, ugly = 0.1}", "{}"):
+        outcome = refused(fedzero, written, reviews, tmp_path, f"task.balanced={shares}")
+        outcome.refused("task.balanced names the labels", "['bad', 'good']")
+    refused(fedzero, written, reviews, tmp_path, "task.balanced={good = 0.0, bad = 1.0}").refused("balanced")
 
 
 def test_patterns_that_match_nothing(fedzero, written, reviews, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import nn
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.oracles import Basis
-from fedzero.oracles.language import LanguageObjective, Texts
+from fedzero.oracles.language import LanguageObjective, Texts, measured
 from fedzero.oracles.piecewise import ALIGNED, Chosen, Piecewise
 from fedzero.params import Params
 from fedzero.tasks.language import Full, Lora, Names
@@ -169,6 +170,28 @@ def test_losses_are_those_of_each_prompt_alone(small_model, kind, train, pack):
         for batch, texts in enumerate(batches):
             alone = by_hand(module, texts)
             assert found[batch, point] == pytest.approx(sum(alone) / len(alone), rel=2e-5)
+
+
+@pytest.mark.parametrize("pack", [0, 64])
+def test_losses_and_gradients_heed_what_prompts_count(small_model, pack):
+    """As if a prompt that counts twice were there twice."""
+    model = opened(small_model("llama"))
+    params, objective = Params.of_module(model.module), objective_of(model, pack=pack)
+    prompts, labels = ([5, 17, 9, 40, 2], [8], [99, 1]), (0, 1, 1)
+    plain = Texts((*prompts, prompts[1]), (*labels, labels[1]))
+    weighed = Texts(prompts, labels, np.array([0.25, 0.5, 0.25]))
+    both = objective.losses(params, (NOWHERE, TERMS), [plain, weighed])
+    assert both[0] == pytest.approx(both[1], rel=1e-5)
+    (loss, gradient), (other, same) = objective.gradient(params, plain), objective.gradient(params, weighed)
+    assert loss == pytest.approx(other, rel=1e-6)
+    assert torch.allclose(gradient, same, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, np.array([0.1, 0.2, 0.3, 0.4])])
+def test_accuracy_heeds_what_prompts_count(weights):
+    logits = torch.tensor([[2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])
+    wrong = measured("accuracy", logits, torch.tensor([0, 0, 0, 1]), weights)
+    assert float(wrong) == pytest.approx(0.25 if weights is None else 0.2)
 
 
 def test_a_few_tokens_at_a_time_give_the_same(small_model):

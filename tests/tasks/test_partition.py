@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.oracles import ALL_DATA
-from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, drawn, split
+from fedzero.tasks.partition import Dirichlet, Iid, Mix, Partition, Shards, drawn, split
 
 DIGITS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 400))
 """As many labels as in the packaged subset."""
@@ -166,18 +166,41 @@ def test_more_clients_than_samples(partition):
 def test_even_batches_take_each_label_in_turn(labels, size, round):
     """As many of a label as of any other, or all there are of it; the rest is what `drawn` promises anyway."""
     every, part = np.array(labels), np.arange(0, len(labels), 2)
-    chosen = drawn(part, size, KEYS, round, 0, 3, every)
+    mix = Mix(every, np.full(4, 0.25))
+    chosen = drawn(part, size, KEYS, round, 0, 3, mix)
     assert len(chosen) == len(set(chosen)) == min(size, len(part))
     assert set(chosen) <= set(part)
     held, taken = np.bincount(every[part], minlength=4), np.bincount(every[chosen], minlength=4)
     most = taken.max()
     assert all(t >= most - 1 or t == h for t, h in zip(taken, held, strict=True))
-    assert list(chosen) == list(drawn(part, size, KEYS, round, 0, 3, every))
+    assert list(chosen) == list(drawn(part, size, KEYS, round, 0, 3, mix))
 
 
 def test_even_batches_differ_and_all_data_is_all():
     every, part = np.arange(200) % 5 // 4, np.arange(200)
-    first, second = (drawn(part, 20, KEYS, round, 0, 0, every) for round in (1, 2))
+    mix = Mix(every, np.array([0.5, 0.5]))
+    first, second = (drawn(part, 20, KEYS, round, 0, 0, mix) for round in (1, 2))
     assert set(first) != set(second)
     assert every[first].sum() == every[second].sum() == 10, "a fifth of the samples, half of the batch"
-    assert list(drawn(part, 20, KEYS, 1, ALL_DATA, 0, every)) == list(part)
+    assert mix.weights(first) is None, "there is nothing to mend"
+    assert list(drawn(part, 20, KEYS, 1, ALL_DATA, 0, mix)) == list(part)
+
+
+def test_labels_come_as_often_as_they_shall():
+    every, part = np.arange(400) % 2, np.arange(400)
+    chosen = drawn(part, 40, KEYS, 1, 0, 0, Mix(every, np.array([0.8, 0.2])))
+    assert np.bincount(every[chosen]).tolist() == [32, 8]
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),
+)
+def test_weights_make_up_for_what_a_client_lacks(labels, shares):
+    """Of the labels that are there each counts its share, and all together one."""
+    every, wanted = np.array(labels), np.array(shares) / sum(shares)
+    found = Mix(every, wanted).weights(np.arange(len(every)))
+    weights = np.full(len(every), 1 / len(every)) if found is None else found
+    there = np.unique(every)
+    counted = np.array([weights[every == label].sum() for label in there])
+    assert counted == pytest.approx(wanted[there] / wanted[there].sum())

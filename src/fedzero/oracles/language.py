@@ -29,16 +29,18 @@ NOWHERE = Terms.of([], [], Domain.GAUSSIAN)
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Prompts as tokens, and which answer is right for each."""
+    """Prompts as tokens, which answer is right for each, and what each counts (summing to one; None: the same)."""
 
     prompts: tuple[Sequence[int], ...]
     labels: tuple[int, ...]
+    weights: F64 | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @staticmethod
     def joined(many: Sequence[Texts]) -> Texts:
+        """All of them, to be evaluated in one go; what each counts is its own affair."""
         return Texts(tuple(p for t in many for p in t.prompts), tuple(label for t in many for label in t.labels))
 
 
@@ -72,8 +74,9 @@ class LanguageObjective:
         texts = Texts.joined(batches)
         logits, labels = self._logits(base, points, texts, basis), torch.tensor(texts.labels, device=self.device)
         sizes = [len(batch) for batch in batches]
-        both = zip(torch.split(logits, sizes, dim=1), torch.split(labels, sizes), strict=True)
-        return torch.stack([measured(self.measure, some, right) for some, right in both]).cpu().numpy()
+        each = zip(torch.split(logits, sizes, dim=1), torch.split(labels, sizes), batches, strict=True)
+        found = [measured(self.measure, some, right, batch.weights) for some, right, batch in each]
+        return torch.stack(found).cpu().numpy()
 
     def _logits(self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None) -> Tensor:
         """Of the answer words, (points, samples, answers), float32."""
@@ -110,8 +113,9 @@ class LanguageObjective:
         owned = [p for p in self.module.parameters() if p.requires_grad]
         (sheet,) = (s.to(self.device) for s in sheets(batch.prompts, self.pack, sys.maxsize))
         labels = torch.tensor(batch.labels, device=self.device)[torch.from_numpy(sheet.which).to(self.device)]
+        weights = None if batch.weights is None else batch.weights[sheet.which]
         with torch.enable_grad(), self.pieces.at(base.view(NOWHERE)):
-            loss = F.cross_entropy(self._forward(sheet.tokens, sheet.ends, sheet.shared), labels)
+            loss = measured("loss", self._forward(sheet.tokens, sheet.ends, sheet.shared), labels, weights)
             gradients = torch.autograd.grad(loss, owned, allow_unused=True)
         whole = [
             torch.zeros_like(p, dtype=torch.float32) if g is None else g.float()
@@ -136,14 +140,23 @@ def _products(tf32: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def measured(measure: Measure, logits: Tensor, labels: Tensor) -> Tensor:
-    """What is minimised, in float64: logits (…, samples, answers) and labels (samples,) to numbers (…,)."""
+def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | None = None) -> Tensor:
+    """What is minimised, in float64: logits (…, samples, answers) and labels (samples,) to numbers (…,).
+
+    F1 is a mean over answers as it is: samples weigh the same in it.
+    """
+
+    def mean(values: Tensor) -> Tensor:
+        if weights is None:
+            return values.double().mean(-1)
+        return (values.double() * torch.from_numpy(weights).to(values.device)).sum(-1)
+
     if measure == "loss":
         right = labels.expand(logits.shape[:-1])[..., None]
-        return -F.log_softmax(logits, dim=-1).gather(-1, right)[..., 0].double().mean(-1)
+        return mean(-F.log_softmax(logits, dim=-1).gather(-1, right)[..., 0])
     said = logits.argmax(-1)
     if measure == "accuracy":
-        return 1 - (said == labels).double().mean(-1)
+        return 1 - mean(said == labels)
     classes = torch.arange(logits.shape[-1], device=labels.device)[:, None]
     guess, truth = said[..., None, :] == classes, labels == classes  # (…, answers, samples), (answers, samples)
     both, either = (guess & truth).sum(-1).double(), guess.sum(-1) + truth.sum(-1)

@@ -5,6 +5,7 @@ Pure functions of keys and labels.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -77,22 +78,38 @@ def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> li
     return partition.split(labels, clients, keys)
 
 
-def drawn(
-    part: Indices, size: int, keys: Keys, round: int, step: int, client: int, evenly: Indices | None = None
-) -> Indices:
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """How much each label shall count in a batch, whoever makes it: `labels` (n,) of all samples, `shares` by label."""
+
+    labels: Indices
+    shares: NDArray[np.float64]
+
+    def weights(self, chosen: Indices) -> NDArray[np.float64] | None:
+        """Of the samples of a batch, summing to one, so that its labels count as they shall; None: all the same.
+
+        w_i = q_l / n_l / Σ q      l the label of i, n_l how many have it, the sum over labels that are there
+        """
+        labels = self.labels[chosen]
+        held = np.bincount(labels, minlength=len(self.shares))
+        each = self.shares / np.maximum(held, 1) / self.shares[held > 0].sum()
+        found: NDArray[np.float64] = each[labels]
+        return None if (found == found[0]).all() else found
+
+
+def drawn(part: Indices, size: int, keys: Keys, round: int, step: int, client: int, mix: Mix | None = None) -> Indices:
     """The mini-batch of a client's local step: `size` of its samples without replacement, or all with `ALL_DATA`.
 
-    With the labels of all samples as `evenly`, its labels are equally often in it: one sample of each in turn, while
-    the client has any left.
+    With a `mix` its labels are in it as often as they shall be, while the client has any left of them.
     """
     if len(part) <= size or step == ALL_DATA:
         return part
     generator = keys.generator("batch", round, step, client)
-    if evenly is None:
+    if mix is None:
         return generator.choice(part, size, replace=False, shuffle=False)
     order = generator.permutation(part)
-    labels, turn = evenly[order], np.empty(len(order), np.int64)
+    labels, turn = mix.labels[order], np.empty(len(order))
     for label in np.unique(labels):
         (mine,) = np.nonzero(labels == label)
-        turn[mine] = np.arange(len(mine))
+        turn[mine] = (np.arange(len(mine)) + 0.5) / mix.shares[label]
     return order[np.argsort(turn, kind="stable")[:size]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
@@ -20,8 +20,9 @@ from fedzero.tasks.language.adapting import Full, Train
 from fedzero.tasks.language.encoding import Encoded, Encoder
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.texts import TEXTS, Row, Text
-from fedzero.tasks.partition import Dirichlet, Indices, Partition, drawn, split
+from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
 
+Share = Annotated[float, Meta(gt=0)]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TITLES = {"sst2": "SST-2", "rte": "RTE", "cb": "CB", "boolq": "BoolQ", "wsc": "WSC", "wic": "WiC", "multirc": "MultiRC"}
 
@@ -45,9 +46,10 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
     batch: Positive = 32
-    balanced: bool = False
-    """Draw every label equally often at each client, whatever it holds more of: less noise where labels are dealt
-    unevenly, but the model no longer learns how often each answer is right."""
+    balanced: bool | dict[str, Share] = False
+    """Let every label count the same in a batch, whatever a client holds more of: less noise where labels are dealt
+    unevenly, but the model no longer learns how often each answer is right; unless it is told, as in
+    { true = 0.62, false = 0.38 }."""
     partition: Partition = Dirichlet(1.0)
     length: Positive | None = None
     """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
@@ -78,7 +80,7 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             fuse(model.module)
         objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
         params = self.params(model)
-        shards = LanguageShards(train, parts, self.batch, self.balanced)
+        shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))
         return Problem(params, objective, shards, _facts(model, params, train, test, context))
 
     def opened(self, source: str, place: Place) -> Pretrained:
@@ -94,9 +96,8 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 class LanguageShards:
     """Prompts of every client."""
 
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, balanced: bool = False):
-        self.data, self.parts, self.size = data, parts, batch
-        self.evenly = np.array(data.labels) if balanced else None
+    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
+        self.data, self.parts, self.size, self.mix = data, parts, batch, mix
         for client, part in enumerate(parts):
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
@@ -106,8 +107,23 @@ class LanguageShards:
         return len(self.parts)
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
-        chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.evenly)
-        return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen))
+        chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
+        weights = None if self.mix is None else self.mix.weights(chosen)
+        return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen), weights)
+
+
+def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
+    """What `task.balanced` asks for, if anything."""
+    if balanced is False:
+        return None
+    wanted = dict.fromkeys(text.answers, 1.0) if balanced is True else balanced
+    if set(wanted) != set(text.answers):
+        raise FedzeroError(
+            f"task.balanced names the labels {list(wanted)}, but the answers are for {list(text.answers)}: "
+            "give each its share, or write true"
+        )
+    shares = np.array([wanted[label] for label in text.answers])
+    return Mix(np.array(train.labels), shares / shares.sum())
 
 
 def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row]:
