@@ -80,6 +80,9 @@ def test_run_writes_ledger_and_model_and_prints_a_table(fedzero, tiny, tmp_path)
     assert "decomfl" in outcome.out
     assert "{" not in outcome.out
     assert sorted(files(tmp_path / "new" / "run")) == ["ledger.db", "model.safetensors"]
+    (tmp_path / "ordinary").touch()
+    modes = {path.stat().st_mode for path in [tmp_path / "ordinary", *(tmp_path / "new" / "run").iterdir()]}
+    assert len(modes) == 1, "whoever may read other files here may read these"
 
 
 def test_json_contract(fedzero, tiny, tmp_path):

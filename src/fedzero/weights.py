@@ -24,7 +24,17 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     draft = path.with_name(path.name + ".new")
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     save_file(plain, draft, {"format": "pt"})
+    share(draft)
     draft.replace(path)
+
+
+def share(*files: Path) -> None:
+    """Give files the permissions any new one has: safetensors makes them for the owner's eyes alone."""
+    for path in files:
+        ordinary = path.with_name(path.name + ".mode")
+        ordinary.touch()
+        path.chmod(ordinary.stat().st_mode)
+        ordinary.unlink()
 
 
 def load_model(path: Path) -> dict[str, torch.Tensor]:

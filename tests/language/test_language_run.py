@@ -117,6 +117,7 @@ def test_adapters_travel_as_adapters_or_merged(fedzero, written, reviews, small_
             fedzero("patch", "apply", patch, "--base", small_model("llama"), "--out", tmp_path / name, *options).code
             == 0
         )
+        assert len({path.stat().st_mode for path in (tmp_path / name).iterdir()}) == 1, "readable, all or none of it"
     peft = pytest.importorskip("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(small_model("llama"))
     adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapters").eval()

