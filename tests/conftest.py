@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Tests press Ctrl-C. What a script starts in the background does not hear it, nor do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # As many workers as cores run at the same time: with threads of their own they would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -67,16 +67,18 @@ def supervisor(project: Path) -> int | None:
 
 @contextmanager
 def supervising(project: Path) -> Iterator[None]:
-    """One supervisor at a time."""
+    """One supervisor at a time. It ends by SIGTERM as by Ctrl-C: what a shell starts behind an & does not hear that."""
     other = supervisor(project)
     if other is not None:
         raise FedzeroError(f"process {other} serves {project} already: `fedzero stop {project}` ends it")
     path = project / SUPERVISOR
-    path.write_bytes(msgspec.json.encode(Process(os.getpid(), _began(os.getpid()))))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        path.write_bytes(msgspec.json.encode(Process(os.getpid(), _began(os.getpid()))))
         yield
     finally:
         path.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def stop(project: Path, seconds: float = 30.0) -> bool:
@@ -84,7 +86,7 @@ def stop(project: Path, seconds: float = 30.0) -> bool:
     pid = supervisor(project)
     if pid is None:
         return False
-    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + seconds
     while supervisor(project) is not None:
         if time.monotonic() > end:

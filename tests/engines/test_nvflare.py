@@ -47,12 +47,16 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
     project, local = tmp_path / "project", tmp_path / "local"
     said = fedzero_plain("provision", project, "--site", "north", "--site", "south", "--port", _free_port())
     assert str(project / "kits" / "north") in said.stdout.replace("\n", "")
+    # A script starts servers behind an &, which leaves them deaf to Ctrl-C.
+    deaf = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     started = [
-        subprocess.Popen([sys.executable, "-m", "fedzero", *map(str, arguments)], stderr=subprocess.PIPE, text=True)
-        for arguments in (
-            ("serve", project, "--minimum", 2),
-            ("join", project / "kits" / "north", "--threads", 1),
-            ("join", project / "kits" / "south", "--threads", 1),
+        subprocess.Popen(
+            [sys.executable, "-m", "fedzero", *map(str, arguments)], stderr=subprocess.PIPE, text=True, **options
+        )
+        for options, arguments in (
+            (deaf, ("serve", project, "--minimum", 2)),
+            ({}, ("join", project / "kits" / "north", "--threads", 1)),
+            ({}, ("join", project / "kits" / "south", "--threads", 1)),
         )
     ]
     try:
@@ -69,7 +73,8 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
         assert started[0].wait(20) == 130
         assert "nobody serves" in fedzero_plain("stop", project, code=2).stderr
     finally:
-        for process in started:
+        started[0].terminate()
+        for process in started[1:]:
             process.send_signal(signal.SIGINT)
         for process in started:
             process.wait(20)
