@@ -27,6 +27,7 @@ class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also keeps to one
     thread, so that all engines give the same."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
     replicas: bool = False
     """Give every client a model of its own (slow; to see that they agree)."""
 
@@ -35,13 +36,17 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Also the folder's, unless `--out` says otherwise."""
     title: str = ""
     """How tables and figures call the run; default: its name."""
     about: str = ""
     """One line for `fedzero list`."""
     rounds: Annotated[int, Meta(ge=1)]
+    """R, how often the server hears from a cohort."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Of everything random: directions, cohorts, batches, who gets which samples."""
     evaluate_every: Annotated[int, Meta(ge=1)] = 10
+    """Rounds between two looks at the test data, which are costly and teach nobody anything."""
     base: str | None = None
     """A safetensors file to start from instead of a fresh model."""
     algorithm: AnyAlgorithm
@@ -49,7 +54,9 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     filters: tuple[AnyFilter, ...] = ()
     """Links on what clients send, in order: clip, top-k; quantise or sign; median or trimmed-mean."""
     federation: Federation
+    """Who takes part."""
     engine: Local = Local()
+    """Where the clients of `fedzero run` are evaluated."""
 
 
 def canonical(recipe: Recipe) -> bytes:
@@ -137,9 +144,17 @@ def _override(table: dict[str, Any], override: str) -> None:
 
 
 _PATTERNS = [
-    (r"Object contains unknown field `(.+?)`", r"unknown key {}: remove it or correct its spelling"),
-    (r"Object missing required field `(.+?)`", r"{} is missing: add it"),
+    (r"Object contains unknown field `(.+?)`", r"unknown key {}: remove it or correct its spelling{}"),
+    (r"Object missing required field `(.+?)`", r"{} is missing: add it{}"),
 ]
+
+
+def _advice(field: str, table: dict[str, Any]) -> str:
+    """Which `fedzero list` names the keys of the table that `field` is, or is in."""
+    place = field.split(".", 1)[0]
+    part = table.get(place) if place in ("algorithm", "task") else None
+    kind = part.get("kind") if isinstance(part, dict) else None
+    return f"; `fedzero list {kind or 'recipe'}` names all keys"
 
 
 def _explain(message: str, table: dict[str, Any]) -> str:
@@ -149,7 +164,7 @@ def _explain(message: str, table: dict[str, Any]) -> str:
     prefix = f"{field}." if field else ""
     for pattern, template in _PATTERNS:
         if match := re.search(pattern, complaint):
-            return template.format(prefix + match[1])
+            return template.format(prefix + match[1], _advice(field, table))
     found: Any = table
     for part in re.findall(r"[^.\[\]]+", field):
         try:

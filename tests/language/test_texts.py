@@ -19,8 +19,9 @@ from small_language import words
 from fedzero import recipe as recipes
 from fedzero.errors import FedzeroError
 from fedzero.oracles.language import measured
-from fedzero.tasks.language import TEXTS, Full, Language, Lora, Names, Text
+from fedzero.tasks.language import TEXTS, Language, Text
 from fedzero.tasks.language import rows as loader
+from fedzero.tasks.language.adapting import Train
 from fedzero.tasks.language.encoding import Encoder
 
 ROWS = {
@@ -249,4 +250,4 @@ def test_recipes_of_the_documentation_decode():
     for line in page.splitlines():
         if line.startswith("    train = {"):
             chosen = tomllib.loads(line.strip().split("#")[0])
-            msgspec.convert(chosen["train"], Full | Names | Lora)
+            msgspec.convert(chosen["train"], Train)

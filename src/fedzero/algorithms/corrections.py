@@ -56,6 +56,7 @@ class Constant(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
     """γ, the same at every step."""
 
     value: Fraction = 1.0
+    """γ"""
 
     def at(self, step: int, round: int, steps: int) -> float:
         return self.value

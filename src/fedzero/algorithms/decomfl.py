@@ -48,7 +48,9 @@ class DeComFL(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields
     difference: Difference = "forward"
     distribution: Distribution = "gaussian"
     optimizer: Optimizer = Sgd()
+    """Of the server's step; everybody repeats it, so its state never travels."""
     after: Literal["revert", "sync"] = "revert"
+    """How a client gets back to the server's model: it forgets its steps, or corrects them (plain SGD only)."""
     pull_after: Annotated[int, Meta(ge=1)] | None = None
     """A client that missed more rounds than this pulls the full model."""
     server_model: bool = True

@@ -44,6 +44,7 @@ class Dzopa(
     gamma: Annotated[float, Meta(gt=0)] = 0.01
     """γ, how much of the difference to the neighbours is taken over in a round"""
     graph: Graph = Complete()
+    """who is whose neighbour"""
     directions: Annotated[int, Meta(ge=1)] = 20
     """estimates averaged in G"""
     radius: Annotated[float, Meta(gt=0)] = 1e-3

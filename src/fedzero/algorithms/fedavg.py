@@ -29,6 +29,7 @@ class FedAvg(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rate: Schedule
     local_steps: Annotated[int, Meta(ge=1)] = 1
     momentum: Fraction = 0.0
+    """of the local steps"""
 
     name = "fedavg"
     first_order = True

@@ -103,16 +103,21 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     preset: Literal["text", "authors", "shared"] = "text"
     """What holds where one of the next four is not given."""
     gamma: Gamma | None = None
+    """γ, how much of the correction counts"""
     surrogate: Surrogate | None = None
+    """the process over a client's own queries"""
     transfer: Transfer | None = None
+    """the random features by which it travels"""
     active: Active | None = None
+    """where a client asks its function"""
     rate: Schedule = 0.01
     """η"""
     optimizer: Optimizer = Adam()
     """Starts anew with every turn."""
     local_steps: Annotated[int, Meta(ge=1)] = 10
-    """T"""
+    """T, how many in a row before the server is told"""
     correction_at: Literal["iterate", "start"] = "iterate"
+    """where the correction is taken: at every step, or where the round began (the paper's ablation)"""
     box: Box | None = (0.0, 1.0)
     samples: Samples = "batch"
 

@@ -35,6 +35,7 @@ class Edges(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
     """Pairs of clients that talk to each other, both ways."""
 
     pairs: tuple[tuple[Node, Node], ...]
+    """[a, b]: clients a and b talk to each other; they count from 0"""
 
     def neighbours(self, node: int, nodes: int) -> tuple[int, ...]:
         return tuple(sorted({a + b - node for a, b in self.pairs if node in (a, b) and a != b}))

@@ -57,6 +57,7 @@ class Momentum(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
     """M ← β M + (1−β) G;  x ← x − η M."""
 
     beta: Fraction = 0.9
+    """β, how much of M stays"""
 
     @property
     def rule(self) -> Rule:
@@ -70,8 +71,11 @@ class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     """m ← β1 m + (1−β1) G;  v ← β2 v + (1−β2) G²;  x ← x − η m̂ / (√v̂ + ε), with the usual bias correction."""
 
     beta1: Fraction = 0.9
+    """β1, how much of the mean stays"""
     beta2: Fraction = 0.999
+    """β2, how much of the mean square stays"""
     epsilon: Positive = 1e-8
+    """ε, so that nothing is divided by nought"""
 
     @property
     def rule(self) -> Rule:

@@ -73,6 +73,7 @@ class ScaffoldZO(
     rate: Schedule
     """η"""
     type: Literal["I", "II"] = "II"
+    """control variates: I, fresh estimates at x_r, in an exchange of their own; II, means of the last turn's"""
     gamma: Annotated[float, Meta(ge=0)] = 1.0
     """γ"""
     directions: Annotated[int, Meta(ge=1)] = 20

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from fedzero import __version__
@@ -16,24 +18,55 @@ PANEL = "What there is"
 
 
 @app.command("list", rich_help_panel=PANEL)
-def list_() -> None:
-    """Algorithms, filters, tasks and recipes, one line each."""
-    from typing import get_args
-
+def list_(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One of them: all of its options, or a recipe's text. `recipe`: what surrounds them."),
+    ] = None,
+) -> None:
+    """Algorithms, filters, tasks and recipes, one line each; or one of them in full."""
+    from fedzero import options
     from fedzero import recipe as recipes
-    from fedzero.algorithms import AnyAlgorithm
-    from fedzero.filters import AnyFilter
-    from fedzero.tasks import AnyTask
 
-    for title, union in (("Algorithms", AnyAlgorithm), ("Filters", AnyFilter), ("Tasks", AnyTask)):
-        table = Table(title=title, title_justify="left", show_header=False, box=None)
-        for kind in get_args(union):
-            table.add_row(f"[bold]{kind.__struct_config__.tag}", (kind.__doc__ or "").split("\n")[0])
-        out.print(table)
-    table = Table(title="Recipes", title_justify="left", show_header=False, box=None)
-    for name, path in recipes.recipes().items():
-        table.add_row(f"[bold]{name}", recipes.load(path).about)
+    packaged = recipes.recipes()
+    if name in packaged:
+        print(packaged[name].read_text(encoding="utf-8"), end="")
+    elif name is not None:
+        _in_full(name, [*(tag for _, union in options.TABLES.values() for tag in options.kinds(union)), *packaged])
+    else:
+        for title, (_, union) in options.TABLES.items():
+            _lines(title, {tag: options.first_line(kind) for tag, kind in options.kinds(union).items()})
+        _lines("Recipes", {name: recipes.load(path).about for name, path in packaged.items()})
+        out.print("\n`fedzero list NAME` shows all options of one, or a recipe's text.", highlight=False)
+
+
+def _lines(title: str, lines: dict[str, str]) -> None:
+    table = Table(title=title, title_justify="left", show_header=False, box=None)
+    for name, line in lines.items():
+        table.add_row(f"[bold]{escape(name)}", escape(line))
     out.print(table)
+
+
+def _in_full(name: str, known: list[str]) -> None:
+    from fedzero import options
+
+    sections = options.named(name)
+    if sections is None:
+        near = get_close_matches(name, known, 1)
+        advice = f"did you mean {near[0]}?" if near else "`fedzero list` shows what there is"
+        raise FedzeroError(f"{name}: no algorithm, filter, task or recipe is called that; {advice}")
+    for section in sections:
+        place = f"[[{section.place}]]" if section.place == "filters" else f"[{section.place}]" if section.place else ""
+        chosen = f' kind = "{section.kind}"' if section.kind else ""
+        out.print(f"[bold cyan]{escape((place + chosen).strip() or 'A recipe')}", highlight=False)
+        out.print(escape(section.about), highlight=False)
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
+        for option in section.options:
+            default = {None: "must be given", "": "may be left out"}.get(option.default, f"default {option.default}")
+            table.add_row(f"[bold]{option.name}", escape(option.meaning))
+            table.add_row("", f"[dim]{escape(option.takes)} · {escape(default)}")
+        out.print(table)
+        out.print()
 
 
 @app.command(rich_help_panel=PANEL)

@@ -12,7 +12,6 @@ vectors is a column of the table. Layers are compiled, which halves the time. A 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from fedzero import recipe as recipes
 from fedzero.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero.experiments.curves import averaged
+from fedzero.options import written
 from fedzero.report.history import History, Point
 from fedzero.report.units import human_bytes, percent
 
@@ -70,7 +70,7 @@ def job(part: str, seed: int, setting: Setting) -> Job:
         f'task.text="{task}"',
         f"task.length={ours.task.length}",
         f"task.batch={ours.task.batch * (ours.federation.cohort if method == 'mezo' else 1)}",
-        f"task.balanced={_balance(ours.task.balanced)}",
+        f"task.balanced={written(ours.task.balanced)}",
         f"rounds={ours.rounds}",
         f"evaluate_every={ours.evaluate_every}",
         f'algorithm.rate={{kind="piecewise", points={points}}}',
@@ -90,13 +90,6 @@ def job(part: str, seed: int, setting: Setting) -> Job:
         overrides.append("task.compile=true")
     recipe = recipes.load(name, overrides, seed=seed)
     return Job(f"{part}/seed-{seed}", recipe, recipe.rounds / 10)
-
-
-def _balance(balanced: bool | dict[str, float]) -> str:
-    """As it is written in a recipe."""
-    if isinstance(balanced, bool):
-        return str(balanced).lower()
-    return f"{{{', '.join(f'{json.dumps(label)} = {share}' for label, share in balanced.items())}}}"
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class TopK(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     """Only the largest numbers travel, with their places."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """of all numbers"""
     feedback: bool = False
     """Add what was left out to the next contribution."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,6 +18,7 @@ from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.oracles.graphs import MANY, Recorder
 from fedzero.oracles.packing import Sheet, mask_of, sheets
 from fedzero.oracles.piecewise import Chosen, Piecewise
+from fedzero.oracles.stem import Stem
 from fedzero.params import Params
 
 Measure = Literal["loss", "accuracy", "f1"]
@@ -48,7 +50,7 @@ class LanguageObjective:
     """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
     Rows of up to `pack` tokens may hold several prompts. On a GPU passes are recorded and replayed, and `tf32` lets it
-    multiply float32 numbers with fewer bits.
+    multiply float32 numbers with fewer bits. On a CPU layers below the first trained one run once for all points.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class LanguageObjective:
         self.device, self.dtype = answers.device, next(module.parameters()).dtype
         self.tokens = TOKENS[self.device.type]
         self.recorder = Recorder(self.pieces, self._forward) if self.device.type == "cuda" else None
+        self.stem = Stem.of(module) if self.device.type == "cpu" else None
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Texts], basis: Basis | None = None
@@ -78,8 +81,10 @@ class LanguageObjective:
         found = [measured(self.measure, some, right, batch.weights) for some, right, batch in each]
         return torch.stack(found).cpu().numpy()
 
-    def _logits(self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None) -> Tensor:
-        """Of the answer words, (points, samples, answers), float32."""
+    def _logits(
+        self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None, again: bool = False
+    ) -> Tensor:
+        """Of the answer words, (points, samples, answers), float32; `again`: the same texts will be asked for again."""
         found = torch.empty(len(points), len(texts), len(self.words), device=self.device)
         recorded = self.recorder is not None and basis is None and all(len(terms) <= MANY for terms in points)
         for sheet in sheets(texts.prompts, self.pack, self.tokens):
@@ -87,9 +92,17 @@ class LanguageObjective:
             if recorded and self.recorder is not None:
                 some = self.recorder.logits(base, points, there)
             else:
-                some = torch.stack([self._at(base, point, there, basis, i) for i, point in enumerate(points)])
+                with self._below(there, again):
+                    some = torch.stack([self._at(base, point, there, basis, i) for i, point in enumerate(points)])
             found[:, torch.from_numpy(sheet.which).to(self.device)] = some
         return found
+
+    def _below(self, sheet: Sheet, again: bool) -> AbstractContextManager[None]:
+        """For as long as a sheet is evaluated: what layers below the first trained one make of it is there already."""
+        if self.stem is None:
+            return nullcontext()
+        run = partial(self._forward, sheet.tokens, sheet.ends, sheet.shared)
+        return self.stem.given(self.stem.kept(sheet.tokens, run) if again else self.stem.made(run))
 
     def _at(self, base: Params, terms: Terms, sheet: Sheet, basis: Basis | None, point: int) -> Tensor:
         offset = None if basis is None else basis.offset(point)
@@ -124,7 +137,8 @@ class LanguageObjective:
         return float(loss.detach()), torch.cat([g.reshape(-1) for g in whole])
 
     def evaluate(self, params: Params) -> Metrics:
-        logits, labels = self._logits(params, (NOWHERE,), self.test)[0], torch.tensor(self.test.labels).to(self.device)
+        logits = self._logits(params, (NOWHERE,), self.test, again=True)[0]
+        labels = torch.tensor(self.test.labels, device=self.device)
         loss, wrong, unlike = (float(measured(name, logits, labels)) for name in ("loss", "accuracy", "f1"))
         return Metrics(loss=loss, accuracy=1 - wrong, others={"f1": 1 - unlike})
 

@@ -42,7 +42,9 @@ class Binary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     """
 
     dataset: Literal["mnist", "fashion", "rcv1"] = "mnist"
+    """images of digits or clothing, labels 0–4 against 5–9, or news by topic"""
     model: Literal["logistic", "svm", "mlp"] = "logistic"
+    """logistic regression, a linear support-vector machine, or an MLP"""
     batch: Positive = 64
     partition: Partition = Iid()
     full: bool = False

@@ -24,6 +24,7 @@ class BlackBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""
     high: float | tuple[float, ...] = 1.0
+    """upper bounds, likewise"""
     start: tuple[float, ...] | None = None
     """where to begin, within the bounds; default: the middle"""
     noise: NonNegative = 0.0
@@ -33,6 +34,7 @@ class BlackBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     timeout: Annotated[float, Meta(gt=0, le=1e7)] | None = None
     """seconds that an attempt may take; default: as long as it likes"""
     retries: Annotated[int, Meta(ge=0)] = 2
+    """further attempts after one that failed"""
     backoff: NonNegative = 0.1
     """seconds before the first retry, doubled for every further one"""
     workers: Positive = 1

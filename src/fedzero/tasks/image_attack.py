@@ -44,6 +44,7 @@ class ImageAttack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """A change of one image that misleads the classifiers of all clients, each of which knows other classes (E6)."""
 
     dataset: Literal["mnist", "cifar10"] = "mnist"
+    """digits, or small photographs"""
     image: Annotated[int, Meta(ge=0, lt=IMAGES)] = 0
     """which of the 15 chosen test images"""
     share: Annotated[float, Meta(gt=0, le=1)] = 0.5

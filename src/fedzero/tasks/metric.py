@@ -36,6 +36,7 @@ class MetricTuning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A change of a trained MLP's weights, best for precision, recall, F1 or Jaccard score on Covertype (E7)."""
 
     metric: Metric = "precision"
+    """1 − this is minimised, macro-averaged"""
     share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """P: each client's data have round(7 P) classes, at least one"""
     bound: Annotated[float, Meta(gt=0)] = 1.0

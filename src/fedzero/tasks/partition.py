@@ -31,6 +31,7 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
     """Each label's samples are dealt in proportions drawn from Dirichlet(α): the smaller α, the more uneven."""
 
     alpha: Annotated[float, Meta(gt=0)] = 1.0
+    """α"""
 
     def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
         generator = keys.generator("partition")

@@ -18,9 +18,11 @@ class Quadratic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     dimension: Positive = 100
     condition: Annotated[float, Meta(ge=1)] = 10.0
+    """The largest curvature over the smallest."""
     spread: Annotated[float, Meta(ge=0)] = 1.0
     """How far the clients' minima lie apart."""
     noise: Annotated[float, Meta(ge=0)] = 0.0
+    """σ: a mini-batch adds σ ⟨ξ, x⟩, ξ normal."""
 
     @property
     def label(self) -> str:

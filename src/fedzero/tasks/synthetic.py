@@ -17,6 +17,7 @@ class Synthetic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """Quadratic, Ackley or Levy function on [0, 1]^d, bent for every client by Dirichlet draws (FZooS, eq. 98)."""
 
     function: Literal["quadratic", "ackley", "levy"] = "quadratic"
+    """quadratic: one minimum; ackley, levy: many"""
     dimension: Positive = 300
     heterogeneity: Annotated[float, Meta(ge=0)] = 5.0
     """C, how far the clients' functions are from their mean"""

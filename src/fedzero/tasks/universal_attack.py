@@ -59,6 +59,7 @@ class UniversalAttack(
     """One perturbation that fools a CNN on all images of a class, from its logits alone (experiment E4)."""
 
     dataset: Literal["mnist", "fashion"] = "fashion"
+    """digits or clothing"""
     label_attacked: Annotated[int, Meta(ge=0, le=9)] = 4
     """y; 4 is the digit four, or a coat"""
     full: bool = False

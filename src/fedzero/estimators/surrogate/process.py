@@ -38,6 +38,7 @@ class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind",
     """The observations nearest to where the gradient is asked: a small factor, made anew for every such place."""
 
     count: Count = 150
+    """how many"""
 
 
 class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="recent"):

@@ -17,12 +17,14 @@ class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The process over a client's own queries."""
 
     kernel: Kernel = Rbf()
+    """how values at two places resemble each other"""
     fit_scale: bool = False
     """Choose ℓ by likelihood wherever the gradient is asked; with a window of the nearest only."""
     noise: Positive = 1e-6
     """σ², in units of the scaled outputs"""
     window: Window = Everything()
     scaling: Scaling = "min-max"
+    """of the observed values: to [0, 1], less their mean, or as they are"""
 
     def empty(self, dimension: int) -> GradientSurrogate:
         return GradientSurrogate(dimension, self.kernel, self.noise, self.window, self.scaling, self.fit_scale)
@@ -56,5 +58,6 @@ class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reach: Positive = 0.01
     """half the side of the box"""
     by: Literal["uncertainty", "chance"] = "uncertainty"
+    """which candidates are asked: the most uncertain, or any"""
     shared: bool = False
     """The same candidates, relative to their centre, for all clients."""

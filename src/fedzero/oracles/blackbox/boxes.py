@@ -67,6 +67,7 @@ class CommandBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """A program: reads the point from standard input as a JSON list, prints a number as the last line of its output."""
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """the program and its arguments"""
 
     whole: ClassVar[bool] = False
 
@@ -99,6 +100,7 @@ class HttpBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """A service: POST {"x": [...]} as JSON is answered by a number, or by {"value": number}."""
 
     url: Annotated[str, Meta(pattern="^https?://")]
+    """where to post to"""
 
     whole: ClassVar[bool] = False
 

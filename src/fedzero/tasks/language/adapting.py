@@ -23,13 +23,23 @@ class Names(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
+class Last(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="last"):
+    """Those of the last so many layers."""
+
+    layers: Positive
+
+
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
     """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B nought at first."""
 
     rank: Positive = 8
+    """r: B has so many columns, A so many rows"""
     alpha: Positive = 16
+    """how much they count"""
     targets: tuple[str, ...] = ()
     """last parts of the names of linear layers; default: what peft takes for this kind of model"""
+    last: Positive | None = None
+    """in the last so many layers; default: in all"""
 
 
-Train = Full | Names | Lora
+Train = Full | Names | Last | Lora

@@ -23,7 +23,8 @@ from torch import nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.oracles.packing import mask_of
-from fedzero.tasks.language.adapting import Full, Lora, Names, Train
+from fedzero.oracles.piecewise import blocks
+from fedzero.tasks.language.adapting import Full, Last, Lora, Names, Train
 from fedzero.tasks.trained import alone, cache_folder
 from fedzero.weights import share
 
@@ -101,6 +102,10 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
     if isinstance(train, Lora):
         return _with_lora(model, train, keys)
     model.module.requires_grad_(isinstance(train, Full))
+    if isinstance(train, Last):
+        layers = _layers(model)
+        for i in _last(model, train.layers):
+            layers[i].requires_grad_(True)
     if isinstance(train, Names):
         names = [name for name, _ in model.module.named_parameters()]
         for name, parameter in model.module.named_parameters():
@@ -111,6 +116,17 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
                 f"task.train.patterns = {list(train.patterns)} match no parameter; names are like {some}"
             )
     return model
+
+
+def _layers(model: Pretrained) -> list[nn.Module]:
+    return [block for block, layer in blocks(model.module) if layer]
+
+
+def _last(model: Pretrained, count: int) -> range:
+    """Which layers the last so many are."""
+    if count > (there := len(_layers(model))):
+        raise FedzeroError(f"task.train wants the last {count} layers, and {model.name} has {there}")
+    return range(there - count, there)
 
 
 def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
@@ -227,6 +243,7 @@ def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:
         r=train.rank,
         lora_alpha=train.alpha,
         target_modules=list(train.targets) or None,
+        layers_to_transform=None if train.last is None else list(_last(model, train.last)),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )

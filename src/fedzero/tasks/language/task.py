@@ -35,8 +35,11 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     tokenizer: str | None = None
     """Where the tokenizer is, if it is not where the model is."""
     text: Literal["sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc"] | Text = "sst2"
+    """What is asked, and where the rows are: one of these, or your own."""
     train: Train = Full()
+    """Which weights: all, those of the last layers, adapters beside them (LoRA), or some by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the weights; 16-bit ones train without a float32 copy."""
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     """How 16-bit weights are rounded after a step; `nearest` loses small steps and is there to be compared with."""
     tf32: bool = True

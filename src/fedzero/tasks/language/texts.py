@@ -23,6 +23,7 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is asked about a row, and what may be answered."""
 
     prompt: str
+    """with fields of a row in braces: `{sentence} It was`; `{target[span1_text]}` reaches into one"""
     answers: dict[str, str]
     """label, as text (`true` for a boolean) → the word that stands for it"""
     label: str = "label"
@@ -30,6 +31,7 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     passage: str = ""
     """the field that is cut where a prompt is longer than the model can read; the rest never is"""
     train: str
+    """rows to learn from: a file, as below"""
     test: str
     """files, JSON lines or CSV, perhaps gzipped; in the data folder unless the path is absolute"""
     unfold: tuple[str, ...] = ()

@@ -1,0 +1,153 @@
+"""Layers below the first trained one run once for all points, and nobody can tell from the numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_language import KINDS
+
+from fedzero.directions import Domain, Keys, Terms
+from fedzero.errors import FedzeroError
+from fedzero.oracles.language import LanguageObjective, Texts
+from fedzero.oracles.stem import Stem
+from fedzero.params import Params
+from fedzero.tasks.language import Full, Last, Lora, Names
+from fedzero.tasks.language.pretrained import adapt, load, packs_upto
+
+CPU = torch.device("cpu")
+POINTS = [Terms.of([], [], Domain.GAUSSIAN), *(Terms.of([key], [0.05], Domain.GAUSSIAN) for key in (7, 8, 9))]
+TEXTS = Texts(([5, 17, 9], [8, 3], [99, 1, 250, 7], [31] * 9), (0, 1, 1, 0))
+
+
+def opened(folder, train):
+    return adapt(load(str(folder), torch.float32, CPU), train, Keys.of_seed(5))
+
+
+def objective_of(model, pack=0):
+    return LanguageObjective(model.module, model.head, torch.tensor([12, 200]), TEXTS, pack=pack)
+
+
+def layers_of(model):
+    """The list of layers, whatever the model calls it."""
+    return next(m for m in model.module.modules() if isinstance(m, torch.nn.ModuleList))
+
+
+def counted(layer):
+    """How often a layer has run."""
+    runs = []
+    run = layer.forward
+    layer.forward = lambda *arguments, **named: (runs.append(1), run(*arguments, **named))[1]
+    return runs
+
+
+@pytest.mark.parametrize("pack", [0, 64], ids=["rows of their own", "shared rows"])
+@pytest.mark.parametrize(
+    "train", [Last(1), Lora(rank=4, last=1), Names(("*.1.*weight",))], ids=["last", "lora", "names"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_losses_to_the_last_bit(small_model, kind, train, pack):
+    model, plain = opened(small_model(kind), train), opened(small_model(kind), train)
+    spared, whole = objective_of(model, pack), objective_of(plain, pack)
+    assert spared.stem is not None
+    assert whole.stem is not None
+    whole.stem.let_go()
+    whole.stem = None
+    found = spared.losses(Params.of_module(model.module), POINTS, [TEXTS])
+    wanted = whole.losses(Params.of_module(plain.module), POINTS, [TEXTS])
+    assert found.tolist() == wanted.tolist()
+    assert len(set(found[0])) == len(POINTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_below_run_once_for_all_points(small_model, kind):
+    model = opened(small_model(kind), Last(1))
+    below, above = map(counted, layers_of(model))
+    objective, params = objective_of(model, pack=64), Params.of_module(model.module)
+    below.clear(), above.clear()
+    objective.losses(params, POINTS, [TEXTS])
+    assert (len(below), len(above)) == (1, len(POINTS))
+
+
+def test_the_test_set_is_known_the_second_time(small_model):
+    model = opened(small_model("smollm"), Last(1))
+    below, _ = map(counted, layers_of(model))
+    objective, params = objective_of(model, pack=64), Params.of_module(model.module)
+    below.clear()
+    first = objective.evaluate(params)
+    assert objective.evaluate(params) == first
+    assert len(below) == 1
+    params.fold(Terms.of([3], [0.1], Domain.GAUSSIAN))
+    assert objective.evaluate(params) != first
+    assert len(below) == 1
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_what_is_kept_is_bounded(small_model, room):
+    """Sheets of two rows of nine tokens, numbers of four bytes; batches of clients are never kept."""
+    model = opened(small_model("smollm"), Last(1))
+    below, _ = map(counted, layers_of(model))
+    objective, params = objective_of(model), Params.of_module(model.module)
+    objective.tokens = 2 * 9
+    sizes = [2 * 3 * 32 * 4, 2 * 9 * 32 * 4]
+    objective.stem.capacity = sum(sizes[:room])
+    objective.losses(params, POINTS, [TEXTS])
+    assert objective.stem.bytes == 0
+    first = objective.evaluate(params)
+    assert objective.stem.bytes == objective.stem.capacity
+    below.clear()
+    assert objective.evaluate(params) == first
+    assert len(below) == 2 - room
+
+
+def test_the_gradient_goes_through_all_layers_as_ever(small_model):
+    model = opened(small_model("llama"), Last(1))
+    params, objective = Params.of_module(model.module), objective_of(model)
+    objective.losses(params, POINTS, [TEXTS])
+    loss, gradient = objective.gradient(params, TEXTS)
+    assert loss == pytest.approx(objective.losses(params, POINTS[:1], [TEXTS])[0, 0], rel=1e-5)
+    assert gradient.shape == (params.size,)
+    assert gradient.norm() > 0
+
+
+@pytest.mark.parametrize("train", [Full(), Lora(rank=4), Names(("*.0.*weight",)), Last(2)])
+def test_no_layer_is_spared_where_the_first_is_trained(small_model, train):
+    assert objective_of(opened(small_model("smollm"), train)).stem is None
+
+
+def test_a_trained_embedding_is_below_all_layers(small_model):
+    """Tied to the head, in this model: whoever trains the head trains it."""
+    assert objective_of(opened(small_model("smollm"), Names(("*embed_tokens*", "*.1.*")))).stem is None
+
+
+def test_a_model_that_reaches_past_its_layers_is_left_alone(small_model):
+    """As some do that share keys and values between layers far apart."""
+    model = opened(small_model("llama"), Last(1))
+    first, second = layers_of(model)
+    runs, left_behind = (first.forward, second.forward), []
+
+    def leaving(hidden, **named):
+        left_behind.append(made := runs[0](hidden, **named))
+        return made
+
+    first.forward = leaving
+    second.forward = lambda hidden, **named: runs[1](hidden + left_behind.pop().mean(), **named)
+    assert Stem.of(model.module) is None
+    assert first.forward is leaving
+
+
+def test_more_layers_than_there_are(small_model):
+    for train in (Last(3), Lora(rank=4, last=3)):
+        with pytest.raises(FedzeroError, match=r"last 3 layers, and .* has 2"):
+            opened(small_model("opt"), train)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_layers_are_trained_and_nothing_else(small_model, kind):
+    model = opened(small_model(kind), Last(1))
+    own = {id(p) for p in layers_of(model)[1].parameters()}
+    assert {id(p) for p in model.module.parameters() if p.requires_grad} == own
+    adapted = opened(small_model(kind), Lora(rank=4, last=1))
+    names = [name for name, p in adapted.module.named_parameters() if p.requires_grad]
+    assert names
+    assert all(".1." in name for name in names)
+    assert packs_upto(adapted) == 64
