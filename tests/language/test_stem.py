@@ -11,7 +11,7 @@ from fedzero.errors import FedzeroError
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.stem import Stem
 from fedzero.params import Params
-from fedzero.tasks.language import Full, Last, Lora, Names
+from fedzero.tasks.language import Full, Layers, Lora, Names
 from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def counted(layer):
 
 @pytest.mark.parametrize("pack", [0, 64], ids=["rows of their own", "shared rows"])
 @pytest.mark.parametrize(
-    "train", [Last(1), Lora(rank=4, last=1), Names(("*.1.*weight",))], ids=["last", "lora", "names"]
+    "train", [Layers(first=-1), Lora(rank=4, first=-1), Names(("*.1.*weight",))], ids=["last", "lora", "names"]
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_losses_to_the_last_bit(small_model, kind, train, pack):
@@ -60,7 +60,7 @@ def test_the_same_losses_to_the_last_bit(small_model, kind, train, pack):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_below_run_once_for_all_points(small_model, kind):
-    model = opened(small_model(kind), Last(1))
+    model = opened(small_model(kind), Layers(first=-1))
     below, above = map(counted, layers_of(model))
     objective, params = objective_of(model, pack=64), Params.of_module(model.module)
     below.clear(), above.clear()
@@ -69,7 +69,7 @@ def test_layers_below_run_once_for_all_points(small_model, kind):
 
 
 def test_the_test_set_is_known_the_second_time(small_model):
-    model = opened(small_model("smollm"), Last(1))
+    model = opened(small_model("smollm"), Layers(first=-1))
     below, _ = map(counted, layers_of(model))
     objective, params = objective_of(model, pack=64), Params.of_module(model.module)
     below.clear()
@@ -84,7 +84,7 @@ def test_the_test_set_is_known_the_second_time(small_model):
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_what_is_kept_is_bounded(small_model, room):
     """Sheets of two rows of nine tokens, numbers of four bytes; batches of clients are never kept."""
-    model = opened(small_model("smollm"), Last(1))
+    model = opened(small_model("smollm"), Layers(first=-1))
     below, _ = map(counted, layers_of(model))
     objective, params = objective_of(model), Params.of_module(model.module)
     objective.tokens = 2 * 9
@@ -100,7 +100,7 @@ def test_what_is_kept_is_bounded(small_model, room):
 
 
 def test_the_gradient_goes_through_all_layers_as_ever(small_model):
-    model = opened(small_model("llama"), Last(1))
+    model = opened(small_model("llama"), Layers(first=-1))
     params, objective = Params.of_module(model.module), objective_of(model)
     objective.losses(params, POINTS, [TEXTS])
     loss, gradient = objective.gradient(params, TEXTS)
@@ -109,7 +109,7 @@ def test_the_gradient_goes_through_all_layers_as_ever(small_model):
     assert gradient.norm() > 0
 
 
-@pytest.mark.parametrize("train", [Full(), Lora(rank=4), Names(("*.0.*weight",)), Last(2)])
+@pytest.mark.parametrize("train", [Full(), Lora(rank=4), Names(("*.0.*weight",)), Layers()])
 def test_no_layer_is_spared_where_the_first_is_trained(small_model, train):
     assert objective_of(opened(small_model("smollm"), train)).stem is None
 
@@ -121,7 +121,7 @@ def test_a_trained_embedding_is_below_all_layers(small_model):
 
 def test_a_model_that_reaches_past_its_layers_is_left_alone(small_model):
     """As some do that share keys and values between layers far apart."""
-    model = opened(small_model("llama"), Last(1))
+    model = opened(small_model("llama"), Layers(first=-1))
     first, second = layers_of(model)
     runs, left_behind = (first.forward, second.forward), []
 
@@ -136,17 +136,18 @@ def test_a_model_that_reaches_past_its_layers_is_left_alone(small_model):
 
 
 def test_more_layers_than_there_are(small_model):
-    for train in (Last(3), Lora(rank=4, last=3)):
-        with pytest.raises(FedzeroError, match=r"last 3 layers, and .* has 2"):
-            opened(small_model("opt"), train)
+    for kind in (Layers, Lora):
+        for first, last in ((-3, -1), (0, 2), (1, 0), (2, 2)):
+            with pytest.raises(FedzeroError, match=f"layers {first} to {last}, and those of .* are 0 to 1"):
+                opened(small_model("opt"), kind(first=first, last=last))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_last_layers_are_trained_and_nothing_else(small_model, kind):
-    model = opened(small_model(kind), Last(1))
+def test_chosen_layers_are_trained_and_nothing_else(small_model, kind):
+    model = opened(small_model(kind), Layers(first=-1))
     own = {id(p) for p in layers_of(model)[1].parameters()}
     assert {id(p) for p in model.module.parameters() if p.requires_grad} == own
-    adapted = opened(small_model(kind), Lora(rank=4, last=1))
+    adapted = opened(small_model(kind), Lora(rank=4, first=-1))
     names = [name for name, p in adapted.module.named_parameters() if p.requires_grad]
     assert names
     assert all(".1." in name for name in names)

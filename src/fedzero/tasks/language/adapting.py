@@ -23,10 +23,11 @@ class Names(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
-class Last(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="last"):
-    """Those of the last so many layers."""
+class Layers(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="layers"):
+    """Those of the layers `first` to `last`, which count from 0, or from the end as -1, -2, …"""
 
-    layers: Positive
+    first: int = 0
+    last: int = -1
 
 
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
@@ -38,8 +39,14 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     """how much they count"""
     targets: tuple[str, ...] = ()
     """last parts of the names of linear layers; default: what peft takes for this kind of model"""
-    last: Positive | None = None
-    """in the last so many layers; default: in all"""
+    first: int = 0
+    """in the layers from this one on; they count from 0, or from the end as -1, -2, …"""
+    last: int = -1
+    """and up to this one"""
+
+    @property
+    def everywhere(self) -> bool:
+        return (self.first, self.last) == (0, -1)
 
 
-Train = Full | Names | Last | Lora
+Train = Full | Layers | Names | Lora

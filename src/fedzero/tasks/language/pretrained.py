@@ -24,7 +24,7 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks
-from fedzero.tasks.language.adapting import Full, Last, Lora, Names, Train
+from fedzero.tasks.language.adapting import Full, Layers, Lora, Names, Train
 from fedzero.tasks.trained import alone, cache_folder
 from fedzero.weights import share
 
@@ -102,9 +102,9 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
     if isinstance(train, Lora):
         return _with_lora(model, train, keys)
     model.module.requires_grad_(isinstance(train, Full))
-    if isinstance(train, Last):
+    if isinstance(train, Layers):
         layers = _layers(model)
-        for i in _last(model, train.layers):
+        for i in _chosen(model, train):
             layers[i].requires_grad_(True)
     if isinstance(train, Names):
         names = [name for name, _ in model.module.named_parameters()]
@@ -122,11 +122,15 @@ def _layers(model: Pretrained) -> list[nn.Module]:
     return [block for block, layer in blocks(model.module) if layer]
 
 
-def _last(model: Pretrained, count: int) -> range:
-    """Which layers the last so many are."""
-    if count > (there := len(_layers(model))):
-        raise FedzeroError(f"task.train wants the last {count} layers, and {model.name} has {there}")
-    return range(there - count, there)
+def _chosen(model: Pretrained, train: Layers | Lora) -> range:
+    """Which layers are meant, counted from 0."""
+    there = len(_layers(model))
+    first, last = (i if i >= 0 else there + i for i in (train.first, train.last))
+    if not 0 <= first <= last < there:
+        raise FedzeroError(
+            f"task.train wants the layers {train.first} to {train.last}, and those of {model.name} are 0 to {there - 1}"
+        )
+    return range(first, last + 1)
 
 
 def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
@@ -243,7 +247,7 @@ def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:
         r=train.rank,
         lora_alpha=train.alpha,
         target_modules=list(train.targets) or None,
-        layers_to_transform=None if train.last is None else list(_last(model, train.last)),
+        layers_to_transform=None if train.everywhere else list(_chosen(model, train)),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )

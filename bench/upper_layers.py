@@ -1,4 +1,4 @@
-"""Training the last layers alone, on a CPU: `python bench/last_layers.py --data DIR [LAYERS…]`.
+"""Training the upper layers alone, on a CPU: `python bench/upper_layers.py --data DIR [LAYERS…]`.
 
 SmolLM2-135M on SST-2, two clients with 32 prompts each, the base model and ten points around it. Layers below the first
 trained one run once for all points; the baseline runs them at every point, as without that. Slopes must be the same.
@@ -21,7 +21,7 @@ from fedzero.session import Setup, Surroundings
 
 def prepared(layers: int | None, data: Path) -> Setup:
     sets = ['device="cpu"', 'task.dtype="float32"', "task.batch=32", "task.testing=1", "task.training=2000"]
-    sets += [] if layers is None else [f'task.train={{kind="last", layers={layers}}}']
+    sets += [] if layers is None else [f'task.train={{kind="layers", first={-layers}}}']
     return session.prepare(recipes.load("e3-sst2", sets), Surroundings(data))
 
 
