@@ -6,10 +6,12 @@ import json
 import multiprocessing
 import os
 import signal
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,21 @@ def run_recipe() -> Callable[..., dict[str, Any]]:
         return session.start(recipe.load(path, list(overrides)), folder, session.Surroundings(), Quiet())
 
     return run
+
+
+class Unsynced(sqlite3.Connection):
+    """A ledger's database that does not wait for the disk."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = OFF"), *parameters)
+
+
+@pytest.fixture(autouse=True)
+def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ledgers do not wait for the disk, which on a busy machine takes longer than all the rest; those of tests/ledger
+    and of processes that tests start do."""
+    if "ledger" not in request.path.parts:
+        monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Unsynced))
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,26 @@ def test_one_pass_equals_single_folds_and_the_view(size: int, count: int, stream
     assert together.digest() == apart.digest()
 
 
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    size=st.integers(1, 9000),
+    stream=st.sampled_from([Domain.GAUSSIAN, Domain.RADEMACHER]),
+)
+def test_many_points_at_once_are_the_views(lengths: list[int], size: int, stream: Domain) -> None:
+    """A point that goes nowhere may carry any stream."""
+    points = [
+        Terms.of(range(10 * p, 10 * p + n), [0.1 * (p + 1)] * n, stream if n else Domain.GAUSSIAN)
+        for p, n in enumerate(lengths)
+    ]
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(size + 7, generator=torch.Generator().manual_seed(size)).to(dtype)
+        params = Params({"a": x[:size].clone(), "b": x[size:].clone()})
+        expected = torch.stack([params.view(terms).vector() for terms in points])
+        assert torch.equal(params.at(points), expected)
+        assert torch.equal(params.vector(), x.float()), "x itself stays"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_steps_together_equal_steps_apart_and_tiny_steps_are_not_lost(dtype: torch.dtype) -> None:
     start = torch.ones(20_000, dtype=dtype)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -197,6 +197,16 @@ class Params:
         """‖z(key)‖ of a gaussian direction over all tensors, the same on every device."""
         total = sum(self._kernels.squares(key, ordinal, f.numel(), self.device) for ordinal, f in self.flat())
         return math.sqrt(total / SQUARES_SCALE)
+
+    def at(self, points: Sequence[Terms]) -> Tensor:
+        """x + Σ c z of every point as a row of a (points, d) float32 matrix: what the views give, to the last bit."""
+        if any(flat.dtype != torch.float32 for flat in self._flat):
+            return torch.stack([self.view(terms).vector() for terms in points])
+        program = replace(Program.of(points, [0] * len(points)), stream=max(points, key=len).stream)
+        pieces = [torch.empty(len(points), f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
+        for (ordinal, flat), piece in zip(self.flat(), pieces, strict=True):
+            self._kernels.points(flat, piece, program, ordinal)
+        return torch.cat(pieces, dim=1)
 
     def offsets(self, points: Sequence[Terms]) -> Tensor:
         """c z of every point as a row of a (points, d) float32 matrix, all made at once; a point has at most one term.

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import msgspec
 import numpy as np
@@ -31,24 +27,6 @@ class Free:
 
     def losses(self, base: Any, points: Any, batches: Any, basis: Any = None) -> Any:
         return np.ones((len(batches), len(points)))
-
-
-class Unsynced(sqlite3.Connection):
-    """A ledger's database that does not wait for the disk."""
-
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
-        self.execute("PRAGMA synchronous = OFF")
-
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        return super().execute(sql.replace("synchronous = FULL", "synchronous = OFF"), *parameters)
-
-
-@contextmanager
-def unsynced() -> Iterator[None]:
-    """Ledgers opened here do not wait for the disk: that they otherwise do is for tests/ledger to see."""
-    with mock.patch.object(sqlite3, "connect", partial(sqlite3.connect, factory=Unsynced)):
-        yield
 
 
 @dataclass
@@ -136,8 +114,7 @@ def small(
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     engine = LocalEngine(replica, objective, shards, merge, replicas, setup.chain)
     folder.mkdir(parents=True, exist_ok=True)
-    with unsynced():
-        ledger = Ledger.create(folder / "ledger.db", setup.start)
+    ledger = Ledger.create(folder / "ledger.db", setup.start)
     held = replica if algorithm.server_model else None
     size, books = setup.problem.params.size, Books.empty(clients)
     server = Server(algorithm, recipe.federation, setup.keys, size, held, ledger, books, 0, setup.chain)

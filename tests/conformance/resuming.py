@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from cases import federation_for
-from harness import small, unsynced
+from harness import small
 
 from fedzero import session
 from fedzero.session import Surroundings
@@ -30,7 +30,6 @@ class Watch:
             raise StopError
 
 
-@unsynced()
 def resumes(folder: Path, recipe: Any, *stops: int) -> None:
     """However often a run is interrupted, it ends in the ledger of one that was not."""
     whole = session.start(recipe, folder / "whole", Surroundings(), Watch())

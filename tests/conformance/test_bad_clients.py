@@ -161,7 +161,7 @@ def test_the_reason_is_on_record(tmp_path: Path, name) -> None:
     assert REASONS[name] in reason
 
 
-@pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
+@pytest.mark.parametrize("algorithm", SHAPES, ids=label)
 def test_of_two_answers_the_first_counts(tmp_path: Path, algorithm) -> None:
     def twice(reply: Reply, data: bytes) -> list[bytes | Exception]:
         return [data, altered(reply, values=bytes(len(reply.values)))]

@@ -147,7 +147,7 @@ def test_real_replicas_agree_whatever_the_delivery(tmp_path: Path, algorithm) ->
     assert shared.replica.digest() == real.replica.digest()
 
 
-@methods
+@shapes
 def test_order_of_replies_does_not_matter(tmp_path: Path, algorithm) -> None:
     straight, other = (small(tmp_path / name, algorithm, **federation_for(algorithm)) for name in ("straight", "other"))
     other.engine = Tampering(other.engine, lambda replies, round, _: replies[round % 3 :][::-1] + replies[: round % 3])

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from cases import federation_for, methods, shapes
-from harness import recipe_of, unsynced
+from harness import recipe_of
 from sites import Here
 
 from fedzero import session
@@ -25,12 +25,11 @@ def test_the_same_ledger_as_the_local_engine(tmp_path: Path, algorithm) -> None:
     recipe = msgspec.structs.replace(
         recipe_of(algorithm, merge=False, **federation_for(algorithm)), rounds=9, evaluate_every=4
     )
-    with unsynced():
-        here = session.start(recipe, tmp_path / "here", Surroundings(), Silent())
-        link = Here(tmp_path / "sites", SITES)
-        there = conduct(recipe, tmp_path / "there", Surroundings(), Silent(), Service(link, lambda: SITES))
-        assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
-        assert link.epochs == 1
+    here = session.start(recipe, tmp_path / "here", Surroundings(), Silent())
+    link = Here(tmp_path / "sites", SITES)
+    there = conduct(recipe, tmp_path / "there", Surroundings(), Silent(), Service(link, lambda: SITES))
+    assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
+    assert link.epochs == 1
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
@@ -40,13 +39,12 @@ def test_epochs_that_break_change_nothing(tmp_path: Path, algorithm, forgetful) 
     recipe = msgspec.structs.replace(
         recipe_of(algorithm, merge=False, **federation_for(algorithm)), rounds=9, evaluate_every=4
     )
-    with unsynced():
-        here = session.start(recipe, tmp_path / "here", Surroundings(), Silent())
-        link = Here(tmp_path / "sites", SITES, BREAKS.__contains__, forgetful)
-        service = Service(link, lambda: SITES)
-        if forgetful and remembers(recipe):
-            pytest.skip("what clients remember is at the sites alone")
-        there = conduct(recipe, tmp_path / "there", Surroundings(), Silent(), service)
+    if forgetful and remembers(recipe):
+        pytest.skip("what clients remember is at the sites alone")
+    here = session.start(recipe, tmp_path / "here", Surroundings(), Silent())
+    link = Here(tmp_path / "sites", SITES, BREAKS.__contains__, forgetful)
+    service = Service(link, lambda: SITES)
+    there = conduct(recipe, tmp_path / "there", Surroundings(), Silent(), service)
     assert link.epochs > 1
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
     assert session.verified(tmp_path / "there", Surroundings()).end is not None

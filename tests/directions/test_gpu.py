@@ -309,6 +309,20 @@ def test_terms_side_by_side_are_the_reference(name: str) -> None:
 
 
 @kernels
+@pytest.mark.parametrize("pairs", [[[], [3], [LAST]], [[3, 4], [], [LAST]]], ids=["one term", "several"])
+@pytest.mark.parametrize("name", STREAMS)
+def test_points_side_by_side_are_the_reference(name: str, pairs: list[list[int]]) -> None:
+    x, out = numbers(TILE + 2), torch.full((3, TILE + 2), torch.nan, device=DEVICE)
+    steps = [Terms.of(keys, [0.5] * len(keys), STREAMS[name]) for keys in pairs]
+    gpu.points(torch.from_numpy(x).to(DEVICE), out, Program.of(steps, [0] * 3), 9)
+    for row, keys in zip(out, pairs, strict=True):
+        expected = x.copy()
+        for key in keys:
+            expected += np.float32(0.5) * reference.direction(STREAMS[name], key, 9, len(x))
+        same(row, expected)
+
+
+@kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounding_is_the_reference(dtype: torch.dtype) -> None:
     y = every_size(TILE + 77)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from harness import recipe_of, unsynced
+from harness import recipe_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import Here
@@ -37,10 +37,9 @@ def recipe_for(rounds=8, **options):
 
 
 def run(tmp_path: Path, link: Here, recipe=None, **service):
-    with unsynced():
-        return conduct(
-            recipe or recipe_for(), tmp_path / "run", Surroundings(), Silent(), Service(link, lambda: SITES, **service)
-        )
+    return conduct(
+        recipe or recipe_for(), tmp_path / "run", Surroundings(), Silent(), Service(link, lambda: SITES, **service)
+    )
 
 
 def rounds_of(tmp_path: Path):
@@ -161,14 +160,13 @@ def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
     recipe, link = recipe_for(rounds=6), Here(tmp_path / "sites", SITES)
     whole = run(tmp_path, link, recipe)
     short = tmp_path / "short"
-    with unsynced():
-        stopped = Here(tmp_path / "elsewhere", SITES)
-        stopped.spoil = _stop_after(stopped, 3 + 3 * 3)
-        with pytest.raises(KeyboardInterrupt):
-            conduct(recipe, short, Surroundings(), Silent(), Service(stopped, lambda: SITES))
-        Houses(Houses.of(tmp_path / "run").run, Houses.of(short).clients).write(short)
-        link.begin()  # sites keep their replicas when an epoch ends
-        found = conduct(recipe, short, Surroundings(), Silent(), Service(link, lambda: SITES))
+    stopped = Here(tmp_path / "elsewhere", SITES)
+    stopped.spoil = _stop_after(stopped, 3 + 3 * 3)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(recipe, short, Surroundings(), Silent(), Service(stopped, lambda: SITES))
+    Houses(Houses.of(tmp_path / "run").run, Houses.of(short).clients).write(short)
+    link.begin()  # sites keep their replicas when an epoch ends
+    found = conduct(recipe, short, Surroundings(), Silent(), Service(link, lambda: SITES))
     assert (found["ledger_head"], found["model_digest"]) == (whole["ledger_head"], whole["model_digest"])
 
 
@@ -248,8 +246,7 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
     if private:
         monkeypatch.setenv("FEDZERO_SECRET", "between us")
     secret = b"between us" if private else None
-    with unsynced():
-        here = session.start(recipe, tmp_path / "here", Surroundings(secret=secret), Silent())
+    here = session.start(recipe, tmp_path / "here", Surroundings(secret=secret), Silent())
     link = Here(tmp_path / "sites", SITES, {20}.__contains__)
     built = session.prepare
     sites = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +48,7 @@ class Kernels(Protocol):
     def advance_all(self, many: Any, program: Program) -> None: ...
     def perturb_all(self, many: Any, terms: Terms) -> None: ...
     def rows(self, x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...
+    def points(self, x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None: ...
     def spread(self, out: torch.Tensor, terms: Terms, tensor: int) -> None: ...
     def round_into(self, x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None: ...
     def checksum(self, x: torch.Tensor) -> int: ...
@@ -59,7 +61,12 @@ _MODULES = {"cpu": "fedzero.directions.cpu", "cuda": "fedzero.directions.gpu"}
 
 def kernels(device: torch.device) -> Kernels:
     """The kernels of a device; numba and triton are imported only here and only when wanted."""
-    if device.type not in _MODULES:
-        raise FedzeroError(f"device {device.type!r} has no direction kernels; use cpu or cuda")
-    module: Kernels = importlib.import_module(_MODULES[device.type])
+    return _kernels(device.type)
+
+
+@cache
+def _kernels(kind: str) -> Kernels:
+    if kind not in _MODULES:
+        raise FedzeroError(f"device {kind!r} has no direction kernels; use cpu or cuda")
+    module: Kernels = importlib.import_module(_MODULES[kind])
     return module

@@ -46,6 +46,10 @@ class Basis:
             total += column * float(weight)
         return total
 
+    def offsets(self, points: Sequence[int]) -> Tensor:
+        """The offsets of some points side by side, (points, d)."""
+        return torch.stack([self.offset(point) for point in points])
+
 
 @dataclass(frozen=True, eq=False)
 class Losses:

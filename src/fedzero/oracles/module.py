@@ -88,7 +88,7 @@ class ModuleObjective:
         """Losses of all samples with each row of `weights` (points, d); `first` is the number of the first point."""
         count = len(weights)
         if basis is not None:
-            weights += torch.stack([basis.offset(first + row) for row in range(count)])
+            weights += basis.offsets(range(first, first + count))
         sizes = [tensor.numel() for tensor in base.tensors.values()]
         stacked = {
             name: piece.view(count, *base.tensors[name].shape)

@@ -44,9 +44,9 @@ class QuadraticObjective:
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
-        xs = np.stack([base.view(terms).vector().double().numpy() for terms in points])
+        xs = base.at(points).double().numpy()
         if basis is not None:
-            xs += np.stack([basis.offset(point).double().numpy() for point in range(len(points))])
+            xs += basis.offsets(range(len(points))).numpy()
         return np.stack([0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches])
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:

@@ -185,6 +185,6 @@ def _vectors(base: Params, points: Sequence[Terms], basis: Basis | None) -> F64:
     else:
         offsets = torch.stack([base.total(terms) if len(terms) else base.zeros() for terms in points]).double()
     if basis is not None:
-        offsets += torch.stack([basis.offset(point) for point in range(len(points))])
+        offsets += basis.offsets(range(len(points)))
     vectors: F64 = (offsets + base.vector()).cpu().numpy()
     return vectors

@@ -19,6 +19,7 @@ from fedzero.directions.cpu.kernels import (
     _checksum,
     _generate,
     _generate_groups,
+    _points32,
     _round16,
     _rows,
     _spread,
@@ -131,6 +132,13 @@ def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
     rows, gaussian = out.numpy(), terms.stream is Domain.GAUSSIAN
     _spread(rows, u32(tensor), gaussian, terms.keys, terms.coefficients)
+
+
+def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None:
+    """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, all points at once."""
+    p, gaussian = program, program.stream is Domain.GAUSSIAN
+    common = (x.numpy(), out.numpy(), u32(tensor), gaussian, p.keys, p.coefficients, p.ends)
+    _run(lambda lo, hi: _points32(*common, lo, hi), x.numel(), len(p.keys))
 
 
 def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:

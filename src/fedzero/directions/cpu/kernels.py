@@ -223,6 +223,19 @@ def _advance32(x, slot0, slot1, tensor, gaussian, rule, keys, coefs, ends, hyper
             first = ends[s]
 
 
+@kernel
+def _points32(x, out, tensor, gaussian, keys, coefs, ends, lo, hi):
+    """A row of `out` for every point: x, and the point's terms added one by one as `_advance32` does."""
+    for chunk in range(lo, hi):
+        o = chunk * CHUNK
+        first = 0
+        for p in range(ends.size):
+            y = out[p, o : o + CHUNK]
+            y[:] = x[o : o + CHUNK]
+            _add_terms(y, y.size, chunk, tensor, gaussian, keys, coefs, first, ends[p])
+            first = ends[p]
+
+
 @inlined
 def _from16(bits, bfloat):
     if bfloat:

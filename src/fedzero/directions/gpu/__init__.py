@@ -211,6 +211,20 @@ def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
             _start(_spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
 
 
+def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None:
+    """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, in one launch where no
+    step has several terms."""
+    lengths = np.diff(program.ends, prepend=0)
+    if lengths.max() > 1:
+        for row, terms in zip(out, program.steps(), strict=True):
+            perturb(x, row, terms, tensor)
+        return
+    out.copy_(x)
+    moved = torch.empty(len(program.keys), out.shape[1], dtype=torch.float32, device=out.device)
+    spread(moved, Terms(program.keys, program.coefficients, program.stream), tensor)
+    out[np.flatnonzero(lengths)] += moved
+
+
 def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
     _launch(_narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))

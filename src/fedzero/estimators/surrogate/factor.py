@@ -88,6 +88,10 @@ class Factor:
 
 def forward(lower: Tensor, right: Tensor) -> Tensor:
     """L⁻¹ right, for right (n, m)."""
+    solved: Tensor
+    if lower.shape[0] <= BLOCK:
+        solved = torch.linalg.solve_triangular(lower, right, upper=False)
+        return solved
     solved = right.clone(memory_format=torch.contiguous_format)
     for i in range(0, len(lower), BLOCK):
         here = slice(i, i + BLOCK)
@@ -98,6 +102,10 @@ def forward(lower: Tensor, right: Tensor) -> Tensor:
 
 def backward(lower: Tensor, right: Tensor) -> Tensor:
     """L⁻ᵀ right, for right (n, m)."""
+    solved: Tensor
+    if lower.shape[0] <= BLOCK:
+        solved = torch.linalg.solve_triangular(lower.T, right, upper=True)
+        return solved
     solved = right.clone(memory_format=torch.contiguous_format)
     for i in reversed(range(0, len(lower), BLOCK)):
         here, after = slice(i, i + BLOCK), slice(i + BLOCK, None)

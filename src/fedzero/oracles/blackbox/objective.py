@@ -177,7 +177,7 @@ def model_of(params: Params) -> F64:
 
 def coordinates(asked: Losses) -> F64:
     """The points of an ask, (points, d), before projection."""
-    us: F64 = np.stack([asked.base.view(terms).vector().double().cpu().numpy() for terms in asked.points])
+    us: F64 = asked.base.at(asked.points).double().cpu().numpy()
     if asked.basis is not None:
-        us += np.stack([asked.basis.offset(i).double().cpu().numpy() for i in range(len(asked.points))])
+        us += asked.basis.offsets(range(len(asked.points))).double().cpu().numpy()
     return us
