@@ -168,6 +168,10 @@ def run_recipe() -> Callable[..., dict[str, Any]]:
 class Unsynced(sqlite3.Connection):
     """A ledger's database that does not wait for the disk."""
 
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.execute("PRAGMA synchronous = OFF")
+
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         return super().execute(sql.replace("synchronous = FULL", "synchronous = OFF"), *parameters)
 
