@@ -1,4 +1,4 @@
-"""Folds on the CPU beside torch's randn-and-add."""
+"""Folds on the CPU beside torch's randn-and-add; many points of a small vector at once beside one by one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from fedzero.directions import Domain, Terms
 from fedzero.params import Params
 
 N = 1 << 24
+POINTS, TERMS = 11, 5
+"""Of an ask in the second of two local steps along five directions, more or less."""
 
 
-def main() -> None:
+def folds() -> None:
     x = torch.zeros(N)
     params = Params.of_vector(torch.zeros(N))
     half = Params.of_vector(torch.zeros(N, dtype=torch.bfloat16))
@@ -39,6 +41,22 @@ def main() -> None:
 
     row("digest", checksum)
     show(f"CPU folds, {N:,} parameters", rows, ("", "M numbers/s", "× randn-and-add"))
+
+
+def points() -> None:
+    rows = []
+    for size in (50, 784, 28_938):
+        params = Params.of_vector(torch.zeros(size))
+        asked = [Terms.of(range(p, p + TERMS), [1e-3] * TERMS, Domain.GAUSSIAN) for p in range(POINTS)]
+        alone = best(lambda p=params, a=asked: torch.stack([p.view(terms).vector() for terms in a]), 200)
+        together = best(lambda p=params, a=asked: p.at(a), 200)
+        rows.append((f"{size:,}", f"{alone * 1e6:.0f}", f"{together * 1e6:.0f}", f"{alone / together:.1f}"))
+    show(f"{POINTS} points of {TERMS} terms", rows, ("parameters", "views, µs", "at once, µs", "ratio"))
+
+
+def main() -> None:
+    folds()
+    points()
 
 
 if __name__ == "__main__":
