@@ -16,6 +16,7 @@ from fedzero.experiments.contract import Setting
 from fedzero.experiments.e3 import E3, METHODS, TASKS, WEIGHTS
 from fedzero.session import Surroundings
 from fedzero.tasks.language import rows
+from fedzero.tasks.language.adapting import Full
 from fedzero.tasks.language.texts import TEXTS
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -40,6 +41,22 @@ def test_the_setting_is_the_papers_but_for_what_recipes_say():
         assert recipe.algorithm.directions == (5 if method.endswith("-5") else 10)
         assert recipe.task.dtype == ("float32" if method == "float32" else "bfloat16")
         assert recipe.task.rounding == ("nearest" if method == "nearest" else "stochastic")
+
+
+def test_comparators_train_what_the_task_trains(monkeypatch: pytest.MonkeyPatch):
+    """Chosen layers and bounds on what clients send are the task's, whatever the method; how weights are kept is
+    compared with all of them trained."""
+    load = recipes.load
+
+    def of_middle(name, overrides=None, **others):
+        return load("e3-middle" if name == "e3-wic" else name, overrides, **others)
+
+    monkeypatch.setattr(recipes, "load", of_middle)
+    middle = load("e3-middle")
+    for job in next(E3().plan(Setting(only="wic"))).jobs:
+        assert (job.recipe.task.train, job.recipe.filters) == (middle.task.train, middle.filters)
+    for job in next(E3().plan(Setting(only="sst2/[sfn]*[ct2]"))).jobs:
+        assert job.recipe.task.train == Full()
 
 
 def test_another_model_is_used_throughout():

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import to_builtins
+
 from fedzero import recipe as recipes
 from fedzero.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero.experiments.curves import averaged
@@ -82,6 +84,9 @@ def job(part: str, seed: int, setting: Setting) -> Job:
         name = f"e3-{method.removesuffix('-5')}"
     elif method in WEIGHTS:
         overrides += SMALL_STEPS + WEIGHTS[method][1]
+    if method in METHODS:  # the others train what the task's recipe trains, behind the same bounds
+        overrides.append(f"task.train={written(to_builtins(ours.task.train))}")
+        overrides.append(f"filters={written(to_builtins(ours.filters))}")
     if setting.model is not None:
         overrides.append(f'task.model="{setting.model}"')
     if setting.quick:
