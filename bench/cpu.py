@@ -10,7 +10,7 @@ from fedzero.params import Params
 
 N = 1 << 24
 POINTS, TERMS = 11, 5
-"""Of an ask in the second of two local steps along five directions, more or less."""
+"""An ask of ten probes and the place they surround, some steps into a client's walk."""
 
 
 def folds() -> None:

@@ -59,14 +59,14 @@ def test_decodes_as_it_is(name) -> None:
 
 @pytest.mark.parametrize("name", recipes.recipes())
 def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
-    overrides = overrides_for(recipes.load(name))
-    task = recipes.load(name).task
+    packaged = recipes.load(name)
+    task, overrides = packaged.task, overrides_for(packaged)
     if isinstance(task, Language):
         overrides.append(f'task.model="{request.getfixturevalue("small_model")("smollm", 1024)}"')
         if isinstance(task.train, Layers):  # the small model has two layers; the upper one leaves something below it
             overrides += ["task.train.first=-1", "task.train.last=-1"]
     recipe, data = recipes.load(name, overrides), data_folder()
-    assert type(recipe.algorithm) is type(recipes.load(name).algorithm)
+    assert type(recipe.algorithm) is type(packaged.algorithm)
     around = Surroundings(data)
     try:
         found = session.start(recipe, tmp_path / "run", around, Quiet())

@@ -309,15 +309,15 @@ def test_terms_side_by_side_are_the_reference(name: str) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("pairs", [[[], [3], [LAST]], [[3, 4], [], [LAST]]], ids=["one term", "several"])
+@pytest.mark.parametrize("keys", [[[], [3], [LAST]], [[3, 4], [], [LAST]]], ids=["one term", "several"])
 @pytest.mark.parametrize("name", STREAMS)
-def test_points_side_by_side_are_the_reference(name: str, pairs: list[list[int]]) -> None:
+def test_points_side_by_side_are_the_reference(name: str, keys: list[list[int]]) -> None:
     x, out = numbers(TILE + 2), torch.full((3, TILE + 2), torch.nan, device=DEVICE)
-    steps = [Terms.of(keys, [0.5] * len(keys), STREAMS[name]) for keys in pairs]
+    steps = [Terms.of(own, [0.5] * len(own), STREAMS[name]) for own in keys]
     gpu.points(torch.from_numpy(x).to(DEVICE), out, Program.of(steps, [0] * 3), 9)
-    for row, keys in zip(out, pairs, strict=True):
+    for row, own in zip(out, keys, strict=True):
         expected = x.copy()
-        for key in keys:
+        for key in own:
             expected += np.float32(0.5) * reference.direction(STREAMS[name], key, 9, len(x))
         same(row, expected)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fedzero.directions import Terms
-from fedzero.oracles.contract import Basis
+from fedzero.oracles.contract import F64, Basis
 from fedzero.params import Params
 
 
@@ -15,3 +15,11 @@ def coordinates(base: Params, points: Sequence[Terms], basis: Basis | None) -> T
     """x + Σ c z of every point, (points, d), float32."""
     xs = base.at(points)
     return xs if basis is None else xs + basis.offsets(range(len(points)))
+
+
+def wide_coordinates(base: Params, points: Sequence[Terms], basis: Basis | None) -> F64:
+    """The same in float64: what the basis adds is not rounded to the size of x."""
+    xs: F64 = base.at(points).double().cpu().numpy()
+    if basis is not None:
+        xs += basis.offsets(range(len(points))).cpu().numpy()
+    return xs

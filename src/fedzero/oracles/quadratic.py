@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.oracles.contract import ALL_DATA, F64, Basis, Metrics
+from fedzero.oracles.points import wide_coordinates
 from fedzero.params import Params
 
 Batch = tuple[F64, F64]
@@ -44,9 +45,7 @@ class QuadraticObjective:
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
-        xs = base.at(points).double().numpy()
-        if basis is not None:
-            xs += basis.offsets(range(len(points))).numpy()
+        xs = wide_coordinates(base, points, basis)
         return np.stack([0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches])
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:

@@ -3,6 +3,8 @@
 Work is cut into chunks of 4096 coordinates, small enough for the first-level cache, so a fold of many terms reads and
 writes memory once. Inner loops run over 32 lanes or 256 coordinates with no dependence between them: LLVM turns them
 into vector code, and without fast-math it never fuses a multiply with an add.
+
+All of it is one file because numba's cache asks whether the file of a kernel has changed, not those of what it inlines.
 """
 
 from __future__ import annotations

@@ -88,27 +88,28 @@ class Factor:
 
 def forward(lower: Tensor, right: Tensor) -> Tensor:
     """L⁻¹ right, for right (n, m)."""
-    solved: Tensor
-    if lower.shape[0] <= BLOCK:
-        solved = torch.linalg.solve_triangular(lower, right, upper=False)
-        return solved
+    if len(lower) <= BLOCK:  # no copies: most factors are small, and then they cost more than the solving
+        return _solved(lower, right, upper=False)
     solved = right.clone(memory_format=torch.contiguous_format)
     for i in range(0, len(lower), BLOCK):
         here = slice(i, i + BLOCK)
         rest = solved[here].addmm_(lower[here, :i], solved[:i], alpha=-1)
-        solved[here] = torch.linalg.solve_triangular(lower[here, here], rest, upper=False)
+        solved[here] = _solved(lower[here, here], rest, upper=False)
     return solved
 
 
 def backward(lower: Tensor, right: Tensor) -> Tensor:
     """L⁻ᵀ right, for right (n, m)."""
-    solved: Tensor
-    if lower.shape[0] <= BLOCK:
-        solved = torch.linalg.solve_triangular(lower.T, right, upper=True)
-        return solved
+    if len(lower) <= BLOCK:
+        return _solved(lower.T, right, upper=True)
     solved = right.clone(memory_format=torch.contiguous_format)
     for i in reversed(range(0, len(lower), BLOCK)):
         here, after = slice(i, i + BLOCK), slice(i + BLOCK, None)
         rest = solved[here].addmm_(lower[after, here].T, solved[after], alpha=-1)
-        solved[here] = torch.linalg.solve_triangular(lower[here, here].T, rest, upper=True)
+        solved[here] = _solved(lower[here, here].T, rest, upper=True)
+    return solved
+
+
+def _solved(triangle: Tensor, right: Tensor, upper: bool) -> Tensor:
+    solved: Tensor = torch.linalg.solve_triangular(triangle, right, upper=upper)
     return solved

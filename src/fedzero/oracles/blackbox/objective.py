@@ -24,6 +24,7 @@ from fedzero.oracles.blackbox.boxes import AnyBox, Functions
 from fedzero.oracles.blackbox.contract import EVALUATION, QueryLog, Unmeasured
 from fedzero.oracles.blackbox.log import MemoryLog
 from fedzero.oracles.contract import F64, Basis, Losses, Metrics
+from fedzero.oracles.points import wide_coordinates
 from fedzero.params import Params
 
 Evaluate = Literal["log", "query"]
@@ -96,7 +97,7 @@ class BlackBoxes:
 
     def _wanted(self, asked: Losses, seat: Seat) -> Wanted | FedzeroError:
         client, round = seat
-        points = self.bounds.from_unit(coordinates(asked))
+        points = self.bounds.from_unit(wide_coordinates(asked.base, asked.points, asked.basis))
         before = self._asked.get(client, (round, 0))
         first = before[1] if before[0] == round else 0
         self._asked[client] = round, first + len(points)
@@ -173,11 +174,3 @@ def model_of(params: Params) -> F64:
     """The model as a point of the unit box, (d,)."""
     u: F64 = params.vector().double().cpu().numpy()
     return np.clip(u, 0.0, 1.0)
-
-
-def coordinates(asked: Losses) -> F64:
-    """The points of an ask, (points, d), before projection."""
-    us: F64 = asked.base.at(asked.points).double().cpu().numpy()
-    if asked.basis is not None:
-        us += asked.basis.offsets(range(len(asked.points))).double().cpu().numpy()
-    return us
