@@ -8,12 +8,13 @@ import pytest
 import torch
 from small_language import KINDS
 
-from fedzero.directions import Domain, Terms
+from fedzero.directions import Domain, Keys, Terms
 from fedzero.oracles import graphs
 from fedzero.oracles.fusing import fuse
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.params import Params
-from fedzero.tasks.language.pretrained import load
+from fedzero.tasks.language import Full, Layers
+from fedzero.tasks.language.pretrained import adapt, load
 
 pytestmark = [
     pytest.mark.cuda,
@@ -26,8 +27,8 @@ BATCHES = [
 ]
 
 
-def objective_on_gpu(folder, pack=64, dtype=torch.float32, compiled=False):
-    model = load(str(folder), dtype, torch.device("cuda"))
+def objective_on_gpu(folder, pack=64, dtype=torch.float32, compiled=False, train=None):
+    model = adapt(load(str(folder), dtype, torch.device("cuda")), train or Full(), Keys.of_seed(5))
     if compiled:
         fuse(model.module)
     words = torch.tensor([12, 200], device="cuda")
@@ -69,6 +70,24 @@ def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
         assert found == pytest.approx(wanted, rel=1e-5)
     params.changed()
     assert params.digest() == before
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["as they are", "compiled"])
+@pytest.mark.parametrize("pack", [0, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_below_the_first_trained_one_are_replayed_once_for_all_points(small_model, kind, pack, compiled):
+    params, objective = objective_on_gpu(small_model(kind), pack, compiled=compiled, train=Layers(first=-1))
+    whole, plain = objective_on_gpu(small_model(kind), pack, train=Layers(first=-1))
+    plain.stem.let_go()
+    plain.stem = plain.recorder = None
+    for batches in BATCHES + BATCHES:
+        found = objective.losses(params, points(Domain.GAUSSIAN), batches)
+        assert found == pytest.approx(plain.losses(whole, points(Domain.GAUSSIAN), batches), rel=1e-4)
+        assert len(set(found[0])) == len(points(Domain.GAUSSIAN))
+    desks = {recording.desk for recording in objective.recorder._kept.values()}
+    assert len(desks) == len(BATCHES)
+    assert all(desk.below is not None for desk in desks)
+    assert objective.evaluate(params).loss == pytest.approx(plain.evaluate(whole).loss, rel=1e-4)
 
 
 def test_a_fold_is_seen_by_what_was_recorded_before_it(small_model):

@@ -4,6 +4,7 @@ A recording is of one shape, one model and one number of terms: none, one, or up
 place and are replaced between replays. Shapes are rounded up, so that batches of many sizes share few recordings.
 Kernels of a small model fill a GPU only in part, so several points are evaluated side by side, in lanes with buffers
 of their own. All recordings take their memory from one pool: what a replay leaves is copied away before the next.
+Layers below the first trained one have a recording to themselves, replayed once for all points of a sheet.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from torch import Tensor
 from fedzero.directions import Domain, Terms, kernels
 from fedzero.oracles.packing import Sheet
 from fedzero.oracles.piecewise import Piecewise
+from fedzero.oracles.stem import Stem
 from fedzero.params import Params, View
 
 MANY = 1024
@@ -37,36 +41,60 @@ Forward = Callable[[Tensor, Tensor, bool], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
-    """A graph, the places it reads from and writes to, and what must live as long as it does."""
+class Captured:
+    """A graph, what its lanes leave when it is replayed, and what must live as long as it does."""
 
     graph: Any
-    live: tuple[Any, ...]
-    tokens: Tensor
-    ends: Tensor
-    logits: Tensor  # (lanes, B, answers)
+    found: tuple[Tensor, ...]
     held: tuple[object, ...]
 
-    def show(self, sheet: Sheet) -> None:
-        """Put a sheet where the graph reads it."""
+
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """Where sheets of one shape are laid for graphs to read: tokens (3, R, T), ends (2, B), whether rows are shared.
+
+    `below` leaves in `hidden` (R, T, H) what layers below the first trained one make of a sheet, if any can be spared.
+    """
+
+    tokens: Tensor
+    ends: Tensor
+    shared: bool
+    below: Captured | None = None
+    hidden: Tensor | None = None
+
+    def lay(self, sheet: Sheet) -> None:
         _, rows, width = sheet.tokens.shape
         self.tokens.zero_()
         self.tokens[:, :rows, :width] = sheet.tokens
         self.ends.zero_()
         self.ends[:, : sheet.ends.shape[1]] = sheet.ends
+        if self.below is not None:
+            self.below.graph.replay()
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Passes at points, one in each lane: the terms that can be replaced, the desk they read from, what they leave."""
+
+    live: tuple[Any, ...]
+    desk: Desk
+    passes: Captured
+    held: tuple[object, ...]
 
 
 class Recorder:
     """Logits of a model at points, from recordings that are made when first needed."""
 
-    def __init__(self, pieces: Piecewise, forward: Forward):
-        self.pieces, self.forward = pieces, forward
+    def __init__(self, pieces: Piecewise, forward: Forward, stem: Stem | None = None):
+        self.pieces, self.forward, self.stem = pieces, forward, stem
         self._pool: Any = None
         self._kept: OrderedDict[tuple[Any, ...], Recording] = OrderedDict()
+        self._desks: WeakValueDictionary[tuple[Any, ...], Desk] = WeakValueDictionary()
 
     def logits(self, base: Params, points: Sequence[Terms], sheet: Sheet) -> Tensor:
         """(points, B, answers); a point has `MANY` terms at most."""
         found: list[Tensor] = [sheet.tokens] * len(points)
+        laid: Desk | None = None
         lone = self.lanes(len(points)) > 1  # a point without terms joins the others, with a term that adds nothing
         stream = points[0].stream
         points = [Terms.of([0], [0.0], stream) if lone and not len(point) else point for point in points]
@@ -76,16 +104,18 @@ class Recorder:
                 continue
             lanes = self.lanes(len(which)) if capacity else 1
             recording = self._recording(base, stream, capacity, lanes, sheet)
-            recording.show(sheet)
+            if recording.desk is not laid:
+                laid = recording.desk
+                laid.lay(sheet)
             bank = recording.live[0].bank([points[i] for i in which]) if capacity else None
             for first in range(0, len(which), lanes):
                 some = which[first : first + lanes]
                 if bank is not None:
                     for lane in range(len(some)):
                         recording.live[lane].take(bank[first + lane])
-                recording.graph.replay()
+                recording.passes.graph.replay()
                 for lane, i in enumerate(some):
-                    found[i] = recording.logits[lane, : sheet.ends.shape[1]].clone()
+                    found[i] = recording.passes.found[lane][: sheet.ends.shape[1]].clone()
         return torch.stack(found)
 
     def lanes(self, points: int) -> int:
@@ -96,50 +126,69 @@ class Recorder:
     def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, sheet: Sheet) -> Recording:
         rows, width = -(-sheet.tokens.shape[1] // ROWS) * ROWS, sheet.tokens.shape[2]
         prompts = -(-sheet.ends.shape[1] // PROMPTS) * PROMPTS
-        key = (id(base), stream if capacity else None, capacity, lanes, rows, width, prompts, sheet.shared)
+        shape = (rows, width, prompts, sheet.shared)
+        key = (id(base), stream if capacity else None, capacity, lanes, *shape)
         if key not in self._kept:
-            tokens = torch.zeros(3, rows, width, dtype=torch.int64, device=base.device)
-            ends = torch.zeros(2, prompts, dtype=torch.int64, device=base.device)
-            self._kept[key] = self._record(base, stream, capacity, lanes, tokens, ends, sheet.shared)
+            self._kept[key] = self._record(base, stream, capacity, lanes, self._desk(base, *shape))
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _record(
-        self, base: Params, stream: Domain, capacity: int, lanes: int, tokens: Tensor, ends: Tensor, shared: bool
-    ) -> Recording:
-        device = base.device
-        live = tuple(_live(stream, capacity, device) for _ in range(lanes))
+    def _desk(self, base: Params, rows: int, width: int, prompts: int, shared: bool) -> Desk:
+        """The desk for a shape: one for all recordings, and as long as any of them is kept."""
+        key = (id(base), rows, width, prompts, shared)
+        desk = self._desks.get(key)
+        if desk is None:
+            tokens = torch.zeros(3, rows, width, dtype=torch.int64, device=base.device)
+            ends = torch.zeros(2, prompts, dtype=torch.int64, device=base.device)
+            self._desks[key] = desk = self._with_stem(Desk(tokens, ends, shared))
+        return desk
+
+    def _with_stem(self, desk: Desk) -> Desk:
+        if self.stem is None:
+            return desk
+        made = partial(self.stem.made, partial(self.forward, desk.tokens, desk.ends, desk.shared))
+        with rehearsing():
+            hidden = torch.empty_like(made())  # of no pool: it is read by other graphs
+        below = self._captured([lambda: hidden.copy_(made())], desk.tokens.device)
+        return replace(desk, below=below, hidden=hidden)
+
+    def _record(self, base: Params, stream: Domain, capacity: int, lanes: int, desk: Desk) -> Recording:
+        live = tuple(_live(stream, capacity, base.device) for _ in range(lanes))
 
         def run(lane: int) -> Tensor:
-            with torch.no_grad(), self.pieces.at(View(base, live[lane]), lane=lane):
-                return self.forward(tokens, ends, shared)
+            spared = nullcontext() if self.stem is None or desk.hidden is None else self.stem.given(desk.hidden)
+            with torch.no_grad(), spared, self.pieces.at(View(base, live[lane]), lane=lane):
+                return self.forward(desk.tokens, desk.ends, desk.shared)
 
-        streams = [_stream(device) for _ in range(lanes)]
+        passes = self._captured([partial(run, lane) for lane in range(lanes)], base.device)
+        return Recording(live, desk, passes, (base, *self.pieces.held))
+
+    def _captured(self, runs: Sequence[Callable[[], Tensor]], device: torch.device) -> Captured:
+        """Runs recorded side by side, each in a lane."""
+        streams = [_stream(device) for _ in runs]
         with rehearsing():
             for _ in range(2):  # kernels are compiled and chosen, buffers made, before anything is recorded
-                for lane, side in enumerate(streams):
+                for run, side in zip(runs, streams, strict=True):
                     with _aside(side, device):
-                        run(lane)
+                        run()
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         with torch.cuda.graph(graph, pool=self._pool), _uncollected():
+            if len(runs) == 1:
+                return Captured(graph, (runs[0](),), (streams,))
+            here = torch.cuda.current_stream(device)
             found = []
-            if lanes == 1:
-                found.append(run(0))
-            else:
-                here = torch.cuda.current_stream(device)
-                for side in streams:
-                    side.wait_stream(here)
-                for lane, side in enumerate(streams):
-                    with torch.cuda.stream(side):
-                        found.append(run(lane))
-                for side in streams:
-                    here.wait_stream(side)
-            logits = torch.stack(found)
-        return Recording(graph, live, tokens, ends, logits, (base, streams, found, *self.pieces.held))
+            for side in streams:
+                side.wait_stream(here)
+            for run, side in zip(runs, streams, strict=True):
+                with torch.cuda.stream(side):
+                    found.append(run())
+            for side in streams:
+                here.wait_stream(side)
+            return Captured(graph, tuple(found), (streams,))
 
 
 def _capacity(terms: Terms) -> int:

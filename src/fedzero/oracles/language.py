@@ -49,8 +49,8 @@ class Texts:
 class LanguageObjective:
     """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
-    Rows of up to `pack` tokens may hold several prompts. On a GPU passes are recorded and replayed, and `tf32` lets it
-    multiply float32 numbers with fewer bits. On a CPU layers below the first trained one run once for all points.
+    Rows of up to `pack` tokens may hold several prompts. Layers below the first trained one run once for all points.
+    On a GPU passes are recorded and replayed, and `tf32` lets it multiply float32 numbers with fewer bits.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class LanguageObjective:
         self.pieces = Piecewise(module, head)
         self.device, self.dtype = answers.device, next(module.parameters()).dtype
         self.tokens = TOKENS[self.device.type]
-        self.recorder = Recorder(self.pieces, self._forward) if self.device.type == "cuda" else None
-        self.stem = Stem.of(module) if self.device.type == "cpu" else None
+        self.stem = Stem.of(module)
+        self.recorder = Recorder(self.pieces, self._forward, self.stem) if self.device.type == "cuda" else None
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Texts], basis: Basis | None = None

@@ -71,7 +71,7 @@ class Stem:
 
     def kept(self, tokens: Tensor, run: Callable[[], object]) -> Tensor:
         """The same, made once for the same tokens while there is room."""
-        key = tokens.numpy().tobytes()
+        key = tokens.cpu().numpy().tobytes()
         if key in self._kept:
             return self._kept[key]
         hidden = self.made(run)
@@ -135,8 +135,9 @@ class _Enough(Exception):
 
 
 def _logits(module: nn.Module, prompt: Sequence[int]) -> Tensor:
+    """In one go and uncompiled: trying is not worth code of its own for these shapes."""
     device = next(module.parameters()).device
-    with torch.no_grad():
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         logits: Tensor = module(input_ids=torch.tensor([prompt], device=device), use_cache=False).logits
     return logits.float()
 
