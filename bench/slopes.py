@@ -1,8 +1,10 @@
 """What a finite difference of a language model is made of: `python bench/slopes.py --data DIR [MODEL.safetensors]`.
 
-SmolLM2-135M on SST-2, 256 prompts of two clients of E3; or another model on it, such as one that `fedzero replay` made
-of a run. The reference is a central difference in float32; everything else is compared with it on the same directions.
-Noise is what a method adds to the slope z·∇f of the reference: it multiplies directions at random.
+SmolLM2-135M on the batches of two clients of E3; or another model, such as one that `fedzero replay` made of a run. The
+reference is a central difference in float32 with the smallest radius; everything else is compared with it on the same
+directions. Noise is what a method adds to the slope z·∇f of the reference: it multiplies directions at random.
+
+    --task rte --layers 10 24 --radius 1e-3 3e-3 1e-2       another task, some layers alone, several radii
 """
 
 from __future__ import annotations
@@ -21,30 +23,34 @@ from fedzero import session
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
 from fedzero.session import Setup, Surroundings
 
-DIRECTIONS, RADIUS = 10, 1e-3
+DIRECTIONS = 10
 STEPS = 2
 """Steps of DIRECTIONS each, so that a mean is over as many as in E3."""
 
 
-def prepared(dtype: str, data: Path, model: Path | None) -> Setup:
-    """The problem of E3 with weights of a type, at the base or at another model."""
-    setup = session.prepare(recipes.load("e3-sst2", [f'task.dtype="{dtype}"', "task.testing=1"]), Surroundings(data))
+def prepared(given: argparse.Namespace, dtype: str) -> Setup:
+    """The problem of E3 with weights of a type, at the base or at another model; float32 with exact products."""
+    sets = [f'task.dtype="{dtype}"', "task.testing=1", "task.tf32=false"]
+    if given.layers is not None:
+        sets.append('task.train={{kind="layers", first={}, last={}}}'.format(*given.layers))
+    setup = session.prepare(recipes.load(f"e3-{given.task}", sets), Surroundings(given.data))
+    model = given.model
     if model is not None:
         tensors = setup.problem.params.tensors
         setup.problem.params.load({name: x.to(tensors[name].dtype) for name, x in load_file(model).items()})
     return setup
 
 
-def measured(setup: Setup, difference: Difference) -> np.ndarray:
+def measured(setup: Setup, difference: Difference, radius: float) -> np.ndarray:
     """Slopes along the same directions, (STEPS, DIRECTIONS)."""
     params, objective, keys = setup.problem.params, setup.problem.objective, setup.keys
     batches = [setup.problem.shards.batch(keys, 0, 0, client) for client in (0, 1)]
     found = []
     for step in range(STEPS):
         directions = direction_keys(keys, 0, step, DIRECTIONS)
-        points, scales = points_of(params, directions, RADIUS, difference, "gaussian")
+        points, scales = points_of(params, directions, radius, difference, "gaussian")
         values = np.concatenate([objective.losses(params, [point], batches).mean(0) for point in points])
-        found.append(slopes(values, scales, RADIUS, difference)[0])
+        found.append(slopes(values, scales, radius, difference)[0])
     return np.stack(found).astype(float)
 
 
@@ -52,17 +58,22 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--task", default="sst2")
+    parser.add_argument("--layers", type=int, nargs=2, metavar=("FIRST", "LAST"), help="default: the recipe's")
+    parser.add_argument("--radius", type=float, nargs="+", default=[1e-3])
     given = parser.parse_args()
-    setups = {dtype: prepared(dtype, given.data, given.model) for dtype in ("float32", "bfloat16")}
-    reference = measured(setups["float32"], "central")
+    setups = {dtype: prepared(given, dtype) for dtype in ("float32", "bfloat16")}
+    reference = measured(setups["float32"], "central", min(given.radius))
     rows = []
-    for dtype, difference in product(setups, get_args(Difference)):
-        found = measured(setups[dtype], difference)
+    for dtype, difference, radius in product(setups, get_args(Difference), given.radius):
+        found = measured(setups[dtype], difference, radius)
         noise = f"{np.mean((found - reference) ** 2):.2f}"
         squares = f"{found.mean():.2f}", f"{np.mean(found**2):.2f}"
-        rows.append((f"{dtype}, {difference}", str(queries_of(DIRECTIONS, difference)), *squares, noise))
-    header = ("", "queries a step", "mean slope", "mean square", "mean square of the noise")
-    show(f"Slopes of SmolLM2-135M on SST-2, P = {DIRECTIONS}, radius {RADIUS:g}", rows, header)
+        queries = str(queries_of(DIRECTIONS, difference))
+        rows.append((f"{dtype}, {difference}", f"{radius:g}", queries, *squares, noise))
+    header = ("", "radius", "queries a step", "mean slope", "mean square", "mean square of the noise")
+    layers = "" if given.layers is None else ", layers {} to {}".format(*given.layers)
+    show(f"Slopes of SmolLM2-135M on {given.task}{layers}, P = {DIRECTIONS}", rows, header)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from toy import drive
 
 from fedzero import recipe as recipes
@@ -24,39 +25,56 @@ DATA = Path(os.environ.get("FEDZERO_DATA", SHARED))
 needs_rows = pytest.mark.skipif(not (DATA / "sst2").is_dir(), reason="no SST-2 in the data folder")
 
 
+def jobs(**setting):
+    stage = next(E3().plan(Setting(**setting)))
+    return {job.folder.removesuffix("/seed-1"): job.recipe for job in stage.jobs}
+
+
 def test_the_setting_is_the_papers_but_for_what_recipes_say():
-    jobs = {job.folder.removesuffix("/seed-1"): job.recipe for job in next(E3().plan(Setting())).jobs}
-    assert set(jobs) == {f"{t}/{m}" for t in TASKS for m in METHODS} | {f"sst2/{name}" for name in WEIGHTS}
-    for part, recipe in jobs.items():
+    found = jobs()
+    assert set(found) == {f"{t}/{m}" for t in TASKS for m in METHODS} | {f"sst2/{name}" for name in WEIGHTS}
+    for part, recipe in found.items():
         task, method = part.split("/")
+        ours = recipes.load(f"e3-{task}")
+        assert recipe.task.text == task
         assert recipe.task.compile == (method in METHODS)
-        rounds, batch = (2500, 128) if task == "sst2" and method not in WEIGHTS else (1000, 32)
-        assert (recipe.rounds, recipe.task.text, recipe.algorithm.radius) == (rounds, task, 1e-3)
+        if method in WEIGHTS:
+            assert (recipe.rounds, recipe.task.batch, recipe.algorithm.radius) == (1000, 32, 1e-3)
+        else:
+            assert (recipe.rounds, recipe.algorithm.radius) == (ours.rounds, ours.algorithm.radius)
         if method == "mezo":
-            assert (recipe.federation.clients, recipe.task.batch) == (1, 2 * batch)
+            assert (recipe.federation.clients, recipe.task.batch) == (1, 2 * ours.task.batch)
             continue
-        assert (recipe.federation.clients, recipe.federation.cohort, recipe.task.batch) == (8, 2, batch)
+        assert (recipe.federation.clients, recipe.federation.cohort) == (8, 2)
         assert recipe.task.partition.alpha == 1
         assert recipe.algorithm.local_steps == 1
         assert recipe.algorithm.directions == (5 if method.endswith("-5") else 10)
         assert recipe.task.dtype == ("float32" if method == "float32" else "bfloat16")
         assert recipe.task.rounding == ("nearest" if method == "nearest" else "stochastic")
+        if method in METHODS:
+            assert recipe.algorithm.difference == ours.algorithm.difference
 
 
-def test_comparators_train_what_the_task_trains(monkeypatch: pytest.MonkeyPatch):
-    """Chosen layers and bounds on what clients send are the task's, whatever the method; how weights are kept is
-    compared with all of them trained."""
-    load = recipes.load
+def test_comparators_train_what_the_task_trains():
+    """Layers and bounds on what clients send are the task's, whatever the method; how weights are kept is compared with
+    all of them trained."""
+    for part, recipe in jobs().items():
+        ours = recipes.load(f"e3-{part.split('/')[0]}")
+        if part.split("/")[1] in METHODS:
+            assert (recipe.task.train, recipe.filters) == (ours.task.train, ours.filters)
+            assert recipe.task.train != Full()
+        else:
+            assert (recipe.task.train, recipe.filters) == (Full(), ())
 
-    def of_middle(name, overrides=None, **others):
-        return load("e3-middle" if name == "e3-wic" else name, overrides, **others)
 
-    monkeypatch.setattr(recipes, "load", of_middle)
-    middle = load("e3-middle")
-    for job in next(E3().plan(Setting(only="wic"))).jobs:
-        assert (job.recipe.task.train, job.recipe.filters) == (middle.task.train, middle.filters)
-    for job in next(E3().plan(Setting(only="sst2/[sfn]*[ct2]"))).jobs:
-        assert job.recipe.task.train == Full()
+@pytest.mark.parametrize("method", ["fedzo-5", "mezo"])
+def test_the_recipe_of_a_comparator_is_what_e3_runs_on_sst2(method):
+    ours, theirs = recipes.load(f"e3-{method.removesuffix('-5')}"), jobs()[f"sst2/{method}"]
+    points = [[round, pytest.approx(rate)] for round, rate in theirs.algorithm.rate.points]
+    assert [list(point) for point in ours.algorithm.rate.points] == points
+    theirs = structs.replace(theirs, task=structs.replace(theirs.task, compile=False))
+    theirs = structs.replace(theirs, algorithm=structs.replace(theirs.algorithm, rate=ours.algorithm.rate))
+    assert theirs == ours
 
 
 def test_another_model_is_used_throughout():

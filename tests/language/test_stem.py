@@ -11,7 +11,7 @@ from fedzero.errors import FedzeroError
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.stem import Stem
 from fedzero.params import Params
-from fedzero.tasks.language import Full, Layers, Lora, Names
+from fedzero.tasks.language import Full, Layers, Lora, Names, Span
 from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 
 CPU = torch.device("cpu")
@@ -140,6 +140,30 @@ def test_more_layers_than_there_are(small_model):
         for first, last in ((-3, -1), (0, 2), (1, 0), (2, 2)):
             with pytest.raises(FedzeroError, match=f"layers {first} to {last}, and those of .* are 0 to 1"):
                 opened(small_model("opt"), kind(first=first, last=last))
+
+
+@pytest.mark.parametrize(
+    ("layers", "low", "high", "wanted"),
+    [
+        (30, 0.33, 0.84, (10, 24)),
+        (30, 0.5, 0.84, (15, 24)),
+        (12, 0.33, 0.84, (4, 9)),
+        (2, 0.33, 0.84, (1, 1)),
+        (1, 0.33, 0.84, (0, 0)),
+        (24, 0.0, 1.0, (0, 23)),
+        (7, 1.0, 1.0, (6, 6)),
+    ],
+)
+def test_a_span_of_layers_is_there_in_every_model(layers, low, high, wanted):
+    assert Span(low, high).of(layers) == wanted
+
+
+def test_a_span_is_the_layers_it_names(small_model):
+    model, same = opened(small_model("opt"), Span(0.5, 1.0)), opened(small_model("opt"), Layers(1, 1))
+    for one, other in zip(model.module.parameters(), same.module.parameters(), strict=True):
+        assert one.requires_grad == other.requires_grad
+    with pytest.raises(FedzeroError, match=r"low = 0\.7 is not below high = 0\.7"):
+        opened(small_model("opt"), Span(0.7, 0.7))
 
 
 @pytest.mark.parametrize("kind", KINDS)

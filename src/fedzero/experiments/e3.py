@@ -1,13 +1,12 @@
 """E3 (003, table 1): a language model fine-tuned by clients that only run it; accuracy and bytes, task by task.
 
-DeComFL with P = 5 and 10, FedZO with P = 5, and MeZO on one machine with all the data; N 8, m 2, Dirichlet 1, K 1,
-μ 10⁻³. The paper's models are OPT-125M and OPT-1.3B. Here it is SmolLM2-135M unless `--model` names another, with rates
-of our own: another model wants other steps. Rounds and batches are those of table 3 where the recipes do not say
-otherwise.
+DeComFL with P = 5 and 10, FedZO with P = 5, and MeZO on one machine with all the data; N 8, m 2, Dirichlet 1, K 1. The
+paper's models are OPT-125M and OPT-1.3B. Here it is SmolLM2-135M unless `--model` names another. Layers, rates, radii,
+batches and rounds are those of the task's recipe, for every method: another model wants other steps.
 
 FedZO is run with scalars on the wire, which is the same method with the same outcome; what it would have sent as
 vectors is a column of the table. Layers are compiled, which halves the time. A second figure compares ways to keep
-16-bit weights.
+16-bit weights, all of them trained (recipe e3-full).
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ DIRECTIONS = {"decomfl-5": 5, "fedzo-5": 10, "mezo": 1}
 def job(part: str, seed: int, setting: Setting) -> Job:
     """`part` is a task and one of METHODS, or of WEIGHTS (DeComFL with P = 10 and small steps then)."""
     task, method = part.split("/")
-    ours: Any = recipes.load(f"e3-{task}")
+    ours: Any = recipes.load("e3-full" if method in WEIGHTS else f"e3-{task}")
     points = [[round, DIRECTIONS.get(method, 10) / 10 * rate] for round, rate in ours.algorithm.rate.points]
     overrides = [
         f'task.text="{task}"',
@@ -75,18 +74,20 @@ def job(part: str, seed: int, setting: Setting) -> Job:
         f"task.balanced={written(ours.task.balanced)}",
         f"rounds={ours.rounds}",
         f"evaluate_every={ours.evaluate_every}",
+        f"algorithm.radius={ours.algorithm.radius}",
         f'algorithm.rate={{kind="piecewise", points={points}}}',
+        f"task.train={written(to_builtins(ours.task.train))}",
+        f"filters={written(to_builtins(ours.filters))}",
     ]
-    name = f"e3-{task}"
+    name = ours.name
     if method == "decomfl-5":
         overrides.append("algorithm.directions=5")
     elif method in ("fedzo-5", "mezo"):
         name = f"e3-{method.removesuffix('-5')}"
     elif method in WEIGHTS:
         overrides += SMALL_STEPS + WEIGHTS[method][1]
-    if method in METHODS:  # the others train what the task's recipe trains, behind the same bounds
-        overrides.append(f"task.train={written(to_builtins(ours.task.train))}")
-        overrides.append(f"filters={written(to_builtins(ours.filters))}")
+    if method == "fedzo-5":
+        overrides.append(f'algorithm.difference="{ours.algorithm.difference}"')
     if setting.model is not None:
         overrides.append(f'task.model="{setting.model}"')
     if setting.quick:

@@ -9,6 +9,8 @@ from msgspec import Meta, Struct
 
 from fedzero.tasks.contract import Positive
 
+Height = Annotated[float, Meta(ge=0, le=1)]
+
 
 class Full(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="full"):
     """All of them."""
@@ -30,6 +32,18 @@ class Layers(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
     last: int = -1
 
 
+class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="span"):
+    """Those of the layers between two heights, whatever the model: 0 is its bottom, 1 its top; at least one layer."""
+
+    low: Height = 0.0
+    high: Height = 1.0
+
+    def of(self, layers: int) -> tuple[int, int]:
+        """The first and the last of them, counted from 0."""
+        first = min(round(self.low * layers), layers - 1)
+        return first, max(first, round(self.high * layers) - 1)
+
+
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
     """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B nought at first."""
 
@@ -49,4 +63,4 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         return (self.first, self.last) == (0, -1)
 
 
-Train = Full | Layers | Names | Lora
+Train = Full | Layers | Span | Names | Lora

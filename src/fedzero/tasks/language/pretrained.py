@@ -24,7 +24,7 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks
-from fedzero.tasks.language.adapting import Full, Layers, Lora, Names, Train
+from fedzero.tasks.language.adapting import Full, Layers, Lora, Names, Span, Train
 from fedzero.tasks.trained import alone, cache_folder
 from fedzero.weights import share
 
@@ -102,7 +102,7 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
     if isinstance(train, Lora):
         return _with_lora(model, train, keys)
     model.module.requires_grad_(isinstance(train, Full))
-    if isinstance(train, Layers):
+    if isinstance(train, Layers | Span):
         layers = _layers(model)
         for i in _chosen(model, train):
             layers[i].requires_grad_(True)
@@ -122,9 +122,13 @@ def _layers(model: Pretrained) -> list[nn.Module]:
     return [block for block, layer in blocks(model.module) if layer]
 
 
-def _chosen(model: Pretrained, train: Layers | Lora) -> range:
+def _chosen(model: Pretrained, train: Layers | Span | Lora) -> range:
     """Which layers are meant, counted from 0."""
     there = len(_layers(model))
+    if isinstance(train, Span):
+        if train.low >= train.high:
+            raise FedzeroError(f"task.train: low = {train.low:g} is not below high = {train.high:g}")
+        train = Layers(*train.of(there))
     first, last = (i if i >= 0 else there + i for i in (train.first, train.last))
     if not 0 <= first <= last < there:
         raise FedzeroError(
