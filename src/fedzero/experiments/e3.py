@@ -107,7 +107,7 @@ class E3:
     name = "e3"
     paper = "DeComFL, table 1"
     about = "A language model on six tasks by scalars alone: DeComFL, FedZO, MeZO; accuracy and bytes"
-    times = ("3 min", "40 min on a GPU")
+    times = ("3 min", "15 min on a GPU")
     needs_data = True
 
     def plan(self, setting: Setting) -> Plan:
