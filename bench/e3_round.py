@@ -1,8 +1,9 @@
 """The losses of a round of E3, with layers as they are and compiled: `python bench/e3_round.py --data DIR [TASK…]`.
 
-SmolLM2-135M, or `--model`; the batches of two clients at the base model and at ten points around it. Six rounds, so
-that batches of several shapes occur; they are played once, which records and compiles, and then timed. Both ways should
-give the same slopes: in float32 but for the order of sums, in bfloat16 each with an error of its own.
+SmolLM2-135M, or `--model`; all weights, or `--layers FIRST LAST`; batches of two clients at the base model and at ten
+points around it. Six rounds, so that batches of several shapes occur; they are played once, which records and compiles,
+and then timed. Both ways should give the same slopes: in float32 but for the order of sums, in bfloat16 each with an
+error of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from some_layers import add_layers, trained
 from table import show
 
 from fedzero import recipe as recipes
@@ -33,11 +35,12 @@ class Found:
     ms: float
 
 
-def prepared(task: str, dtype: str, compiled: bool, data: Path, model: str | None) -> Setup:
+def prepared(given: argparse.Namespace, task: str, dtype: str, compiled: bool) -> Setup:
     # Exact products in float32, so that it can be the reference.
     sets = [f'task.dtype="{dtype}"', f"task.compile={str(compiled).lower()}", "task.tf32=false", "task.testing=1"]
-    sets += [] if model is None else [f'task.model="{model}"']
-    return session.prepare(recipes.load(f"e3-{task}", sets), Surroundings(data))
+    sets += [f"task.train={trained(given.layers)}"]
+    sets += [] if given.model is None else [f'task.model="{given.model}"']
+    return session.prepare(recipes.load(f"e3-{task}", sets), Surroundings(given.data))
 
 
 def played(setup: Setup) -> Found:
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=["sst2", "rte"])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", help="another language model")
+    add_layers(parser)
     given = parser.parse_args()
     rows = []
     for task in given.tasks:
@@ -70,7 +74,7 @@ def main() -> None:
         for dtype in ("float32", "bfloat16"):
             plain = None
             for compiled in (False, True):
-                found = played(prepared(task, dtype, compiled, given.data, given.model))
+                found = played(prepared(given, task, dtype, compiled))
                 plain, exact = plain or found, exact or found
                 error = np.mean((found.slopes - exact.slopes) ** 2) / np.mean(exact.slopes**2)
                 way = f"{task}, {dtype}, {'compiled' if compiled else 'as they are'}"

@@ -16,6 +16,7 @@ from typing import get_args
 
 import numpy as np
 from safetensors.torch import load_file
+from some_layers import add_layers, trained
 from table import show
 
 from fedzero import recipe as recipes
@@ -30,14 +31,11 @@ STEPS = 2
 
 def prepared(given: argparse.Namespace, dtype: str) -> Setup:
     """The problem of E3 with weights of a type, at the base or at another model; float32 with exact products."""
-    sets = [f'task.dtype="{dtype}"', "task.testing=1", "task.tf32=false"]
-    if given.layers is not None:
-        sets.append('task.train={{kind="layers", first={}, last={}}}'.format(*given.layers))
+    sets = [f'task.dtype="{dtype}"', "task.testing=1", "task.tf32=false", f"task.train={trained(given.layers)}"]
     setup = session.prepare(recipes.load(f"e3-{given.task}", sets), Surroundings(given.data))
-    model = given.model
-    if model is not None:
+    if given.model is not None:
         tensors = setup.problem.params.tensors
-        setup.problem.params.load({name: x.to(tensors[name].dtype) for name, x in load_file(model).items()})
+        setup.problem.params.load({name: x.to(tensors[name].dtype) for name, x in load_file(given.model).items()})
     return setup
 
 
@@ -59,7 +57,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--task", default="sst2")
-    parser.add_argument("--layers", type=int, nargs=2, metavar=("FIRST", "LAST"), help="default: the recipe's")
+    add_layers(parser)
     parser.add_argument("--radius", type=float, nargs="+", default=[1e-3])
     given = parser.parse_args()
     setups = {dtype: prepared(given, dtype) for dtype in ("float32", "bfloat16")}
