@@ -36,7 +36,9 @@ class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     """Those of the layers between two heights, whatever the model: 0 is its bottom, 1 its top; at least one layer."""
 
     low: Height = 0.0
+    """from this height on"""
     high: Height = 1.0
+    """up to this one"""
 
     def of(self, layers: int) -> tuple[int, int]:
         """The first and the last of them, counted from 0."""
