@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from some_layers import add_layers, trained
+from looking import add_layers, trained
 from table import show
 
 from fedzero import recipe as recipes

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from looking import take, trained
 from table import show
 
 from fedzero import recipe as recipes
@@ -57,10 +57,8 @@ class Found:
 
 def prepared(task: str, data: Path, model: Path | None) -> Setup:
     sets = [f"task.batch={BATCH}", "task.testing=1", "task.balanced=true", 'task.dtype="float32"', "task.tf32=false"]
-    setup = session.prepare(recipes.load(f"e3-{task}", [*sets, 'task.train={kind="full"}']), Surroundings(data))
-    if model is not None:
-        own = setup.problem.params.tensors
-        setup.problem.params.load({**own, **{name: x.to(own[name].dtype) for name, x in load_file(model).items()}})
+    setup = session.prepare(recipes.load(f"e3-{task}", [*sets, f"task.train={trained(None)}"]), Surroundings(data))
+    take(setup.problem.params, model)
     return setup
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from safetensors.torch import load_file
-from some_layers import add_layers, trained
+from looking import add_layers, take, trained
 from table import show
 
 from fedzero import recipe as recipes
@@ -33,9 +32,7 @@ def prepared(given: argparse.Namespace, dtype: str) -> Setup:
     """The problem of E3 with weights of a type, at the base or at another model; float32 with exact products."""
     sets = [f'task.dtype="{dtype}"', "task.testing=1", "task.tf32=false", f"task.train={trained(given.layers)}"]
     setup = session.prepare(recipes.load(f"e3-{given.task}", sets), Surroundings(given.data))
-    if given.model is not None:
-        tensors = setup.problem.params.tensors
-        setup.problem.params.load({name: x.to(tensors[name].dtype) for name, x in load_file(given.model).items()})
+    take(setup.problem.params, given.model)
     return setup
 
 

@@ -86,7 +86,7 @@ def job(part: str, seed: int, setting: Setting) -> Job:
         name = f"e3-{method.removesuffix('-5')}"
     elif method in WEIGHTS:
         overrides += SMALL_STEPS + WEIGHTS[method][1]
-    if method == "fedzo-5":
+    if method != "mezo":  # which is central whatever one asks for
         overrides.append(f'algorithm.difference="{ours.algorithm.difference}"')
     if setting.model is not None:
         overrides.append(f'task.model="{setting.model}"')

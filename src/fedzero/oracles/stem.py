@@ -135,7 +135,7 @@ class _Enough(Exception):
 
 
 def _logits(module: nn.Module, prompt: Sequence[int]) -> Tensor:
-    """In one go and uncompiled: trying is not worth code of its own for these shapes."""
+    """Uncompiled: code of their own for these shapes would take longer than trying them."""
     device = next(module.parameters()).device
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         logits: Tensor = module(input_ids=torch.tensor([prompt], device=device), use_cache=False).logits
