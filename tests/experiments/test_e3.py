@@ -25,8 +25,8 @@ DATA = Path(os.environ.get("FEDZERO_DATA", SHARED))
 needs_rows = pytest.mark.skipif(not (DATA / "sst2").is_dir(), reason="no SST-2 in the data folder")
 
 
-def jobs(**setting):
-    stage = next(E3().plan(Setting(**setting)))
+def jobs():
+    stage = next(E3().plan(Setting()))
     return {job.folder.removesuffix("/seed-1"): job.recipe for job in stage.jobs}
 
 
