@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-faults lint bench golden clean
+.PHONY: demo test test-faults lint bench golden check-install clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -36,6 +36,9 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check
+
+check-install: $(READY)  ## whether other platforms and Pythons can install the project; installs nothing
+	$(BIN)/python tools/check_install.py
 
 # The marker is newer than what it was made from, so a second call installs nothing.
 $(READY): pyproject.toml constraints.txt

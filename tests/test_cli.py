@@ -393,12 +393,12 @@ def interrupted(tiny, tmp_path_factory) -> tuple[Path, int, str]:
     folder = tmp_path_factory.mktemp("interrupted") / "run"
     command = [*ENTRY, "run", str(tiny), "--rounds", "1000000", "--out", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (folder / "ledger.db").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=300)
     return folder, process.returncode, err
 
 
@@ -820,7 +820,7 @@ def test_the_installed_command(tiny, tmp_path):
     started = [
         subprocess.Popen([command, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for call in calls
     ]
-    (good_out, _), (bad_out, bad_err) = (process.communicate(timeout=100) for process in started)
+    (good_out, _), (bad_out, bad_err) = (process.communicate(timeout=300) for process in started)
     assert [process.returncode for process in started] == [0, 2]
     assert json.loads(good_out.splitlines()[-1])["rounds"] == 12
     assert bad_out == ""

@@ -246,7 +246,7 @@ def test_a_command_that_hangs_is_killed_with_its_whole_group(tmp_path):
     assert "did not answer within 0.7 s" in str(failure)
     pids = [int(pid) for pid in note.read_text().split()]
     assert len(pids) == 2
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 300
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert [pid for pid in pids if alive(pid)] == []

@@ -39,7 +39,7 @@ def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> Non
     assert (there["refused"], there["rounds"]) == (0, 20)
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
     assert session.verified(tmp_path / "there", Surroundings()).end is not None
-    assert processes.until(20, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
+    assert processes.until(300, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
 
 
 def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_folder: Path) -> None:
@@ -60,24 +60,24 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
         )
     ]
     try:
-        assert processes.until(20, lambda: submissions.supervisor(project) == started[0].pid)
+        assert processes.until(300, lambda: submissions.supervisor(project) == started[0].pid)
         said = fedzero_plain("submit", project, tiny)
         assert f"tiny is number 1 in the queue; process {started[0].pid} serves it" in said.stdout.replace("\n", " ")
         ledger = project / "runs" / "tiny" / "ledger.db"
-        assert processes.until(90, lambda: ledger.exists() and not submissions.waiting(project)), "was not played"
+        assert processes.until(300, lambda: ledger.exists() and not submissions.waiting(project)), "was not played"
         assert "12 rounds, complete" in fedzero_plain("verify", ledger.parent).stdout
         assert "tiny: decomfl, 16 parameters" in fedzero_plain("watch", ledger.parent).stderr
         again = fedzero_plain("submit", project, tiny, code=2)
         assert "has a run 'tiny' already" in again.stderr.replace("\n", " ")
         assert "goes on from the ledger" in fedzero_plain("stop", project).stdout
-        assert started[0].wait(20) == 130
+        assert started[0].wait(300) == 130
         assert "nobody serves" in fedzero_plain("stop", project, code=2).stderr
     finally:
         started[0].terminate()
         for process in started[1:]:
             process.send_signal(signal.SIGINT)
         for process in started:
-            process.wait(20)
+            process.wait(300)
     here = fedzero("run", tiny, "--set", "engine.merge=false", "--out", local)
     found = replay_digest(ledger)
     assert found == here["model_digest"]
@@ -85,7 +85,7 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
 
 def fedzero_plain(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedzero", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done
 
@@ -188,7 +188,7 @@ def test_the_port_speaks_with_our_certificates_only(project: Path, tmp_path: Pat
     port = kits.Project.of(project).port
     server = processes.start(kits.kit_of(project, "server"))
     try:
-        assert processes.until(30, lambda: processes.listening("127.0.0.1", port))
+        assert processes.until(300, lambda: processes.listening("127.0.0.1", port))
         ours, foreign = (kits.kit_of(p, "north") / "startup" for p in (project, other))
         assert shakes_hands(port, ours, ours)
         assert not shakes_hands(port, ours, foreign)
@@ -231,9 +231,9 @@ def test_a_process_ends_with_whoever_started_it(project: Path) -> None:
     kit = kits.kit_of(project, "south")
     script = "import os, signal; from pathlib import Path; from fedzero.engines.nvflare import processes; "
     script += f"print(processes.start(Path({str(kit)!r})).pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     pid = int(done.stdout)
-    assert processes.until(10, lambda: not Path(f"/proc/{pid}").exists())
+    assert processes.until(300, lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_job_process_that_lost_its_parent_is_cleared_away_and_no_other(tmp_path: Path) -> None:
@@ -254,16 +254,16 @@ def test_a_job_process_that_lost_its_parent_is_cleared_away_and_no_other(tmp_pat
         assert processes.leftovers(kit) == [orphan]
         assert processes.leftovers(tmp_path / "kits" / "nor") == []
         processes.clear(kit)
-        assert processes.until(5, lambda: not running(orphan))
+        assert processes.until(300, lambda: not running(orphan))
         assert running(kept)
         parent.kill()
         parent.wait()
-        assert processes.until(5, lambda: processes.leftovers(kit) == [kept])
+        assert processes.until(300, lambda: processes.leftovers(kit) == [kept])
     finally:
         parent.kill()
         parent.wait()
         processes.clear(kit)
-    assert processes.until(5, lambda: not running(kept))
+    assert processes.until(300, lambda: not running(kept))
 
 
 def running(pid: int) -> bool:

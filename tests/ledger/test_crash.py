@@ -89,7 +89,7 @@ def together(tasks: Iterable[Steps[T]]) -> list[T]:
     while todo or waiting:
         while todo and len(waiting) < WORKERS:
             go_on(*todo.popleft(), None)
-        ready = connection.wait(list(waiting), timeout=60)
+        ready = connection.wait(list(waiting), timeout=300)
         assert ready or not waiting, "a process hangs"
         for sentinel in ready:
             index, task, process = waiting.pop(sentinel)
@@ -252,7 +252,7 @@ def test_the_command_itself(undisturbed, tiny, tmp_path, fedzero):
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 50
+        deadline = time.monotonic() + 300
         while _entries(folder) < 30 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
     finally:

@@ -179,7 +179,7 @@ def test_two_processes_train_it_once(tmp_path):
     marks = tmp_path / "marks"
     command = [sys.executable, "-c", PROCESS, str(marks)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[0].strip() for process in both]
+    said = [process.communicate(timeout=300)[0].strip() for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert said[0] == said[1] != ""
     assert marks.read_text() == "trained "

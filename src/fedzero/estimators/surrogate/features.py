@@ -22,7 +22,11 @@ from fedzero.estimators.surrogate.rooms import taller
 
 
 class Features:
-    """M features of points in d dimensions. Frequencies and phases are kept in float32, 4 M (d + 1) bytes."""
+    """M features of points in d dimensions. Frequencies and phases are kept in float64, 8 M (d + 1) bytes.
+
+    ΦᵀΦ + σ²I is almost singular (queries lie close together, σ² = 1e-5): with float32 features the weights were off by
+    per cents, and what came out depended on how a machine adds up a product.
+    """
 
     def __init__(self, frequencies: Tensor, phases: Tensor):
         self.frequencies, self.phases = frequencies, phases
@@ -33,36 +37,35 @@ class Features:
         return len(self.phases)
 
     def values(self, points: Tensor) -> Tensor:
-        """Φᵀ: φ of every point, (n, M), float32."""
-        angles = torch.addmm(self.phases, points.to(self.frequencies.dtype), self.frequencies.T)
+        """Φᵀ: φ of every point, (n, M), float64."""
+        angles = torch.addmm(self.phases, points.double(), self.frequencies.T)
         return angles.cos_().mul_(self.amplitude)
 
     def gradient(self, weights: Tensor, point: Tensor) -> Tensor:
         """∇φ(x)ᵀ w, (d,), float64."""
-        angles = torch.addmv(self.phases, self.frequencies, point.to(self.frequencies.dtype))
-        pull = angles.sin_().mul_(weights.to(angles.dtype)).mul_(-self.amplitude)
-        return (pull @ self.frequencies).double()
+        angles = torch.addmv(self.phases, self.frequencies, point.double())
+        return angles.sin_().mul_(weights.double()).mul_(-self.amplitude) @ self.frequencies
 
 
 @lru_cache(maxsize=2)
 def features_of(keys: Keys, count: int, dimension: int, scale: float) -> Features:
-    """The features that all clients of a run share: a function of its keys."""
+    """The features that all clients of a run share: a function of its keys, drawn in float32."""
     generator = keys.generator("features")
     frequencies = generator.standard_normal((count, dimension), np.float32) / np.float32(scale)
     phases = (generator.random(count, np.float32) * np.float32(2 * math.pi)).astype(np.float32)
-    return Features(torch.from_numpy(frequencies), torch.from_numpy(phases))
+    return Features(torch.from_numpy(frequencies).double(), torch.from_numpy(phases).double())
 
 
 class FeatureHistory:
     """Observations as features, growing: Φ and the factor of ΦᵀΦ + σ²I; a new row never makes the old ones anew.
 
-    4 M bytes for each observation beside the 8 n² of the factor.
+    8 M bytes for each observation beside the 8 n² of the factor.
     """
 
     def __init__(self, features: Features, noise: float):
         self.features, self.noise = features, noise
         self.factor = Factor()
-        self._rows = torch.empty(0, features.count)
+        self._rows = torch.empty(0, features.count, dtype=torch.float64)
         self.jitter = 0.0
 
     @property
@@ -81,7 +84,7 @@ class FeatureHistory:
 
     def _grow(self, first: int, last: int) -> None:
         new = self._rows[first:last]
-        cross, corner = (new @ self._rows[:first].T).double(), (new @ new.T).double()
+        cross, corner = new @ self._rows[:first].T, new @ new.T
         corner.diagonal().add_(self.noise + self.jitter)
         try:
             self.factor.append(cross, corner)
@@ -92,7 +95,7 @@ class FeatureHistory:
 
     def weights(self, outputs: Tensor) -> Tensor:
         """w, (M,), float64"""
-        return (self.factor.solve(outputs).to(self._rows.dtype) @ self.rows).double()
+        return self.factor.solve(outputs) @ self.rows
 
 
 def weights_of(features: Features, points: Tensor, outputs: Tensor, noise: float) -> Tensor:
