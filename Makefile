@@ -41,9 +41,9 @@ check-install: $(READY)  ## whether other platforms and Pythons can install the 
 	$(BIN)/python tools/check_install.py
 
 # The marker is newer than what it was made from, so a second call installs nothing.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
 	touch $@
 
 clean:

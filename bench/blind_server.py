@@ -21,12 +21,12 @@ from table import show
 
 from fedzero.algorithms import DeComFL
 from fedzero.directions import VERSION, Keys
-from fedzero.federation import Books, Federation, Server
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
+from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
-from fedzero.updates import pack
-from fedzero.wire import Kept, Reply, encode_reply
+from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
+from fedzero.run.server import ClientTracker, Federation, Server
 
 SIZES, ROUNDS, LOOK_EVERY, LIMIT = (10**5, 10**8), 10_000, 2000, 240
 """d; rounds, and between two looks; seconds that one size may take"""
@@ -44,7 +44,7 @@ class MadeUp:
         for client in instructions:
             yield client, reply
 
-    def memories(self, clients: Collection[int]) -> Mapping[int, Kept]:
+    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
         return {}
 
     def close(self, *_: Any) -> None: ...
@@ -78,8 +78,8 @@ def memory_over_rounds(size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         start = Start(b"{}", bytes(8), size, VERSION, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)
-        books = Books.empty(FEDERATION.clients)
-        server = Server(ALGORITHM, FEDERATION, Keys.of_seed(1), size, None, ledger, books)
+        tracker = ClientTracker.empty(FEDERATION.clients)
+        server = Server(ALGORITHM, FEDERATION, Keys.of_seed(1), size, None, ledger, tracker)
         for round in range(ROUNDS):
             if round % LOOK_EVERY == 0:
                 found[f"{round:,}"] = megabytes("VmRSS")

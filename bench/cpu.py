@@ -6,7 +6,7 @@ import torch
 from table import best, show
 
 from fedzero.directions import Domain, Terms
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 N = 1 << 24
 POINTS, TERMS = 11, 5

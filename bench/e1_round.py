@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from table import show
 from torch import Tensor, nn
 
-from fedzero import recipe as recipes
-from fedzero.engines.local import LocalEngine
-from fedzero.federation import Books, Server, cohort_of
 from fedzero.ledger.store import Ledger
-from fedzero.session import Setup, Surroundings, prepare
+from fedzero.protocol.local import LocalEngine
+from fedzero.run import recipe as recipes
+from fedzero.run.server import ClientTracker, Server, cohort_of
+from fedzero.run.session import Environment, Setup, prepare
 from fedzero.tasks.models import SmallCnn
 
 N, M, P, MU, ETA = 100, 10, 10, 1e-3, 1e-3
@@ -85,7 +85,7 @@ def ours(setup: Setup, folder: str) -> Iterator[float]:
     engine = LocalEngine(replica, problem.objective, problem.shards, merge=True)
     ledger = Ledger.create(Path(folder) / "ledger.db", setup.start)
     federation = setup.recipe.federation
-    server = Server(algorithm, federation, setup.keys, problem.params.size, replica, ledger, Books.empty(N))
+    server = Server(algorithm, federation, setup.keys, problem.params.size, replica, ledger, ClientTracker.empty(N))
     for round in range(WARM + ROUNDS):
         began = time.perf_counter()
         server.play(round, engine, 0.0)
@@ -102,7 +102,7 @@ def main() -> None:
         "federation": {"clients": N, "cohort": M},
         "engine": {"kind": "local", "device": "cpu"},
     }
-    setup = prepare(recipes.decode(table), Surroundings())
+    setup = prepare(recipes.decode(table), Environment())
     with tempfile.TemporaryDirectory() as folder:
         # Rounds take turns, so that a noisy neighbour disturbs all ways alike; medians forget the worst of it.
         ways = (ours(setup, folder), straightforward(setup, PlainCnn), straightforward(setup, SmallCnn))

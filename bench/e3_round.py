@@ -18,10 +18,10 @@ import torch
 from looking import add_layers, trained
 from table import show
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.estimators.spsa import direction_keys, points_of, slopes
-from fedzero.session import Setup, Surroundings
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment, Setup
 
 DIRECTIONS, RADIUS, ROUNDS, REPEATS = 10, 1e-3, 6, 3
 
@@ -40,7 +40,7 @@ def prepared(given: argparse.Namespace, task: str, dtype: str, compiled: bool) -
     sets = [f'task.dtype="{dtype}"', f"task.compile={str(compiled).lower()}", "task.tf32=false", "task.testing=1"]
     sets += [f"task.train={trained(given.layers)}"]
     sets += [] if given.model is None else [f'task.model="{given.model}"']
-    return session.prepare(recipes.load(f"e3-{task}", sets), Surroundings(given.data))
+    return session.prepare(recipes.load(f"e3-{task}", sets), Environment(given.data))
 
 
 def played(setup: Setup) -> Found:

@@ -14,13 +14,13 @@ from table import show
 
 from fedzero.algorithms import DeComFL
 from fedzero.directions import Keys
-from fedzero.engines.local import LocalEngine
-from fedzero.federation import Books, Federation, Server
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
+from fedzero.model.params import Params
 from fedzero.oracles import Metrics
-from fedzero.params import Params
-from fedzero.replica import Replica
+from fedzero.protocol.local import LocalEngine
+from fedzero.protocol.replica import Replica
+from fedzero.run.server import ClientTracker, Federation, Server
 
 CLIENTS, COHORT, ROUNDS = 1000, 100, 200
 
@@ -51,7 +51,7 @@ def replies_per_second(merge: bool, replicas: bool) -> float:
         start = Start(b"{}", params.digest(), params.size, 1, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)
         federation = Federation(clients=CLIENTS, cohort=COHORT)
-        server = Server(algorithm, federation, keys, params.size, replica, ledger, Books.empty(CLIENTS))
+        server = Server(algorithm, federation, keys, params.size, replica, ledger, ClientTracker.empty(CLIENTS))
         server.play(0, engine, 0.0)
         began = time.perf_counter()
         for round in range(1, ROUNDS + 1):

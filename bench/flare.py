@@ -34,14 +34,16 @@ from typing import Any
 import psutil
 from table import show
 
-from fedzero import federating, session
-from fedzero.engines.nvflare import kits, processes
-from fedzero.engines.nvflare.epochs import Epochs, Manner
+from fedzero.deploy.conduct import Service, conduct
+from fedzero.deploy.flare import launch as federating
+from fedzero.deploy.flare import processes
+from fedzero.deploy.flare import project as kits
+from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
+from fedzero.deploy.site import Settings
 from fedzero.ledger.records import Evaluation, Round
-from fedzero.recipe import Recipe, decode
-from fedzero.serving import Service, conduct
-from fedzero.session import Surroundings
-from fedzero.site import Settings
+from fedzero.run import session
+from fedzero.run.recipe import Recipe, decode
+from fedzero.run.session import Environment
 
 P, WARM, WANTED = 10, 50, 0.03
 """directions; rounds at the start of an epoch that are not counted; seconds of a round at 3 sites at most"""
@@ -136,7 +138,7 @@ def federation(sites: int, asked: int, rounds: int, idle: float = 0.0) -> Figure
     with tempfile.TemporaryDirectory(prefix="fedzero-bench-", ignore_cleanup_errors=True) as root:
         folder = Path(root)
         port = kits.provision(folder / "project", names, port=federating.free_port()).port
-        epochs = Epochs(folder / "project", names, Manner(minimum=sites, say=_complain))
+        epochs = Epochs(folder / "project", names, WaitPolicy(minimum=sites, say=_complain))
         try:
             for name in names:
                 kit = kits.kit_of(folder / "project", name)
@@ -144,7 +146,7 @@ def federation(sites: int, asked: int, rounds: int, idle: float = 0.0) -> Figure
                 started.append(processes.start(kit, {"OMP_NUM_THREADS": "1"}))
             watch = Stopwatch(rounds, lambda: port_bytes(port), lambda: look_at(epochs, started[0]), idle)
             service = Service(epochs, lambda: names, say=_complain)
-            conduct(recipe_of(sites, asked, rounds), folder / "run", Surroundings(), watch, service)
+            conduct(recipe_of(sites, asked, rounds), folder / "run", Environment(), watch, service)
             watch.figures.epochs = epochs.epochs
             watch.figures.idle /= sites
             return watch.figures
@@ -196,7 +198,7 @@ def alone(clients: int, rounds: int) -> Figures:
     """The same rounds in one process: work, ledger and all, but no network."""
     watch = Stopwatch(rounds, lambda: 0, dict)
     with tempfile.TemporaryDirectory() as folder:
-        session.start(recipe_of(clients, clients, rounds), Path(folder) / "run", Surroundings(), watch)
+        session.start(recipe_of(clients, clients, rounds), Path(folder) / "run", Environment(), watch)
     return watch.figures
 
 

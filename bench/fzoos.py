@@ -29,12 +29,12 @@ from fedzero.directions import Keys
 from fedzero.estimators.surrogate import Active, Everything, Nearest, Rbf, Surrogate, Transfer, Window, features_of
 from fedzero.estimators.surrogate.kernels import squares_between
 from fedzero.oracles import Losses
-from fedzero.tasks import Place, Synthetic
+from fedzero.tasks import BuildContext, Synthetic
 
 N, T, D, M, HISTORY, CANDIDATES, A_STEP, AROUND, AROUND_CANDIDATES = 5, 10, 300, 10_000, 3000, 100, 5, 20, 200
 NOISE, FEATURE_NOISE = 1e-6, 1e-5
 KEYS = Keys.of_seed(1)
-PROBLEM = Synthetic(dimension=D).build(N, Place(KEYS, torch.device("cpu"), None))
+PROBLEM = Synthetic(dimension=D).build(N, BuildContext(KEYS, torch.device("cpu"), None))
 
 
 def history(client: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,11 +27,11 @@ import torch
 from looking import take, trained
 from table import show
 
-from fedzero import recipe as recipes
-from fedzero import session
+from fedzero.model.params import Params
 from fedzero.oracles.language import NOWHERE, Texts
-from fedzero.params import Params
-from fedzero.session import Setup, Surroundings
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment, Setup
 
 DIRECTIONS, RADIUS, CLIENTS, BATCH = 10, 1e-3, 4, 64
 
@@ -57,7 +57,7 @@ class Found:
 
 def prepared(task: str, data: Path, model: Path | None) -> Setup:
     sets = [f"task.batch={BATCH}", "task.testing=1", "task.balanced=true", 'task.dtype="float32"', "task.tf32=false"]
-    setup = session.prepare(recipes.load(f"e3-{task}", [*sets, f"task.train={trained(None)}"]), Surroundings(data))
+    setup = session.prepare(recipes.load(f"e3-{task}", [*sets, f"task.train={trained(None)}"]), Environment(data))
     take(setup.problem.params, model)
     return setup
 

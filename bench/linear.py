@@ -19,14 +19,14 @@ import torch
 from table import best, show
 
 from fedzero.directions import Domain, Keys, Terms
-from fedzero.oracles.linear import LOGISTIC, LinearObjective, Samples
-from fedzero.oracles.perceptron import PerceptronObjective, tensors
-from fedzero.oracles.rows import DenseRows, SparseRows
-from fedzero.params import Params
-from fedzero.tasks import Binary, Place, Problem, rcv1
-from fedzero.tasks.binary import RowShards
+from fedzero.model.params import Params
+from fedzero.tasks import Binary, BuildContext, Problem, rcv1
 from fedzero.tasks.models import initialise
 from fedzero.tasks.partition import Iid, split
+from fedzero_papers.oracles.linear import LOGISTIC, LinearObjective, Samples
+from fedzero_papers.oracles.perceptron import PerceptronObjective, tensors
+from fedzero_papers.oracles.rows import DenseRows, SparseRows
+from fedzero_papers.tasks.binary import RowShards
 
 CLIENTS, COHORT, MU, ETA, HIDDEN, SEED = 100, 10, 1e-4, 0.1, 50, 1
 KEYS = Keys.of_seed(SEED)
@@ -36,7 +36,7 @@ Step = Callable[[int], None]
 def problem(dataset: str, model: str, data: Path | None) -> Problem:
     if dataset != "rcv1" or data is not None:
         task = Binary(dataset=dataset, model=model, full=data is not None)  # type: ignore[arg-type]
-        return task.build(CLIENTS, Place(KEYS, torch.device("cpu"), data))
+        return task.build(CLIENTS, BuildContext(KEYS, torch.device("cpu"), data))
     rows, width, nonzeros = rcv1.TRAIN, 47_236, 75
     generator = np.random.default_rng(SEED)
     offsets = np.arange(rows + 1, dtype=np.int64) * nonzeros

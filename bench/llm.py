@@ -19,8 +19,8 @@ import transformers
 from table import show
 
 from fedzero.directions import Domain, Program, Terms
+from fedzero.model.params import Params
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.params import Params
 
 ROWS, WIDTH, MU, RATE = 32, 64, 1e-3, 1e-6
 DEVICE = torch.device("cuda")

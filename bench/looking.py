@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:

@@ -13,24 +13,24 @@ from pathlib import Path
 import numpy as np
 from table import show
 
-from fedzero import recipe as recipes
 from fedzero.ledger.replay import read, updates_of
 from fedzero.ledger.store import Ledger
-from fedzero.schedules import rate_at
-from fedzero.updates import Seeded
+from fedzero.model.schedules import rate_at
+from fedzero.model.updates import Seeded
+from fedzero.run import recipe as recipes
 
 PARTS = {"first tenth": (0.0, 0.1), "to the half": (0.1, 0.5), "second half": (0.5, 1.0)}
 
 
 def row_of(folder: Path) -> tuple[str, ...]:
     ledger = Ledger.open(folder / "ledger.db")
-    story, recipe = read(ledger), recipes.from_canonical(ledger.start().recipe)
-    found = [(u.round, np.frombuffer(u.scalars, "<f4")) for u in updates_of(ledger, story) if isinstance(u, Seeded)]
+    view, recipe = read(ledger), recipes.from_canonical(ledger.start().recipe)
+    found = [(u.round, np.frombuffer(u.scalars, "<f4")) for u in updates_of(ledger, view) if isinstance(u, Seeded)]
     ledger.close()
     squares = np.array([np.mean(scalars.astype(float) ** 2) for _, scalars in found])
     rates = np.array([rate_at(recipe.algorithm.rate, round) for round, _ in found])
     cuts = [squares[int(a * len(squares)) : int(b * len(squares))] for a, b in PARTS.values()]
-    last = story.evaluations[-1].metrics
+    last = view.evaluations[-1].metrics
     reached = f"{last.loss:.3f}" if last.accuracy is None else f"{last.loss:.3f}, {100 * last.accuracy:.1f} %"
     means = [f"{cut.mean():.1f}" if len(cut) else "" for cut in cuts]
     return str(folder), *means, f"{np.sum(rates**2 * squares):.1e}", f"{len(found)}: {reached}"

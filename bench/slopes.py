@@ -18,10 +18,10 @@ import numpy as np
 from looking import add_layers, take, trained
 from table import show
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
-from fedzero.session import Setup, Surroundings
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment, Setup
 
 DIRECTIONS = 10
 STEPS = 2
@@ -31,7 +31,7 @@ STEPS = 2
 def prepared(given: argparse.Namespace, dtype: str) -> Setup:
     """The problem of E3 with weights of a type, at the base or at another model; float32 with exact products."""
     sets = [f'task.dtype="{dtype}"', "task.testing=1", "task.tf32=false", f"task.train={trained(given.layers)}"]
-    setup = session.prepare(recipes.load(f"e3-{given.task}", sets), Surroundings(given.data))
+    setup = session.prepare(recipes.load(f"e3-{given.task}", sets), Environment(given.data))
     take(setup.problem.params, given.model)
     return setup
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedzero import blackbox
+from fedzero import api as blackbox
 
 IDEAL = {"berlin": [3.0, -1.0, 0.5, 2.0], "lyon": [2.0, -2.0, 1.5, 2.0], "oslo": [4.0, -3.0, 1.0, 2.0]}
 """What each party would choose if it were alone."""

@@ -21,16 +21,16 @@ import torch
 
 from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
 from fedzero.directions import Domain, Keys, Program, Terms
-from fedzero.engines.local import LocalEngine
 from fedzero.estimators.spsa import direction_keys, points_of
-from fedzero.federation import Books, Federation, Server
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
+from fedzero.model.schedules import Schedule, rate_at
+from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
-from fedzero.replica import Replica
-from fedzero.schedules import Schedule, rate_at
-from fedzero.tasks import Place, Quadratic
-from fedzero.updates import Seeded, Update, pack, unpack
+from fedzero.protocol.local import LocalEngine
+from fedzero.protocol.replica import Replica
+from fedzero.run.server import ClientTracker, Federation, Server
+from fedzero.tasks import BuildContext, Quadratic
 
 
 class SignVote(Defaults, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="sign-vote"):
@@ -69,7 +69,7 @@ class SignVote(Defaults, msgspec.Struct, frozen=True, kw_only=True, tag_field="k
 def main(rounds: int = 300) -> tuple[float, float]:
     """Sign voting on a quadratic in 50 dimensions, 20 clients; the optimality gap before and after."""
     method, keys = SignVote(rate=0.05), Keys.of_seed(1)
-    problem = Quadratic(dimension=50, spread=0.2).build(20, Place(keys, torch.device("cpu"), None))
+    problem = Quadratic(dimension=50, spread=0.2).build(20, BuildContext(keys, torch.device("cpu"), None))
     replica = Replica(method, problem.params, keys, clients=20)
     engine = LocalEngine(replica, problem.objective, problem.shards)
     before = engine.evaluate()[1].loss
@@ -77,7 +77,7 @@ def main(rounds: int = 300) -> tuple[float, float]:
         start = Start(b'{"rounds": 0}', replica.digest(), problem.params.size, 1, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)
         federation = Federation(clients=20, cohort=5)
-        server = Server(method, federation, keys, problem.params.size, replica, ledger, Books.empty(20))
+        server = Server(method, federation, keys, problem.params.size, replica, ledger, ClientTracker.empty(20))
         sent = sum(server.play(round, engine, 0.0).bytes_up for round in range(rounds))
         ledger.close()
     after = engine.evaluate()[1].loss

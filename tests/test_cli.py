@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.directions import Domain, reference
 from fedzero.ledger import Ledger, Round
 from fedzero.ledger.replay import read
-from fedzero.params import Params
-from fedzero.updates import decode_update
-from fedzero.weights import load_model
+from fedzero.model.checkpoint import load_model
+from fedzero.model.params import Params
+from fedzero.model.updates import decode_update
+from fedzero.run import recipe as recipes
+from fedzero.run import session
 
 ENTRY = [sys.executable, "-c", "from fedzero.cli import main; main()"]
 
@@ -58,7 +58,7 @@ class Live:
 def seen(tiny, tmp_path_factory) -> tuple[Path, dict[int, str]]:
     """A finished seeded run that looked at its model after each of its 12 rounds."""
     folder, live = tmp_path_factory.mktemp("seen") / "run", Live()
-    session.start(recipes.load(tiny, ["evaluate_every=1"]), folder, session.Surroundings(), live)
+    session.start(recipes.load(tiny, ["evaluate_every=1"]), folder, session.Environment(), live)
     assert sorted(live.digests) == list(range(13))
     assert len(set(live.digests.values())) == 13
     return folder, live.digests
@@ -649,9 +649,9 @@ def refuses_bits(fedzero: Any, folder: Path, where: Path, choose: Any) -> int:
 def test_damaged_scalar_of_a_patch(fedzero, seen, tmp_path):
     """A patch that is well formed but leads elsewhere: the exponent of the last scalar is changed."""
     patch, base = exported(fedzero, seen[0], tmp_path)
-    content, story = patch.read_bytes(), Ledger.open(seen[0] / "ledger.db")
-    (scalars,) = (decode_update(e.record.update).scalars for e in story.entries() if round_number(e.record) == 11)
-    story.close()
+    content, view = patch.read_bytes(), Ledger.open(seen[0] / "ledger.db")
+    (scalars,) = (decode_update(e.record.update).scalars for e in view.entries() if round_number(e.record) == 11)
+    view.close()
     last = content.rindex(scalars) + len(scalars) - 1
     patch.write_bytes(spoil(content, 8 * last + 3))
     fedzero("patch", "apply", patch, "--base", base, "--out", tmp_path / "tuned").refused("run.patch")

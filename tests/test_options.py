@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 from msgspec.inspect import type_info
 
-from fedzero import options
-from fedzero import recipe as recipes
+from fedzero.run import recipe as recipes
+from fedzero.run import schema as options
 
 NAMES = ["recipe", *(name for _, union in options.TABLES.values() for name in options.kinds(union))]
 
@@ -36,10 +36,10 @@ def test_every_key_of_every_recipe_is_listed(name):
     for place in ("algorithm", "task"):
         top = options.named(table[place]["kind"])[0]
         assert set(table[place]) - {"kind"} <= {option.name for option in top.options}
-    surroundings = options.named("recipe")
-    listed = {option.name for option in surroundings[0].options} | {"algorithm", "task", "filters"}
+    environment_of = options.named("recipe")
+    listed = {option.name for option in environment_of[0].options} | {"algorithm", "task", "filters"}
     assert set(table) <= listed
-    (federation,) = (section for section in surroundings if section.place == "federation")
+    (federation,) = (section for section in environment_of if section.place == "federation")
     assert set(table["federation"]) <= {option.name for option in federation.options}
 
 

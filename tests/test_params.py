@@ -11,7 +11,7 @@ from torch import nn
 
 from fedzero.directions import Domain, Program, Rule, Terms, reference
 from fedzero.errors import FedzeroError
-from fedzero.params import Params, from_bytes, to_bytes
+from fedzero.model.params import Params, from_bytes, to_bytes
 
 
 class Tied(nn.Module):

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from fedzero.schedules import Count, InverseSqrt, Piecewise, Schedule, Steps, count_at, rate_at
+from fedzero.model.schedules import Count, InverseSqrt, Piecewise, Schedule, Steps, count_at, rate_at
 
 
 def test_piecewise() -> None:

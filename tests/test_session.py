@@ -8,10 +8,10 @@ import msgspec
 import torch
 from harness import small
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.algorithms import DeComFL
 from fedzero.ledger import Ledger
+from fedzero.run import recipe as recipes
+from fedzero.run import session
 
 
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
@@ -23,11 +23,11 @@ def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "gpu" / session.LEDGER, start)
     ledger.append(run.records, 0.0)
     ledger.close()
-    assert session.replayed(tmp_path / "gpu", session.Surroundings(), None).digest() == run.replica.digest()
-    assert len(session.verified(tmp_path / "gpu", session.Surroundings()).rounds) == 5
+    assert session.replayed(tmp_path / "gpu", session.Environment(), None).digest() == run.replica.digest()
+    assert len(session.verified(tmp_path / "gpu", session.Environment()).rounds) == 5
     if not torch.cuda.is_available():
         try:
-            session.reopen(tmp_path / "gpu", session.Surroundings(), writable=True)
+            session.reopen(tmp_path / "gpu", session.Environment(), writable=True)
         except session.FedzeroError as error:
             assert "no CUDA device" in str(error)
         else:

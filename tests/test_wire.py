@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedzero.errors import Refused
-from fedzero.updates import Dense, Seeded, decode_update, encode_update, pack, unpack
-from fedzero.wire import (
+from fedzero.model.updates import Dense, Seeded, decode_update, encode_update, pack, unpack
+from fedzero.protocol.messages import (
     Close,
     Reply,
     Snapshot,

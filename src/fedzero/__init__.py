@@ -1,5 +1,49 @@
-"""fedzero: federated optimization with zero gradients and near-zero communication."""
+"""fedzero: federated optimization with zero gradients and near-zero communication.
+
+    fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
+    fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
+    fedzero.Shaper, Coder, Combiner                bases of filters of your own
+    fedzero.register(kind)                         make one known to this process; distributions use entry points
+    fedzero.DeComFL, FedZO, FZooS, …               every method that is installed, by the name of its class
+
+Names are imported when they are first used: torch and numba take seconds.
+"""
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.2.0"
+
+_PUBLIC = {
+    "minimise": "fedzero.api",
+    "register": "fedzero.plugins",
+    "FedzeroError": "fedzero.errors",
+    "Method": "fedzero.algorithms.contract",
+    "Federation": "fedzero.algorithms.contract",
+    "SeededMethod": "fedzero.algorithms.seeded",
+    "Task": "fedzero.tasks.contract",
+    "Problem": "fedzero.tasks.contract",
+    "BuildContext": "fedzero.tasks.contract",
+    "Shaper": "fedzero.filters.contract",
+    "Coder": "fedzero.filters.contract",
+    "Combiner": "fedzero.filters.contract",
+}
+__all__ = ["__version__", *sorted(_PUBLIC)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    if name[:1].isupper():
+        from fedzero import plugins
+
+        for kind in plugins.kinds("methods").values():
+            if kind.type.__name__ == name:
+                return kind.type
+    raise AttributeError(f"module 'fedzero' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,11 +16,11 @@ import torch
 from harness import Small, small
 
 from fedzero.directions import SHARED, reference
-from fedzero.engines.local import LocalEngine
-from fedzero.federation import cohort_of
-from fedzero.params import Params
+from fedzero.model.params import Params
+from fedzero.model.updates import Update, decode_update
+from fedzero.protocol.local import LocalEngine
+from fedzero.run.server import cohort_of
 from fedzero.tasks import Quadratic
-from fedzero.updates import Update, decode_update
 
 EPS = 2.0**-24
 """Half a unit in the last place of float32: the relative error of one rounding."""

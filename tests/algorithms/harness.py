@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedzero import recipe as recipes
-from fedzero.engines.local import LocalEngine
-from fedzero.federation import Books, Federation, Server
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.params import Params
-from fedzero.replica import Replica
-from fedzero.session import Setup, Surroundings, prepare
+from fedzero.model.params import Params
+from fedzero.protocol.local import LocalEngine
+from fedzero.protocol.replica import Replica
+from fedzero.run import recipe as recipes
+from fedzero.run.server import ClientTracker, Federation, Server
+from fedzero.run.session import Environment, Setup, prepare
 from fedzero.tasks import Quadratic
 
 
@@ -104,7 +104,7 @@ def small(
     )
 
     def prepared() -> Setup:
-        setup = prepare(recipe, Surroundings(secret=secret))
+        setup = prepare(recipe, Environment(secret=secret))
         if recast is None:
             return setup
         return replace(setup, problem=replace(setup.problem, params=recast(setup.problem.params)))
@@ -116,6 +116,6 @@ def small(
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     held = replica if algorithm.server_model else None
-    size, books = setup.problem.params.size, Books.empty(clients)
-    server = Server(algorithm, recipe.federation, setup.keys, size, held, ledger, books, 0, setup.chain)
+    size, tracker = setup.problem.params.size, ClientTracker.empty(clients)
+    server = Server(algorithm, recipe.federation, setup.keys, size, held, ledger, tracker, 0, setup.chain)
     return Small(setup, replica, engine, server, ledger, prepared)

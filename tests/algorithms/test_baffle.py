@@ -9,7 +9,7 @@ import pytest
 from byhand import D, How, assert_near, federation, model, slope, start
 
 from fedzero.algorithms import Baffle, DeComFL
-from fedzero.updates import decode_update
+from fedzero.model.updates import decode_update
 
 
 @pytest.mark.parametrize("how", [How(central=True, P=4), How(P=4), How(kind="sphere", P=3)], ids=str)

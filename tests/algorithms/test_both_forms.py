@@ -15,9 +15,9 @@ from harness import Free, small
 from fedzero.algorithms import Baffle, DeComFL, Dzopa, FedProxZO, FedZO, MeZO, ScaffoldZO, ZOAdaFL, ZOFedHT, ZoneS
 from fedzero.algorithms.graphs import Edges, Ring
 from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
-from fedzero.replica import Replica
+from fedzero.protocol.messages import Work
+from fedzero.protocol.replica import Replica
 from fedzero.tasks import Quadratic
-from fedzero.wire import Work
 
 MU = 0.1
 STEP: dict[str, Any] = {"rate": 5e-3, "radius": MU, "directions": 2}

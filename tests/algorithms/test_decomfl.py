@@ -13,13 +13,13 @@ from fedzero.algorithms import DeComFL, MeZO
 from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
 from fedzero.directions import Keys, reference
 from fedzero.errors import FedzeroError
-from fedzero.federation import cohort_of
-from fedzero.params import Params
-from fedzero.replica import Replica
-from fedzero.schedules import Count, Piecewise
+from fedzero.model.params import Params
+from fedzero.model.schedules import Count, Piecewise
+from fedzero.model.updates import decode_update
+from fedzero.protocol.messages import Work, encode
+from fedzero.protocol.replica import Replica
+from fedzero.run.server import cohort_of
 from fedzero.tasks import Quadratic
-from fedzero.updates import decode_update
-from fedzero.wire import Work, encode
 
 OPTIMIZERS = [Sgd(), Momentum(beta=0.5), Adam(), Sign()]
 
@@ -93,9 +93,9 @@ def test_revert_equals_sync_bit_for_bit_with_real_replicas(tmp_path: Path, K) ->
     assert [r.update for r in runs[0].records] == [r.update for r in runs[1].records]
     revert, sync = runs
     for client, at in revert.engine.clients.items():
-        assert at.replica.round == revert.server.books.known[client]
+        assert at.replica.round == revert.server.tracker.known[client]
     for client, at in sync.engine.clients.items():
-        assert at.replica.round == sync.server.books.known[client]
+        assert at.replica.round == sync.server.tracker.known[client]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
@@ -220,7 +220,7 @@ def test_a_client_past_the_lag_pulls_the_model(tmp_path: Path) -> None:
     run.play(30)
     assert not any(r.refused for r in run.records)
     assert max(r.bytes_down for r in run.records) > 2 * 4 * 50, "somebody was sent model and momentum"
-    assert len(run.server.books.history) <= 4, "and nothing older than the lag is kept"
+    assert len(run.server.tracker.history) <= 4, "and nothing older than the lag is kept"
     plain = small(tmp_path / "plain", DeComFL(rate=1e-3, optimizer=Momentum(beta=0.5)), clients=12, cohort=2)
     plain.play(30)
     assert run.replica.digest() == plain.replica.digest()
@@ -229,8 +229,8 @@ def test_a_client_past_the_lag_pulls_the_model(tmp_path: Path) -> None:
 def test_working_set_is_pruned_to_the_most_lagged_client(tmp_path: Path) -> None:
     run = small(tmp_path, DeComFL(rate=1e-3), clients=4, cohort=3)
     run.play(40)
-    assert set(run.server.books.history) == set(range(min(run.server.books.known), 40))
-    assert len(run.server.books.history) < 15
+    assert set(run.server.tracker.history) == set(range(min(run.server.tracker.known), 40))
+    assert len(run.server.tracker.history) < 15
     assert len(run.records) == 40 == sum(1 for _ in run.ledger.entries()) - 1, "the ledger keeps all"
 
 

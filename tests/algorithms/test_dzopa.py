@@ -13,7 +13,7 @@ from harness import Free
 from fedzero.algorithms import Dzopa
 from fedzero.algorithms.graphs import Complete, Edges, Ring
 from fedzero.errors import FedzeroError
-from fedzero.schedules import InverseSqrt
+from fedzero.model.schedules import InverseSqrt
 
 N = 6
 TREE = Edges(pairs=((0, 1), (1, 2), (1, 3), (3, 4), (3, 5)))

@@ -9,7 +9,7 @@ import pytest
 from byhand import How, assert_near, federation, model, start
 
 from fedzero.algorithms import FedProxZO, FedZO
-from fedzero.schedules import InverseSqrt
+from fedzero.model.schedules import InverseSqrt
 
 
 def by_hand(world, rounds: int, K: int, eta, gamma: float, how: How, closed: bool = False):

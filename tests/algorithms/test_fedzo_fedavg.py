@@ -15,7 +15,7 @@ from harness import small
 from fedzero.algorithms import FedAvg, FedZO
 from fedzero.directions import reference
 from fedzero.filters.links import Quantise, TopK
-from fedzero.updates import Dense, Seeded, decode_update
+from fedzero.model.updates import Dense, Seeded, decode_update
 
 
 def test_fedzo_seeded_equals_dense_up_to_rounding(tmp_path: Path) -> None:

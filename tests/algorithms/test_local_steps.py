@@ -21,7 +21,7 @@ from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, points_of, slopes
 from fedzero.filters import mean
 from fedzero.filters.links import Quantise
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 METHODS: dict[str, Any] = {
     "fedzo": (FedZO, {}),

@@ -10,9 +10,9 @@ import pytest
 from byhand import EPS, How, Listening, Losing, assert_near, federation, model, start
 
 from fedzero.algorithms import FedZO, ScaffoldZO
-from fedzero.client import Notes
-from fedzero.schedules import InverseSqrt
-from fedzero.updates import decode_update
+from fedzero.model.schedules import InverseSqrt
+from fedzero.model.updates import decode_update
+from fedzero.protocol.client import ClientMemory
 
 
 def nobody(r: int, exchange: int, i: int) -> bool:
@@ -97,7 +97,7 @@ def test_c_is_the_mean_of_all_clients_variates(tmp_path: Path, form, cohort) -> 
         assert_near(model(run), x, how.bound)
         if form == "dense":  # what the clients themselves remember
             for i, _ in run.records[-1].remembered:
-                remembered[i] = Notes.of_pieces([p.body for p in inner.clients[i].tried()]).memory[0]
+                remembered[i] = ClientMemory.of_chunks([p.body for p in inner.clients[i].tried()]).memory[0]
             assert np.abs(remembered - variates).max() < how.bound * scale
             assert np.abs(c - remembered.mean(axis=0)).max() < (r + 1) * EPS * scale
 

@@ -11,7 +11,7 @@ from byhand import How, assert_near, federation, model, start
 from harness import Free
 
 from fedzero.algorithms import ZOAdaFL
-from fedzero.schedules import InverseSqrt
+from fedzero.model.schedules import InverseSqrt
 
 BETAS = 0.9, 0.9
 """With the paper's β2 = .99 Yogi and Adam are hard to tell apart in a few rounds."""

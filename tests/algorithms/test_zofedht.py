@@ -12,14 +12,14 @@ import torch
 from byhand import D, How, Losing, assert_near, federation, model, slope, start, updates_of
 from harness import small
 
-from fedzero import session
 from fedzero.algorithms import FedZO, Turn, ZOFedHT
 from fedzero.algorithms.contract import Gathered, Scale
 from fedzero.directions import Keys
-from fedzero.engines.local import LocalEngine
 from fedzero.filters import mean
-from fedzero.params import Params
-from fedzero.schedules import InverseSqrt
+from fedzero.model.params import Params
+from fedzero.model.schedules import InverseSqrt
+from fedzero.protocol.local import LocalEngine
+from fedzero.run import session
 
 TAU = 3
 
@@ -193,11 +193,11 @@ def test_a_resumed_run_knows_of_a_round_without_answers_before_its_checkpoint(tm
 
     monkeypatch.setattr(LocalEngine, "exchange", losing)
     recipe = small(tmp_path / "x", ZOFedHT(rate=1e-3, tau=TAU, local_steps=2, form="dense")).setup.recipe
-    recipe, around = msgspec.structs.replace(recipe, rounds=14), session.Surroundings()
-    whole = session.start(recipe, tmp_path / "whole", around, Quiet())
+    recipe, environment = msgspec.structs.replace(recipe, rounds=14), session.Environment()
+    whole = session.start(recipe, tmp_path / "whole", environment, Quiet())
     with pytest.raises(StopError):
-        session.start(recipe, tmp_path / "stopped", around, Quiet(10))
-    resumed = session.resume(tmp_path / "stopped", around, Quiet())
+        session.start(recipe, tmp_path / "stopped", environment, Quiet(10))
+    resumed = session.resume(tmp_path / "stopped", environment, Quiet())
     assert resumed["model_digest"] == whole["model_digest"]
 
 

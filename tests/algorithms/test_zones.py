@@ -9,9 +9,9 @@ import pytest
 from byhand import How, Losing, assert_near, federation, model, start
 
 from fedzero.algorithms import ZoneS
-from fedzero.client import Notes
 from fedzero.errors import FedzeroError
-from fedzero.schedules import InverseSqrt
+from fedzero.model.schedules import InverseSqrt
+from fedzero.protocol.client import ClientMemory
 
 N = 4
 FORMS = pytest.mark.parametrize("form", ["dense", "seeded"])
@@ -49,7 +49,7 @@ def test_fourteen_rounds_equal_the_paper_by_hand(tmp_path: Path, how, form) -> N
     assert not any(r.refused for r in run.records)
     if form == "dense":
         for i in range(N):
-            remembered = Notes.of_pieces([p.body for p in run.engine.clients[i].tried()]).memory[0]
+            remembered = ClientMemory.of_chunks([p.body for p in run.engine.clients[i].tried()]).memory[0]
             assert_near(remembered, multipliers[i], 2 * how.bound)
 
 

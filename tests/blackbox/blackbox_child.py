@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedzero import blackbox, session
+from fedzero import api as blackbox
 from fedzero.algorithms import FedZO
+from fedzero.run import session
 
 CLIENTS, TURN, ROUNDS = 2, 3, 4
 
@@ -105,8 +106,8 @@ def go(folder: str, death: Death, options: dict[str, Any], report: str) -> None:
         **{"rounds": ROUNDS, "retries": 0} | options,
     )
     taken = steps[0]
-    story = session.verified(where / "run", session.Surroundings())
+    view = session.verified(where / "run", session.Environment())
     found = {"steps": taken, "x": result.x.tolist(), "reason": result.reason, "queries": result.queries}
-    found |= {"rounds": result.rounds, "value": result.value, "refused": [r.refused for r in story.rounds]}
-    found |= {"head": story.entries[-1].chain.hex(), "model": story.end.model.hex() if story.end else ""}
+    found |= {"rounds": result.rounds, "value": result.value, "refused": [r.refused for r in view.rounds]}
+    found |= {"head": view.entries[-1].chain.hex(), "model": view.end.model.hex() if view.end else ""}
     Path(report).write_text(json.dumps(found | {"death": asdict(death)}))

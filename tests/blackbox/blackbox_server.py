@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedzero import blackbox  # noqa: F401  (what the children import)
+from fedzero import api as blackbox  # noqa: F401  (what the children import)
 from fedzero.directions import Domain, Terms
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 torch.set_num_threads(1)
 params = Params.of_vector(torch.zeros(8))

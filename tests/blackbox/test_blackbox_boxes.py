@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedzero import recipe
 from fedzero.errors import FedzeroError
 from fedzero.oracles.blackbox import BatchedBox, CommandBox, Conditions, HttpBox, MemoryLog, PythonBox, QueryFailed
 from fedzero.oracles.blackbox.asking import Opened, Wanted, ask
+from fedzero.run import recipe
 
 POINTS = np.array([[0.1, 1 / 3], [2.0, -7.5], [1e-300, 4.0]])
 ONCE = Conditions(retries=0, backoff=0.0)
@@ -274,7 +274,7 @@ def test_a_function_named_in_a_recipe_is_imported_from_the_current_folder(tmp_pa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("f_berlin", "'f_berlin', which was not given: call fedzero.blackbox.minimise again"),
+        ("f_berlin", "'f_berlin', which was not given: call fedzero.api.minimise again"),
         ("no_such_module_here:f", "cannot be imported"),
         ("math:no_such", "no function 'no_such'"),
         ("math:pi", "no function 'pi'"),

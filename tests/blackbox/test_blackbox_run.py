@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedzero import blackbox, session
-from fedzero import recipe as recipes
+from fedzero import api as blackbox
 from fedzero.algorithms import FedZO
 from fedzero.errors import FedzeroError
 from fedzero.ledger import Asked, Evaluation, Ledger, replay
-from fedzero.session import Surroundings
-from fedzero.weights import load_model
+from fedzero.model.checkpoint import load_model
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment
 
 CENTRES = np.array([[1.0, -2.0, 3.0], [2.0, 0.0, 1.0], [3.0, -1.0, -1.0]])
 BOUNDS = [(-5.0, 5.0), (-4.0, 4.0), (-2.0, 8.0)]
@@ -50,7 +51,7 @@ class Boxes:
         return f
 
 
-def story_of(folder: Path) -> replay.Story:
+def story_of(folder: Path) -> replay.LedgerView:
     with closing(Ledger.open(folder / session.LEDGER)) as ledger:
         return replay.read(ledger)
 
@@ -59,9 +60,9 @@ def minimise(boxes: Boxes, out, **options):
     return blackbox.minimise(boxes.functions, BOUNDS, **{"algorithm": SMALL, "rounds": 4, "out": out} | options)
 
 
-def intact(folder) -> replay.Story:
+def intact(folder) -> replay.LedgerView:
     """Needs no box: nothing is given here."""
-    return session.verified(folder, Surroundings())
+    return session.verified(folder, Environment())
 
 
 def test_it_minimises(tmp_path):
@@ -102,12 +103,12 @@ def test_nothing_is_asked_outside_the_bounds_even_where_the_method_goes_there(tm
 def test_a_run_can_be_read_without_its_boxes(tmp_path, together):
     boxes = Boxes()
     result = minimise(boxes, tmp_path / "run", together=together)
-    story = intact(tmp_path / "run")
-    assert [[client for client, _ in record.queried] for record in story.rounds] == [[0, 1, 2]] * 4
-    assert [record.queries for record in story.rounds] == [3 * TURN] * 4
+    view = intact(tmp_path / "run")
+    assert [[client for client, _ in record.queried] for record in view.rounds] == [[0, 1, 2]] * 4
+    assert [record.queries for record in view.rounds] == [3 * TURN] * 4
     assert result.queries == 4 * 3 * TURN == sum(boxes.calls.values())
-    replica = session.replayed(tmp_path / "run", Surroundings(), None)
-    assert replica.digest() == story.end.model
+    replica = session.replayed(tmp_path / "run", Environment(), None)
+    assert replica.digest() == view.end.model
 
 
 def test_together_or_one_by_one_is_the_same_run(tmp_path):
@@ -202,9 +203,9 @@ def test_when_no_box_answers_the_run_still_ends(tmp_path):
     assert result.complete
     assert result.value is None
     assert (result.x == np.mean(BOUNDS, axis=1)).all()
-    story = intact(tmp_path)
-    assert story.evaluations == []
-    assert all(record.update is None and len(record.refused) == 3 for record in story.rounds)
+    view = intact(tmp_path)
+    assert view.evaluations == []
+    assert all(record.update is None and len(record.refused) == 3 for record in view.rounds)
 
 
 def test_a_batched_box_of_the_wrong_shape_sits_out(tmp_path):
@@ -228,23 +229,23 @@ def test_a_budget_ends_a_run_cleanly(tmp_path, fedzero):
     assert (result.rounds, result.complete) == (3, True)
     assert "no client can pay for round 3" in result.reason
     assert "2 of its budget of 11 queries are left and a turn takes 3" in result.reason
-    story = intact(tmp_path)
-    assert story.end.reason == result.reason
-    assert (story.end.round, story.evaluations[-1].round) == (3, 3)
-    assert session.replayed(tmp_path, Surroundings(), None).digest() == story.end.model
+    view = intact(tmp_path)
+    assert view.end.reason == result.reason
+    assert (view.end.round, view.evaluations[-1].round) == (3, 3)
+    assert session.replayed(tmp_path, Environment(), None).digest() == view.end.model
     assert "ended early" in fedzero("verify", tmp_path).out
     outcome = fedzero("resume", tmp_path, "--json")  # which needs no functions: there is nothing to do
     assert outcome.json["reason"] == result.reason
     assert "ended early: no client can pay" in outcome.err
-    assert story_of(tmp_path).entries == story.entries
+    assert story_of(tmp_path).entries == view.entries
 
 
 def test_who_is_broke_sits_out_by_name_without_a_call(tmp_path):
     """Client 1 needs two attempts for every point, so its budget is gone earlier."""
     boxes = Boxes({1: lambda number: raises(number) if number % 2 == 0 else None})
     result = minimise(boxes, tmp_path, rounds=9, budget=5 * TURN, backoff=0.0)
-    story = intact(tmp_path)
-    reasons = [dict(record.refused).get(1, "") for record in story.rounds]
+    view = intact(tmp_path)
+    reasons = [dict(record.refused).get(1, "") for record in view.rounds]
     assert reasons[:2] == ["", ""]
     assert "budget of 15 queries is spent" in reasons[2]  # could pay a turn, but not its retries
     assert all(reason.startswith("sat out: ") for reason in reasons[3:])
@@ -273,28 +274,28 @@ def test_a_budget_that_is_just_enough_is_no_reason(tmp_path):
 def test_evaluations_are_the_values_nearest_to_the_model_and_cost_nothing(tmp_path):
     boxes = Boxes()
     minimise(boxes, tmp_path, rounds=2)
-    story = intact(tmp_path)
+    view = intact(tmp_path)
     low, high = np.array(BOUNDS).T
-    u = session.replayed(tmp_path, Surroundings(), None).state.params.vector().double().numpy()
+    u = session.replayed(tmp_path, Environment(), None).state.params.vector().double().numpy()
     nearest = []
     for client in range(3):
         last = [x for c, x in boxes.points if c == client][-TURN:]
         distances = [np.linalg.norm((x - low) / (high - low) - u) for x in last]
         nearest.append(((last[int(np.argmin(distances))] - CENTRES[client]) ** 2).sum())
-    assert story.evaluations[-1].metrics.loss == pytest.approx(np.mean(nearest), rel=1e-12)
-    assert [e.round for e in story.evaluations] == [1, 2]  # before the first round nothing is known
+    assert view.evaluations[-1].metrics.loss == pytest.approx(np.mean(nearest), rel=1e-12)
+    assert [e.round for e in view.evaluations] == [1, 2]  # before the first round nothing is known
     assert sum(boxes.calls.values()) == 2 * 3 * TURN
 
 
 def test_evaluations_that_query_are_logged_and_paid_for(tmp_path):
     boxes = Boxes({1: lambda number: raises(number) if number == 0 else None})
     result = minimise(boxes, tmp_path, rounds=2, evaluate="query", retries=0, budget=2 * TURN + 2)
-    story = intact(tmp_path)
-    assert [type(e.record) for e in story.entries if isinstance(e.record, Asked | Evaluation)] == [
+    view = intact(tmp_path)
+    assert [type(e.record) for e in view.entries if isinstance(e.record, Asked | Evaluation)] == [
         Asked,
         Evaluation,
     ] * 2
-    assert [(e.round, e.metrics.others) for e in story.evaluations] == [(0, {"clients unheard": 1.0}), (2, {})]
+    assert [(e.round, e.metrics.others) for e in view.evaluations] == [(0, {"clients unheard": 1.0}), (2, {})]
     assert boxes.calls == dict.fromkeys(range(3), 2 * TURN + 2)
     value = np.mean([((result.x - c) ** 2).sum() for c in CENTRES])
     assert result.value == pytest.approx(value, rel=1e-12)
@@ -359,7 +360,7 @@ def test_resume_from_the_command_line_says_what_to_call(tmp_path, fedzero):
     with pytest.raises(StopError):
         minimise(Boxes(), tmp_path, progress=Stopping(1))
     before = story_of(tmp_path).entries
-    fedzero("resume", tmp_path).refused("'f0'", "call fedzero.blackbox.minimise again", "same `out`")
+    fedzero("resume", tmp_path).refused("'f0'", "call fedzero.api.minimise again", "same `out`")
     assert story_of(tmp_path).entries == before
 
 
@@ -414,7 +415,7 @@ def test_as_many_boxes_as_clients(tmp_path):
     table = json.loads(recipes.canonical(_recipe(tmp_path)))
     table["federation"] = {"clients": 4, "cohort": 2}
     with pytest.raises(FedzeroError, match=r"names 3 boxes but federation.clients = 4"):
-        session.prepare(recipes.decode(table), Surroundings())
+        session.prepare(recipes.decode(table), Environment())
 
 
 def _recipe(folder):

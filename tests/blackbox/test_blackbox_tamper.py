@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedzero import blackbox, session
+from fedzero import api as blackbox
 from fedzero.algorithms import FedZO
 from fedzero.ledger import End, Ledger, Tampered
 from fedzero.ledger.records import encode_record
 from fedzero.ledger.store import link
+from fedzero.run import session
 
 ROUNDS, TURN = 3, 3
 
@@ -74,7 +75,7 @@ class Copy:
 
     def verdict(self) -> int | None:
         try:
-            session.verified(self.folder, session.Surroundings())
+            session.verified(self.folder, session.Environment())
         except Tampered as found:
             return found.round
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedzero import session
+from fedzero.run import session
 
 
 def test_three_services_agree(tmp_path, capsys) -> None:
@@ -17,5 +17,5 @@ def test_three_services_agree(tmp_path, capsys) -> None:
     before, after = (((x - ideal.mean(axis=0)) ** 2).sum() for x in (np.zeros(4), result.x))
     assert after < 0.1 * before
     assert "queries" in capsys.readouterr().out
-    story = session.verified(tmp_path, session.Surroundings())
-    assert [len(record.refused) for record in story.rounds] == [0] * 12
+    view = session.verified(tmp_path, session.Environment())
+    assert [len(record.refused) for record in view.rounds] == [0] * 12

@@ -10,8 +10,8 @@ import pytest
 from cases import federation_for
 from harness import small
 
-from fedzero import session
-from fedzero.session import Surroundings
+from fedzero.run import session
+from fedzero.run.session import Environment
 
 
 class StopError(Exception):
@@ -32,16 +32,16 @@ class Watch:
 
 def resumes(folder: Path, recipe: Any, *stops: int) -> None:
     """However often a run is interrupted, it ends in the ledger of one that was not."""
-    whole = session.start(recipe, folder / "whole", Surroundings(), Watch())
+    whole = session.start(recipe, folder / "whole", Environment(), Watch())
     with pytest.raises(StopError):
-        session.start(recipe, folder / "stopped", Surroundings(), Watch(stops[0]))
+        session.start(recipe, folder / "stopped", Environment(), Watch(stops[0]))
     for stop in stops[1:]:
         with pytest.raises(StopError):
-            session.resume(folder / "stopped", Surroundings(), Watch(stop))
-    resumed = session.resume(folder / "stopped", Surroundings(), Watch())
+            session.resume(folder / "stopped", Environment(), Watch(stop))
+    resumed = session.resume(folder / "stopped", Environment(), Watch())
     assert resumed["model_digest"] == whole["model_digest"]
     assert resumed["ledger_head"] == whole["ledger_head"]
-    session.verified(folder / "stopped", Surroundings())
+    session.verified(folder / "stopped", Environment())
 
 
 def recipe_of(folder: Path, algorithm: Any, rounds: int, replicas: bool = False, **options: Any) -> Any:

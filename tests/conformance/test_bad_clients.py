@@ -28,7 +28,7 @@ from trouble import (
 
 from fedzero.filters import NO_FILTERS, Chain
 from fedzero.filters.links import Plain
-from fedzero.wire import Reply
+from fedzero.protocol.messages import Reply
 
 ROUNDS, DURING = 6, range(2, 4)
 """Trouble comes when clients have something to remember, and goes while there are turns left to use it in."""

@@ -16,16 +16,16 @@ from harness import small
 from resuming import recipe_of, resumes
 from trouble import Meter, Tampering, altered, troubled
 
-from fedzero import federation
 from fedzero.algorithms import AnyAlgorithm
 from fedzero.algorithms.contract import Scale
-from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
-from fedzero.federation import Federation
-from fedzero.params import Params
-from fedzero.recipe import Recipe, canonical, from_canonical
+from fedzero.model.params import Params
+from fedzero.protocol.local import LocalEngine
+from fedzero.protocol.messages import decode_reply
+from fedzero.run import server as federation
+from fedzero.run.recipe import Recipe, canonical, from_canonical
+from fedzero.run.server import Federation
 from fedzero.tasks import Quadratic
-from fedzero.wire import decode_reply
 
 EPS = 2.0**-24
 """Half a unit in the last place of float32."""

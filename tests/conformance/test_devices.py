@@ -10,9 +10,9 @@ import torch
 from cases import federation_for, methods
 from harness import small
 
-from fedzero import session
 from fedzero.ledger import replay
-from fedzero.session import Surroundings
+from fedzero.run import session
+from fedzero.run.session import Environment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -22,7 +22,7 @@ def test_a_ledger_made_on_a_cpu_replays_on_a_gpu(tmp_path: Path, algorithm) -> N
     run = small(tmp_path, algorithm, **federation_for(algorithm))
     run.play(13)
     engine = msgspec.structs.replace(run.setup.recipe.engine, device="cuda")
-    there = session.prepare(msgspec.structs.replace(run.setup.recipe, engine=engine), Surroundings()).replica()
+    there = session.prepare(msgspec.structs.replace(run.setup.recipe, engine=engine), Environment()).replica()
     replay.rebuild(run.ledger, replay.read(run.ledger), there)
     assert there.state.params.device.type == "cuda"
     assert there.digest() == run.replica.digest()

@@ -24,8 +24,8 @@ from harness import small
 from resuming import recipe_of, resumes
 from trouble import Meter, Tampering, troubled
 
-from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
+from fedzero.protocol.local import LocalEngine
 from fedzero.tasks import Quadratic
 
 UNLIKE = list({(a.seeded(scale_of(a)), a.remembers(scale_of(a)), a.exchanges): a for a in reversed(WIRES)}.values())

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.errors import FedzeroError
-from fedzero.session import Surroundings
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment
 from fedzero.tasks.language.task import Language
 
 LESS: dict[str, dict[str, Any]] = {
@@ -64,9 +64,9 @@ def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
         overrides.append(f'task.model="{request.getfixturevalue("small_model")("smollm", 1024)}"')
     recipe, data = recipes.load(name, overrides), data_folder()
     assert type(recipe.algorithm) is type(packaged.algorithm)
-    around = Surroundings(data)
+    environment = Environment(data)
     try:
-        found = session.start(recipe, tmp_path / "run", around, Quiet())
+        found = session.start(recipe, tmp_path / "run", environment, Quiet())
     except FedzeroError as missing:
         if "--data" not in str(missing):
             raise
@@ -75,4 +75,4 @@ def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
     turns = recipe.rounds * recipe.federation.cohort
     first = recipe.federation.clients * recipe.algorithm.first_queries
     assert 0 < found["queries"] <= turns * recipe.algorithm.queries(0) + first
-    assert session.replayed(tmp_path / "run", around, None).digest().hex() == found["model_digest"]
+    assert session.replayed(tmp_path / "run", environment, None).digest().hex() == found["model_digest"]

@@ -10,10 +10,10 @@ from cases import federation_for, methods, shapes
 from harness import recipe_of
 from sites import Here
 
-from fedzero import session
-from fedzero.progress import Silent
-from fedzero.serving import Service, conduct
-from fedzero.session import Surroundings
+from fedzero.deploy.conduct import Service, conduct
+from fedzero.run import session
+from fedzero.run.progress import Silent
+from fedzero.run.session import Environment
 
 SITES = ["north", "south", "west"]
 BREAKS = {5, 8, 23, 41, 60, 61}
@@ -25,9 +25,9 @@ def test_the_same_ledger_as_the_local_engine(tmp_path: Path, algorithm) -> None:
     recipe = msgspec.structs.replace(
         recipe_of(algorithm, merge=False, **federation_for(algorithm)), rounds=9, evaluate_every=4
     )
-    here = session.start(recipe, tmp_path / "here", Surroundings(), Silent())
+    here = session.start(recipe, tmp_path / "here", Environment(), Silent())
     link = Here(tmp_path / "sites", SITES)
-    there = conduct(recipe, tmp_path / "there", Surroundings(), Silent(), Service(link, lambda: SITES))
+    there = conduct(recipe, tmp_path / "there", Environment(), Silent(), Service(link, lambda: SITES))
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
     assert link.epochs == 1
 
@@ -41,13 +41,13 @@ def test_epochs_that_break_change_nothing(tmp_path: Path, algorithm, forgetful) 
     )
     if forgetful and remembers(recipe):
         pytest.skip("what clients remember is at the sites alone")
-    here = session.start(recipe, tmp_path / "here", Surroundings(), Silent())
+    here = session.start(recipe, tmp_path / "here", Environment(), Silent())
     link = Here(tmp_path / "sites", SITES, BREAKS.__contains__, forgetful)
     service = Service(link, lambda: SITES)
-    there = conduct(recipe, tmp_path / "there", Surroundings(), Silent(), service)
+    there = conduct(recipe, tmp_path / "there", Environment(), Silent(), service)
     assert link.epochs > 1
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
-    assert session.verified(tmp_path / "there", Surroundings()).end is not None
+    assert session.verified(tmp_path / "there", Environment()).end is not None
 
 
 def remembers(recipe) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedzero.updates import pack
-from fedzero.wire import Reply, decode_reply, encode_reply
+from fedzero.model.updates import pack
+from fedzero.protocol.messages import Reply, decode_reply, encode_reply
 
 Sent = tuple[int, bytes | Exception]
 Replies = Iterator[Sent]

@@ -10,8 +10,8 @@ import pytest
 from harness import small
 
 from fedzero.algorithms import DeComFL
-from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
+from fedzero.protocol.local import LocalEngine
 
 
 @pytest.mark.parametrize("K", [1, 3])

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from fedzero import session, submissions
-from fedzero.engines.nvflare import kits, processes
-from fedzero.engines.nvflare.bridge import receive, send
+from fedzero.deploy import queue as submissions
+from fedzero.deploy.flare import processes
+from fedzero.deploy.flare import project as kits
+from fedzero.deploy.flare.bridge import receive, send
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.session import Surroundings
+from fedzero.run import session
+from fedzero.run.session import Environment
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
 
@@ -38,7 +40,7 @@ def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> Non
     there = fedzero("federate", "demo", "--sites", 3, *OPTIONS, "--out", tmp_path / "there")
     assert (there["refused"], there["rounds"]) == (0, 20)
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
-    assert session.verified(tmp_path / "there", Surroundings()).end is not None
+    assert session.verified(tmp_path / "there", Environment()).end is not None
     assert processes.until(300, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
 
 
@@ -133,7 +135,7 @@ def test_kits(project: Path) -> None:
     for name in ("server", "north", "south"):
         local = kits.kit_of(project, name) / "local"
         resources = json.loads((local / "resources.json").read_text())
-        assert resources["class_allow_list"] == ["fedzero.engines.nvflare."]
+        assert resources["class_allow_list"] == ["fedzero.deploy.flare."]
         assert resources["class_list_enforcement_mode"] == "enforce"
         rights = json.loads((local / "authorization.json").read_text())["permissions"]["project_admin"]
         assert (rights["byoc"], rights["shell_commands"]) == ("none", "none")
@@ -229,7 +231,7 @@ def test_frames() -> None:
 def test_a_process_ends_with_whoever_started_it(project: Path) -> None:
     """However that ends: nothing is left behind to hold the port."""
     kit = kits.kit_of(project, "south")
-    script = "import os, signal; from pathlib import Path; from fedzero.engines.nvflare import processes; "
+    script = "import os, signal; from pathlib import Path; from fedzero.deploy.flare import processes; "
     script += f"print(processes.start(Path({str(kit)!r})).pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     pid = int(done.stdout)

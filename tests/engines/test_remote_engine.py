@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sites import Here
 
-from fedzero import session
 from fedzero.algorithms import DeComFL, FedZO
-from fedzero.engines.remote.dealing import dealt
-from fedzero.engines.remote.messages import Failed, Replies, decode_answer, encode
+from fedzero.deploy.assignment import assign
+from fedzero.deploy.conduct import Service, SiteAssignment, conduct
+from fedzero.deploy.messages import Failed, Replies, decode_answer, encode
+from fedzero.deploy.site import Settings, Site
 from fedzero.errors import FedzeroError
 from fedzero.filters.links import TopK
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.progress import Silent
-from fedzero.serving import Houses, Service, conduct
-from fedzero.session import Surroundings
-from fedzero.site import Settings, Site
-from fedzero.wire import Reply
+from fedzero.protocol.messages import Reply
+from fedzero.run import session
+from fedzero.run.progress import Silent
+from fedzero.run.session import Environment
 
 SITES = ["north", "south", "west"]
 METHOD = DeComFL(rate=2e-3, directions=4)
@@ -38,7 +38,7 @@ def recipe_for(rounds=8, **options):
 
 def run(tmp_path: Path, link: Here, recipe=None, **service):
     return conduct(
-        recipe or recipe_for(), tmp_path / "run", Surroundings(), Silent(), Service(link, lambda: SITES, **service)
+        recipe or recipe_for(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES, **service)
     )
 
 
@@ -91,7 +91,7 @@ def test_a_reply_that_does_not_count_is_refused_by_name(tmp_path: Path, kind) ->
         assert refused.keys() == out, refused
         assert all(reason in why for why in refused.values())
         assert record.update is not None
-    assert session.verified(tmp_path / "run", Surroundings()).end is not None
+    assert session.verified(tmp_path / "run", Environment()).end is not None
 
 
 def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
     stopped = Here(tmp_path / "elsewhere", SITES)
     stopped.spoil = _stop_after(stopped, 3 + 3 * 3)
     with pytest.raises(KeyboardInterrupt):
-        conduct(recipe, short, Surroundings(), Silent(), Service(stopped, lambda: SITES))
-    Houses(Houses.of(tmp_path / "run").run, Houses.of(short).clients).write(short)
+        conduct(recipe, short, Environment(), Silent(), Service(stopped, lambda: SITES))
+    SiteAssignment(SiteAssignment.of(tmp_path / "run").run, SiteAssignment.of(short).clients).write(short)
     link.begin()  # sites keep their replicas when an epoch ends
-    found = conduct(recipe, short, Surroundings(), Silent(), Service(link, lambda: SITES))
+    found = conduct(recipe, short, Environment(), Silent(), Service(link, lambda: SITES))
     assert (found["ledger_head"], found["model_digest"]) == (whole["ledger_head"], whole["model_digest"])
 
 
@@ -246,11 +246,13 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
     if private:
         monkeypatch.setenv("FEDZERO_SECRET", "between us")
     secret = b"between us" if private else None
-    here = session.start(recipe, tmp_path / "here", Surroundings(secret=secret), Silent())
+    here = session.start(recipe, tmp_path / "here", Environment(secret=secret), Silent())
     link = Here(tmp_path / "sites", SITES, {20}.__contains__)
     built = session.prepare
     sites = []
-    monkeypatch.setattr(session, "prepare", lambda r, around: sites.append(around.secret) or built(r, around))
+    monkeypatch.setattr(
+        session, "prepare", lambda r, environment: sites.append(environment.secret) or built(r, environment)
+    )
     found = run(tmp_path, link, recipe)
     assert set(sites) == {secret}
     assert len(sites) == 3 * link.epochs
@@ -264,9 +266,9 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 4))
 def test_every_client_has_one_home_and_keeps_it(sites, clients, more):
     names = [f"site-{i}" for i in range(sites)]
-    deal = dealt(names, clients)
+    deal = assign(names, clients)
     assert sorted(c for hand in deal.values() for c in hand) == list(range(clients))
-    later = dealt([*names, *(f"later-{i}" for i in range(more))], clients, deal)
+    later = assign([*names, *(f"later-{i}" for i in range(more))], clients, deal)
     assert sorted(c for hand in later.values() for c in hand) == list(range(clients))
     for site in names:
         assert set(later[site]) <= set(deal[site])
@@ -280,14 +282,14 @@ def test_settings_of_a_site(tmp_path: Path) -> None:
     path.write_text('data = "/nowhere"\nthreads = 2\n')
     assert Settings.read(path).threads == 2
     with pytest.raises(FedzeroError, match="/nowhere: no such folder"):
-        Settings.read(path).around()
+        Settings.read(path).environment()
     path.write_text("dta = 3\n")
     with pytest.raises(FedzeroError, match="unknown field `dta`"):
         Settings.read(path)
 
 
 def test_work_before_it_is_made_ready(tmp_path: Path) -> None:
-    from fedzero.engines.remote.messages import Exchange
+    from fedzero.deploy.messages import Exchange
 
     answer = decode_answer(Site(Settings(), tmp_path).answer(encode(Exchange(0, 0, {}))))
     assert answer == Failed("was given work before it was made ready")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero import recipe as recipes
 from fedzero.directions import Domain, Keys, reference, stream_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
-from fedzero.params import Params
+from fedzero.model.params import Params
+from fedzero.run import recipe as recipes
 
 KEYS = Keys.of_seed(7)
 DIMENSION = 40

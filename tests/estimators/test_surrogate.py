@@ -20,8 +20,8 @@ from fedzero.estimators.surrogate import (
     Nearest,
     Rbf,
     Recent,
-    Shelf,
     Surrogate,
+    SurrogateCache,
     Transfer,
     features_of,
     weights_of,
@@ -286,7 +286,7 @@ def test_a_factor_made_anew_is_part_of_what_is_told() -> None:
 
 
 def test_a_shelf_gives_a_history_once_and_only_for_its_own_arrays() -> None:
-    features, shelf = features_of(KEYS, 8, D, 1.0), Shelf()
+    features, shelf = features_of(KEYS, 8, D, 1.0), SurrogateCache()
     history = History(Surrogate(), Transfer(count=8), features, D)
     history.observe(*asked(4, 0))
     told = history.tell()

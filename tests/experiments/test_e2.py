@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from toy import drive
 
-from fedzero.experiments import e2
-from fedzero.experiments.contract import Setting
-from fedzero.experiments.e2 import E2, METHODS
-from fedzero.schedules import count_at
+from fedzero.model.schedules import count_at
+from fedzero_papers.experiments import e2
+from fedzero_papers.experiments.contract import Setting
+from fedzero_papers.experiments.e2 import E2, METHODS
 
 
 def test_the_setting_is_the_papers():

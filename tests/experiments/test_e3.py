@@ -10,15 +10,15 @@ import pytest
 from msgspec import structs
 from toy import drive
 
-from fedzero import recipe as recipes
-from fedzero import session
-from fedzero.experiments import e3
-from fedzero.experiments.contract import Setting
-from fedzero.experiments.e3 import E3, METHODS, TASKS, WEIGHTS
-from fedzero.session import Surroundings
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.adapting import Full
 from fedzero.tasks.language.texts import TEXTS
+from fedzero_papers.experiments import e3
+from fedzero_papers.experiments.contract import Setting
+from fedzero_papers.experiments.e3 import E3, METHODS, TASKS, WEIGHTS
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 DATA = Path(os.environ.get("FEDZERO_DATA", SHARED))
@@ -127,7 +127,7 @@ def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_m
     for model in (small_model("smollm"), large):
         less = ["rounds=20", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
         recipe = recipes.load("e3-sst2", [*less, f'task.model="{model}"'])
-        found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Surroundings(DATA), quiet))
+        found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Environment(DATA), quiet))
     assert found[1]["parameters"] > 10 * found[0]["parameters"]
     for way in ("bytes_up_per_client", "bytes_down_per_client"):
         assert found[0][way] == found[1][way] > 0

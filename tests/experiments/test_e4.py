@@ -18,8 +18,10 @@ from fedzero.algorithms.dzopa import Dzopa
 from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.zoadafl import ZOAdaFL
 from fedzero.algorithms.zones import ZoneS
-from fedzero.experiments.contract import Setting, Stage
-from fedzero.experiments.e4 import (
+from fedzero.report.history import History, Point
+from fedzero.tasks import UniversalAttack, universal_attack
+from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.e4 import (
     E4,
     METHODS,
     PAPER,
@@ -33,10 +35,8 @@ from fedzero.experiments.e4 import (
     line,
     lowest,
 )
-from fedzero.experiments.tables import table_csv
-from fedzero.report.history import History, Point
-from fedzero.tasks import UniversalAttack, universal_attack
-from fedzero.tasks.trained import Fit, fit
+from fedzero_papers.experiments.tables import table_csv
+from fedzero_papers.tasks.trained import Fit, fit
 
 
 @pytest.fixture(scope="module")

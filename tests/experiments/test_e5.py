@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from toy import drive
 
-from fedzero import recipe as recipes
 from fedzero.algorithms.optimizers import Adam
-from fedzero.experiments.alignment import alignment
-from fedzero.experiments.contract import Setting, Stage
-from fedzero.experiments.e5 import E5, FULL, METHODS, Case, Result, Scale, job
 from fedzero.report.history import History, Point
+from fedzero.run import recipe as recipes
+from fedzero_papers.experiments.alignment import alignment
+from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.e5 import E5, FULL, METHODS, Case, Result, Scale, job
 
 TOY = Scale((0.5,), (), 2, 1, (), 20, 1, 1, 1, 1, 2, dimension=12)
 

@@ -12,11 +12,11 @@ import pytest
 from toy import drive
 
 from fedzero.algorithms.optimizers import Adam
-from fedzero.experiments.contract import Setting, Stage
-from fedzero.experiments.e6 import E6, FULL, QUICK, Attack, Result, Scale, figures, findings, table
-from fedzero.experiments.rivals import METHODS, Curve, Rival, by_queries, by_rounds, mean_and_error, ranked
-from fedzero.experiments.tables import table_csv
 from fedzero.report.history import History, Point
+from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.e6 import E6, FULL, QUICK, Attack, Result, Scale, figures, findings, table
+from fedzero_papers.experiments.rivals import METHODS, Baseline, Curve, by_queries, by_rounds, mean_and_error, ranked
+from fedzero_papers.experiments.tables import table_csv
 
 LABELS = [rival.label for rival in METHODS.values()]
 
@@ -116,8 +116,8 @@ def test_methods_are_compared_where_the_first_of_them_ends():
 
 
 def test_dear_methods_get_fewer_rounds():
-    assert [Rival("x", share=0.4).rounds(given) for given in (1, 20, 40)] == [1, 8, 16]
-    assert Rival("x").rounds(7) == 7
+    assert [Baseline("x", share=0.4).rounds(given) for given in (1, 20, 40)] == [1, 8, 16]
+    assert Baseline("x").rounds(7) == 7
 
 
 CASE = Attack("mnist", 0.5, 10, 4, 2, 0.1)

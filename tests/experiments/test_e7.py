@@ -11,11 +11,11 @@ import pytest
 from toy import drive
 
 from fedzero.algorithms.optimizers import Adam
-from fedzero.experiments.contract import Setting, Stage
-from fedzero.experiments.e7 import E7, FULL, METRICS, QUICK, Case, Result, Scale, figures, findings, table
-from fedzero.experiments.rivals import METHODS
-from fedzero.experiments.tables import table_csv
 from fedzero.report.history import History, Point
+from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.e7 import E7, FULL, METRICS, QUICK, Case, Result, Scale, figures, findings, table
+from fedzero_papers.experiments.rivals import METHODS
+from fedzero_papers.experiments.tables import table_csv
 
 
 @pytest.fixture(scope="module")

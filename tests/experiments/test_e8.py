@@ -13,11 +13,23 @@ from toy import drive
 
 from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.zofedht import ZOFedHT
-from fedzero.experiments.contract import Setting, Stage
-from fedzero.experiments.e8 import ALPHAS, E8, FULL, METHODS, RATES, Choice, Instance, Result, Size, findings, lowest
-from fedzero.experiments.tables import table_csv
+from fedzero.model.schedules import rate_at
 from fedzero.report.history import History, Point
-from fedzero.schedules import rate_at
+from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.e8 import (
+    ALPHAS,
+    E8,
+    FULL,
+    METHODS,
+    RATES,
+    Choice,
+    Instance,
+    Result,
+    Size,
+    findings,
+    lowest,
+)
+from fedzero_papers.experiments.tables import table_csv
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedzero.directions import Keys
-from fedzero.experiments import e9
-from fedzero.experiments.contract import Setting
-from fedzero.experiments.e9 import E9, NOISES, PAPER, SIMULATIONS, Simulation, shares
+from fedzero_papers.experiments import e9
+from fedzero_papers.experiments.contract import Setting
+from fedzero_papers.experiments.e9 import E9, NOISES, PAPER, SIMULATIONS, Simulation, shares
 
 # Rows of shared/ALGORITHMS.md, measured by somebody else's program; ten runs each.
 MEASURED = {

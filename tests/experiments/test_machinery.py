@@ -18,23 +18,23 @@ from typing import Any
 import pytest
 from toy import Quiet, Toy, job
 
-from fedzero import session
 from fedzero.errors import FedzeroError
-from fedzero.experiments import EXPERIMENTS
-from fedzero.experiments.contract import Job, Setting, Stage
-from fedzero.experiments.crew import Crew, cores
-from fedzero.experiments.folders import differences, state_of
-from fedzero.experiments.pace import Pace
-from fedzero.experiments.reproduce import Request, default_folder, reproduce
-from fedzero.experiments.worker import Done, Failed, Order, Progress, _obey
-from fedzero.histories import history
 from fedzero.ledger.store import Claim, Ledger
+from fedzero.run import session
+from fedzero.run.history import history
+from fedzero_papers.experiments import EXPERIMENTS
+from fedzero_papers.experiments.contract import Job, Setting, Stage
+from fedzero_papers.experiments.crew import Crew, cores
+from fedzero_papers.experiments.folders import differences, state_of
+from fedzero_papers.experiments.pace import Pace
+from fedzero_papers.experiments.reproduce import Request, default_folder, reproduce
+from fedzero_papers.experiments.worker import Done, Failed, Order, Progress, _obey
 
 SCRIPT = Path(__file__).with_name("toy.py")
 ROUNDS = 250
 
 
-class Notes:
+class ClientMemory:
     """A display that notes what it was told."""
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class Notes:
     def end(self) -> None: ...
 
 
-def carry_out(experiment: Any, out: Path, setting: Setting | None = None) -> tuple[dict[str, Any], Notes]:
-    notes = Notes()
-    return reproduce(Request(experiment, setting or Setting(), out, jobs=2), lambda *_: notes), notes
+def carry_out(experiment: Any, out: Path, setting: Setting | None = None) -> tuple[dict[str, Any], ClientMemory]:
+    kept = ClientMemory()
+    return reproduce(Request(experiment, setting or Setting(), out, jobs=2), lambda *_: kept), kept
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Notes]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], ClientMemory]:
     """The toy experiment, made once by two workers."""
     out = tmp_path_factory.mktemp("toy") / "out"
     return out, *carry_out(Toy(), out)
@@ -70,12 +70,12 @@ FOLDERS = ["tune/rate-0.001", "tune/rate-0.01", "final/seed-1", "final/seed-2"]
 
 
 def test_every_run_is_an_ordinary_one(finished):
-    out, summary, notes = finished
-    assert notes.stages == [("tuning", 2), ("final", 2)]
-    assert sorted(notes.made) == sorted(FOLDERS)
+    out, summary, kept = finished
+    assert kept.stages == [("tuning", 2), ("final", 2)]
+    assert sorted(kept.made) == sorted(FOLDERS)
     assert (summary["runs"], summary["runs_made"]) == (4, 4)
     for folder in FOLDERS:
-        assert session.verified(out / "runs" / folder, session.Surroundings()).end is not None
+        assert session.verified(out / "runs" / folder, session.Environment()).end is not None
 
 
 def test_the_stage_after_depends_on_the_stage_before(finished):
@@ -116,8 +116,8 @@ def test_finished_runs_are_not_made_again(finished):
     out, first, _ = finished
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
     (out / "toy-fig.png").unlink()
-    summary, notes = carry_out(Toy(), out)
-    assert notes.made == []
+    summary, kept = carry_out(Toy(), out)
+    assert kept.made == []
     assert (summary["runs"], summary["runs_made"]) == (4, 0)
     assert summary["tables"] == first["tables"]
     assert (out / "toy-fig.png").exists()
@@ -140,7 +140,7 @@ def test_other_words_about_a_run_do_not_change_it(finished):
 
 def test_a_run_that_lacks_its_model_goes_on(finished, tmp_path):
     assert state_of(tmp_path, job("x", 20, 0, 1e-2)) == "absent"
-    session.start(job("x", 20, 0, 1e-2).recipe, tmp_path, session.Surroundings(), Quiet())
+    session.start(job("x", 20, 0, 1e-2).recipe, tmp_path, session.Environment(), Quiet())
     (tmp_path / "model.safetensors").unlink()
     assert state_of(tmp_path, job("x", 20, 0, 1e-2)) == "unfinished"
 
@@ -186,7 +186,7 @@ def test_two_at_once_in_one_folder(tmp_path):
     claim.release()
 
 
-class Disturbing(Notes):
+class Disturbing(ClientMemory):
     """A display that strikes when a run has come some way."""
 
     def __init__(self, folder: str, strike: Callable[[], None]) -> None:
@@ -228,7 +228,7 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     out, toy = tmp_path / "out", Toy(rounds=ROUNDS)
     first, second, third = (out / "runs" / folder for folder in FOLDERS[:3])
 
-    def carry_on(display: Notes) -> dict[str, Any]:
+    def carry_on(display: ClientMemory) -> dict[str, Any]:
         return reproduce(Request(toy, Setting(), out, jobs=1), lambda *_: display)
 
     with pytest.raises(FedzeroError, match=r"^run tune/rate-0.001: its process was killed by signal 9; .* goes on"):
@@ -254,11 +254,11 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     until_gone(worker)
     assert 5 <= rounds_in(third) < ROUNDS
 
-    summary = carry_on(display := Notes())
+    summary = carry_on(display := ClientMemory())
     assert display.stages == [("tuning", 0), ("final", 2)]
     assert (summary["runs"], summary["runs_made"]) == (4, 2)
     for folder, seed, rate in ((FOLDERS[0], 0, 1e-3), (FOLDERS[2], 1, summary["tables"]["table"][0]["rate"])):
-        session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Surroundings(), Quiet())
+        session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Environment(), Quiet())
         assert head(tmp_path / folder) == head(out / "runs" / folder), "as if nobody had disturbed it"
 
 
@@ -266,7 +266,7 @@ def test_ctrl_c_on_the_command_line(fedzero, tmp_path, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedzero.experiments.e9.shares", stop)
+    monkeypatch.setattr("fedzero_papers.experiments.e9.shares", stop)
     outcome = fedzero("reproduce", "e9", "--out", tmp_path)
     assert outcome.code == 130
     assert "the same command goes on from here" in outcome.err
@@ -289,7 +289,7 @@ def head(folder: Path) -> bytes:
 
 def test_two_workers_on_two_cores_have_a_thread_each(tmp_path, monkeypatch):
     """Asked of the processes' environment: numerical libraries read it when they are loaded."""
-    monkeypatch.setattr("fedzero.experiments.crew.cores", lambda: 4)
+    monkeypatch.setattr("fedzero_papers.experiments.crew.cores", lambda: 4)
     given = []
 
     class Fake:
@@ -297,7 +297,7 @@ def test_two_workers_on_two_cores_have_a_thread_each(tmp_path, monkeypatch):
             given.append(threads)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedzero.experiments.crew.Hand", Fake)
+    monkeypatch.setattr("fedzero_papers.experiments.crew.Hand", Fake)
     for size in (1, 2, 3, 4, 9):
         with pytest.raises(KeyboardInterrupt), Crew(size, tmp_path, None) as crew:
             crew.run([(job("x", 1, 0, 1e-2), False)], lambda *_: None)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from fedzero import recipe as recipes
-from fedzero import session
-from fedzero.experiments import EXPERIMENTS
-from fedzero.experiments.contract import Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
-from fedzero.histories import history
 from fedzero.report.history import History
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.history import history
+from fedzero_papers.experiments import EXPERIMENTS
+from fedzero_papers.experiments.contract import Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 
 RATES = (1e-3, 1e-2)
 
@@ -82,7 +82,7 @@ def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, 
         except StopIteration as done:
             return done.value, everything
         for each in stage.jobs:
-            session.start(each.recipe, folder / each.folder, session.Surroundings(data), Quiet())
+            session.start(each.recipe, folder / each.folder, session.Environment(data), Quiet())
         found = {each.folder: history(folder / each.folder) for each in stage.jobs}
         everything |= found
 

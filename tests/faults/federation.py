@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedzero import recipe as recipes
-from fedzero import session
-from fedzero.engines.nvflare import kits
-from fedzero.federating import free_port
+from fedzero.deploy.conduct import SiteAssignment
+from fedzero.deploy.flare import project as kits
+from fedzero.deploy.flare.launch import free_port
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.progress import Silent
-from fedzero.serving import Houses
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.progress import Silent
 
 T = TypeVar("T")
 SITES = ("north", "south", "west")
@@ -61,7 +61,7 @@ FIGURES: list[str] = []
 """What was measured on the way; conftest.py prints it at the end."""
 MISBEHAVING = Path(__file__).parent / "misbehaving"
 APP = "nvflare.private.fed.app"
-SERVER, SERVER_JOB = "fedzero.engines.nvflare.server", f"{APP}.server.runner_process"
+SERVER, SERVER_JOB = "fedzero.deploy.flare.server", f"{APP}.server.runner_process"
 SITE, SITE_JOB = f"{APP}.client.client_train", f"{APP}.client.worker_process"
 """FLARE's four kinds of processes, by the modules that they run."""
 
@@ -176,10 +176,10 @@ class Federation:
     def start(self, log: str, *module: object) -> subprocess.Popen[bytes]:
         """A Python module and its arguments, of which one is in this federation's folder."""
         path = os.pathsep.join(filter(None, [str(MISBEHAVING), os.environ.get("PYTHONPATH")]))
-        around = {**os.environ, "PYTHONPATH": path, "FEDZERO_FAULTS": str(self.folder)}
+        environment = {**os.environ, "PYTHONPATH": path, "FEDZERO_FAULTS": str(self.folder)}
         command = [sys.executable, "-m", *map(str, module)]
         with (self.folder / f"{log}.txt").open("ab") as said, (self.folder / f"{log}.json").open("ab") as told:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=said, env=around)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=said, env=environment)
         self._started.append(process)
         return process
 
@@ -210,7 +210,7 @@ class Federation:
 
     # ---- what the ledger says
 
-    def story(self) -> replay.Story | None:
+    def view(self) -> replay.LedgerView | None:
         """None while there is no ledger."""
         if not (self.out / session.LEDGER).exists():
             return None
@@ -221,12 +221,12 @@ class Federation:
             ledger.close()
 
     def rounds(self) -> list[Round]:
-        story = self.story()
-        return [] if story is None else story.rounds
+        view = self.view()
+        return [] if view is None else view.rounds
 
     def clients(self, site: str) -> set[int]:
-        houses = Houses.of(self.out)
-        return set() if houses is None else set(houses.clients.get(site, ()))
+        assignment = SiteAssignment.of(self.out)
+        return set() if assignment is None else set(assignment.clients.get(site, ()))
 
     def reaches(self, count: int, seconds: float = 60) -> list[Round]:
         """Wait until so many rounds are on the ledger."""
@@ -253,7 +253,7 @@ class Federation:
     def expect_well(self, seconds: float = 90) -> None:
         """Everybody counts again: all their models are that of the ledger, which is intact."""
         self.everybody_counts(seconds=seconds)
-        session.verified(self.out, session.Surroundings())
+        session.verified(self.out, session.Environment())
 
     def finish(self, seconds: float = 120) -> dict[str, Any]:
         """Let it run to its end; the summary. The ledger is intact, and its replay is the model that came out."""
@@ -265,12 +265,12 @@ class Federation:
         command = [sys.executable, "-m", "fedzero", "verify", str(self.out)]
         verified = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "intact"), verified.stderr
-        assert session.replayed(self.out, session.Surroundings(), None).digest().hex() == summary["model_digest"]
+        assert session.replayed(self.out, session.Environment(), None).digest().hex() == summary["model_digest"]
         return summary
 
     def undisturbed(self) -> dict[str, Any]:
         """The same run in one process, where nothing can happen to it."""
-        return session.start(recipes.load(self.recipe), self.folder / "undisturbed", session.Surroundings(), Silent())
+        return session.start(recipes.load(self.recipe), self.folder / "undisturbed", session.Environment(), Silent())
 
 
 def refused_in(rounds: Sequence[Round]) -> set[int]:

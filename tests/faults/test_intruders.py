@@ -12,7 +12,7 @@ from pathlib import Path
 
 from federation import SERVER_JOB, SITE, SITE_JOB, Federation, processes_of, refused_in, until
 
-from fedzero.engines.nvflare import kits
+from fedzero.deploy.flare import project as kits
 
 ROOT, CERTIFICATE, KEY = "startup/rootCA.pem", "startup/client.crt", "startup/client.key"
 
@@ -20,7 +20,7 @@ ROOT, CERTIFICATE, KEY = "startup/rootCA.pem", "startup/client.crt", "startup/cl
 def test_no_certificate_or_a_foreign_one(running: Federation) -> None:
     """Three processes knock: a site of another project that has the name of one of ours, the same when it is made to
     believe that this server is its own, and one without certificates."""
-    done, job, houses = len(running.rounds()), running.only(SERVER_JOB), (running.out / "sites.json").read_bytes()
+    done, job, assignment = len(running.rounds()), running.only(SERVER_JOB), (running.out / "sites.json").read_bytes()
     abroad = running.folder / "abroad"
     kits.provision(abroad, ["south"], port=running.project.port)
     foreign, disguised, naked = kits.kit_of(abroad, "south"), abroad / "disguised", abroad / "naked"
@@ -44,7 +44,7 @@ def test_no_certificate_or_a_foreign_one(running: Federation) -> None:
             process.send(signal.SIGKILL)
     assert not refused_in(running.rounds()[done:])
     assert running.only(SERVER_JOB) == job, "nothing was begun anew"
-    assert (running.out / "sites.json").read_bytes() == houses
+    assert (running.out / "sites.json").read_bytes() == assignment
 
 
 def knock(federation: Federation, kit: Path, secure: bool) -> subprocess.Popen[bytes]:

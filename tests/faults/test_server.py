@@ -43,7 +43,7 @@ def test_killed_three_times_the_run_is_the_same(made: Callable[..., Federation],
         federation.join(site)
     name = kill.__name__.removeprefix("kill_")
     until(120, (federation.out / "sites.json").exists, "sites that are told to make ready")
-    assert federation.story() is None
+    assert federation.view() is None
     for instant in (0, 15, 100):
         federation.pace(0.1 if instant < 20 else 0.02)
         if instant:

@@ -12,8 +12,8 @@ from harness import Small, small
 from vectors import EPS, chain_of
 
 from fedzero.algorithms import ScaffoldZO, ZoneS
-from fedzero.client import Notes
 from fedzero.filters import Chain
+from fedzero.protocol.client import ClientMemory
 
 CLIP, TOP_K, QUANTISE, SIGN = {"kind": "clip", "norm": 0.05}, {"kind": "top-k"}, {"kind": "quantise"}, {"kind": "sign"}
 LOSSY = [
@@ -46,7 +46,7 @@ def remembered(run: Small) -> np.ndarray:
     """What every client has, (N, d), float64; zeros for those who had no turn."""
     found = np.zeros((run.setup.recipe.federation.clients, 50))
     for client, pieces in run.memories().items():
-        memory = Notes.of_pieces(pieces).memory
+        memory = ClientMemory.of_chunks(pieces).memory
         assert memory is not None
         found[client] = memory[0]
     return found
@@ -92,7 +92,7 @@ def test_the_control_variates_average(tmp_path: Path, chain, replacement) -> Non
 @pytest.mark.parametrize("chain", FORGETFUL[1:], ids=label)
 def test_the_test_can_tell(tmp_path: Path, chain, monkeypatch) -> None:
     """Clients that remember what they meant instead of what was read do not add up."""
-    import fedzero.client as clients
+    import fedzero.protocol.client as clients
 
     honest = clients.Client._remember
     monkeypatch.setattr(clients.Client, "_remember", lambda self, given, _: honest(self, given, given.values))

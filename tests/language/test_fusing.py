@@ -11,10 +11,10 @@ from torch import _dynamo as dynamo
 
 from fedzero.directions import Domain, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.fusing import fuse
 from fedzero.oracles.graphs import rehearsing
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.params import Params
 from fedzero.tasks.language.pretrained import load, packs_upto
 
 POINTS = [Terms.of(keys, [0.03] * len(keys), Domain.GAUSSIAN) for keys in ([], [3], [4], [7, 8])]

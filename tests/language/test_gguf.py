@@ -13,7 +13,7 @@ from small_language import transformers
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.tasks import Language, Place
+from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language import pretrained
 from fedzero.tasks.language.pretrained import SMOLLM2, load, save
 
@@ -137,7 +137,7 @@ def test_where_to_get_smollm2():
 def test_the_real_model_knows_something(full_data):
     """134,515,008 parameters; without training it is right about every second review, as was measured elsewhere."""
     folder = full_data("sst2")
-    problem = Language(training=200, testing=200).build(8, Place(Keys.of_seed(1), CPU, folder))
+    problem = Language(training=200, testing=200).build(8, BuildContext(Keys.of_seed(1), CPU, folder))
     assert problem.params.size == 134_515_008
     metrics = problem.objective.evaluate(problem.params)
     assert metrics.accuracy is not None

@@ -12,12 +12,12 @@ import pytest
 import torch
 from small_language import KINDS, transformers
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.directions import Keys
-from fedzero.tasks import Language, Place
+from fedzero.model.checkpoint import load_model
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language.texts import Text
-from fedzero.weights import load_model
 
 RECIPE = """
 name = "reviews"
@@ -159,16 +159,16 @@ def test_methods_and_types(written, reviews, quiet, tmp_path, algorithm, dtype):
         table["federation"] = {"clients": 1, "cohort": 1}
 
     recipe = recipes.decode(table)
-    summary = session.start(recipe, tmp_path / "run", session.Surroundings(data=reviews), quiet)
+    summary = session.start(recipe, tmp_path / "run", session.Environment(data=reviews), quiet)
     assert summary["complete"]
-    session.verified(tmp_path / "run", session.Surroundings(data=reviews))
+    session.verified(tmp_path / "run", session.Environment(data=reviews))
 
 
 def test_labels_count_what_they_shall_whoever_has_them(reviews, small_model):
     """Clients have a label or two by Dirichlet's leave; a batch is as large as what some of them have."""
     rows = {"prompt": "{review} It was", "label": "verdict", "train": "train.jsonl", "test": "test.jsonl"}
     text = Text(answers={"bad": "terrible", "good": "great"}, **rows)
-    place = Place(Keys.of_seed(2), torch.device("cpu"), reviews)
+    place = BuildContext(Keys.of_seed(2), torch.device("cpu"), reviews)
     for balanced, good in ((True, 0.5), ({"good": 3.0, "bad": 1.0}, 0.75)):
         task = Language(model=str(small_model("llama")), text=text, batch=12, balanced=balanced)
         shards, short = task.build(4, place).shards, 0

@@ -10,10 +10,10 @@ from small_language import KINDS
 from torch import nn
 
 from fedzero.directions import Domain, Keys, Terms
+from fedzero.model.params import Params
 from fedzero.oracles import Basis
 from fedzero.oracles.language import LanguageObjective, Texts, measured
 from fedzero.oracles.piecewise import ALIGNED, Chosen, Piecewise
-from fedzero.params import Params
 from fedzero.tasks.language import Full, Lora, Names
 from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 

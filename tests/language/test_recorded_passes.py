@@ -9,10 +9,10 @@ import torch
 from small_language import KINDS
 
 from fedzero.directions import Domain, Keys, Terms
+from fedzero.model.params import Params
 from fedzero.oracles import graphs
 from fedzero.oracles.fusing import fuse
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.params import Params
 from fedzero.tasks.language import Full, Layers
 from fedzero.tasks.language.pretrained import adapt, load
 

@@ -8,9 +8,9 @@ from small_language import KINDS
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.oracles.stem import Stem
-from fedzero.params import Params
+from fedzero.oracles.stem import FrozenPrefix
 from fedzero.tasks.language import Full, Layers, Lora, Names, Span
 from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 
@@ -131,7 +131,7 @@ def test_a_model_that_reaches_past_its_layers_is_left_alone(small_model):
 
     first.forward = leaving
     second.forward = lambda hidden, **named: runs[1](hidden + left_behind.pop().mean(), **named)
-    assert Stem.of(model.module) is None
+    assert FrozenPrefix.of(model.module) is None
     assert first.forward is leaving
 
 

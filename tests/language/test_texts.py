@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 from small_language import words
 
-from fedzero import recipe as recipes
 from fedzero.errors import FedzeroError
 from fedzero.oracles.language import measured
+from fedzero.run import recipe as recipes
 from fedzero.tasks.language import TEXTS, Language, Text
 from fedzero.tasks.language import rows as loader
 from fedzero.tasks.language.adapting import Train

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.errors import FedzeroError
-from fedzero.weights import load_model
+from fedzero.model.checkpoint import load_model
+from fedzero.run import recipe as recipes
+from fedzero.run import session
 
 
 class Quiet:
@@ -81,9 +81,9 @@ def go(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before"), report:
     where, lit = Path(folder), Fuse(*fuse)
     lit.light(where)
     if (where / session.LEDGER).exists():
-        summary = session.resume(where, session.Surroundings(), Quiet())
+        summary = session.resume(where, session.Environment(), Quiet())
     else:
-        summary = session.start(recipes.load(recipe), where, session.Surroundings(), Quiet())
+        summary = session.start(recipes.load(recipe), where, session.Environment(), Quiet())
     if report is not None:
         steps = lit.steps
         Path(report).write_text(json.dumps({"steps": steps, "summary": summary, **looked_at(where)}))
@@ -93,20 +93,20 @@ def begin(recipe: str, folder: str) -> None:
     """`fedzero run` and nothing else: exit code 0, 2 if refused, 1 on a traceback."""
     torch.set_num_threads(1)
     try:
-        session.start(recipes.load(recipe), Path(folder), session.Surroundings(), Quiet())
+        session.start(recipes.load(recipe), Path(folder), session.Environment(), Quiet())
     except FedzeroError:
         raise SystemExit(2) from None
 
 
 def looked_at(folder: Path) -> dict[str, Any]:
     """What must be the same in every history of a run: model, head, bodies, working state; and `verify` is content."""
-    story = session.verified(folder, session.Surroundings())
+    view = session.verified(folder, session.Environment())
     with closing(sqlite3.connect(folder / session.LEDGER)) as db:
         entries = db.execute("SELECT body, chain FROM entries ORDER BY seq").fetchall()
         working = [db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in ("dense", "checkpoint")]
     model = load_model(folder / session.MODEL)
     return {
-        "rounds": len(story.rounds),
+        "rounds": len(view.rounds),
         "head": entries[-1][1].hex(),
         "bodies": [hashlib.sha256(body).hexdigest() for body, _ in entries],
         "model": hashlib.sha256(b"".join(model[name].numpy().tobytes() for name in sorted(model))).hexdigest(),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedzero import session  # noqa: F401  (what the children import)
 from fedzero.directions import Domain, Program, Rule, Terms
-from fedzero.params import Params
+from fedzero.model.params import Params
+from fedzero.run import session  # noqa: F401  (what the children import)
 
 torch.set_num_threads(1)
 params = Params.of_vector(torch.zeros(8))

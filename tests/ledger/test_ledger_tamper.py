@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fedzero import session
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
 from fedzero.ledger.store import Ledger, Tampered
-from fedzero.updates import Seeded, decode_update, encode_update
-from fedzero.weights import load_model
+from fedzero.model.checkpoint import load_model
+from fedzero.model.updates import Seeded, decode_update, encode_update
+from fedzero.run import session
 
 GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 TABLES = ("entries", "clock", "dense", "checkpoint")
@@ -111,7 +111,7 @@ class Copy:
     def verdict(self) -> int | None:
         """The first bad round; None if everything is found intact."""
         try:
-            session.verified(self.folder, session.Surroundings())
+            session.verified(self.folder, session.Environment())
         except Tampered as found:
             return found.round
         return None
@@ -384,7 +384,7 @@ def test_altered_start_with_a_forged_chain(seeded, field):
     start, *others = seeded.records()
     seeded.rewrite([msgspec.structs.replace(start, **{field: getattr(start, field) + 1}), *others])
     with pytest.raises(FedzeroError):
-        session.verified(seeded.folder, session.Surroundings())
+        session.verified(seeded.folder, session.Environment())
 
 
 @pytest.mark.parametrize("extra", ["round", "evaluation", "end", "start"])
@@ -454,7 +454,7 @@ def raw_flips(run: Copy, bits: list[int]) -> tuple[int, list[str]]:
             leftover.unlink()
         run.path.write_bytes(flipped(content, bit))
         try:
-            session.verified(run.folder, session.Surroundings())
+            session.verified(run.folder, session.Environment())
         except Tampered:
             found += 1
             continue
@@ -593,7 +593,7 @@ def test_resume_does_not_build_on_a_spoiled_checkpoint(dense_copy):
     ((body,),) = dense_copy.sql("SELECT body FROM checkpoint")
     dense_copy.sql("UPDATE checkpoint SET body = ?", flipped(body, 77))
     with pytest.raises(FedzeroError):
-        session.resume(dense_copy.folder, session.Surroundings(), Nobody())
+        session.resume(dense_copy.folder, session.Environment(), Nobody())
 
 
 class Nobody:

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedzero import patches, progress, session
-from fedzero import recipe as recipes
 from fedzero.ledger import replay
-from fedzero.session import Surroundings
-from fedzero.weights import save_model
+from fedzero.model.checkpoint import save_model
+from fedzero.run import patches, progress, session
+from fedzero.run import recipe as recipes
+from fedzero.run.session import Environment
 
 
 @pytest.fixture
 def run(tmp_path: Path, tiny: Path, quiet) -> Path:
-    session.start(recipes.load(str(tiny), rounds=40), tmp_path / "run", Surroundings(), quiet)
+    session.start(recipes.load(str(tiny), rounds=40), tmp_path / "run", Environment(), quiet)
     return tmp_path / "run"
 
 
 def told(run: Path, upto: int | None = None) -> tuple[bytes, list[tuple[int, int]]]:
     seen: list[tuple[int, int]] = []
-    replica = session.replayed(run, Surroundings(replaying=lambda *at: seen.append(at)), upto)
+    replica = session.replayed(run, Environment(replaying=lambda *at: seen.append(at)), upto)
     return replica.digest(), seen
 
 
@@ -56,20 +56,20 @@ def test_rounds_without_an_update_at_the_end_are_done_as_well(run: Path, monkeyp
 
 def test_verifying_and_going_on_are_told_as_well(run: Path, quiet):
     seen: list[tuple[int, int]] = []
-    around = Surroundings(replaying=lambda *at: seen.append(at))
-    session.verified(run, around)
+    environment = Environment(replaying=lambda *at: seen.append(at))
+    session.verified(run, environment)
     assert seen[-1] == (40, 40)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     seen.clear()
-    session.resume(run, around, quiet)
+    session.resume(run, environment, quiet)
     assert seen[-1] == (40, 40)
 
 
 def test_patches(run: Path, tmp_path: Path):
     seen: list[tuple[int, int]] = []
-    (tmp_path / "fine.patch").write_bytes(patches.export_patch(run, Surroundings()))
+    (tmp_path / "fine.patch").write_bytes(patches.export_patch(run, Environment()))
     base = tmp_path / "base.safetensors"
-    save_model(session.replayed(run, Surroundings(), 0).state.params, base)
+    save_model(session.replayed(run, Environment(), 0).state.params, base)
     patches.apply_patch(
         tmp_path / "fine.patch", str(base), tmp_path / "out.safetensors", progress=lambda *at: seen.append(at)
     )

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from test_rows import sparse_of
 
 from fedzero.directions import Domain, Terms
+from fedzero.model.params import Params
 from fedzero.oracles import Basis, combination
-from fedzero.oracles.linear import HINGE, LOGISTIC, LinearObjective
-from fedzero.oracles.perceptron import PerceptronObjective, tensors
-from fedzero.oracles.rows import DenseRows
-from fedzero.params import Params
+from fedzero_papers.oracles.linear import HINGE, LOGISTIC, LinearObjective
+from fedzero_papers.oracles.perceptron import PerceptronObjective, tensors
+from fedzero_papers.oracles.rows import DenseRows
 
 FEATURES, HIDDEN = 30, 4
 MODELS = ("logistic", "svm", "mlp")

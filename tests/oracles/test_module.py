@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles import Gradient, GradientOracle, Losses, Oracle, answer_together, module
 from fedzero.oracles.module import ModuleObjective
-from fedzero.params import Params
 from fedzero.tasks.models import SmallCnn, initialise
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedzero.oracles import rows as module
-from fedzero.oracles.rows import DenseRows, Rows, SparseRows
+from fedzero_papers.oracles.rows import DenseRows, Rows, SparseRows
 
 
 def sparse_of(matrix: np.ndarray) -> SparseRows:

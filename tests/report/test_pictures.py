@@ -13,16 +13,16 @@ import pytest
 from PIL import Image
 from test_report_page import SEEDED, read
 
-from fedzero import recipe as recipes
-from fedzero import session
-from fedzero.histories import history
 from fedzero.ledger.records import Shown
 from fedzero.ledger.store import Ledger
+from fedzero.model.params import Params
 from fedzero.oracles import Metrics, Pictures
 from fedzero.oracles.quadratic import QuadraticObjective
-from fedzero.params import Params
 from fedzero.report.page import page
 from fedzero.report.pictures import images, png
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.history import history
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -148,8 +148,8 @@ def test_a_history_has_what_the_ledger_has(tmp_path: Path, monkeypatch: pytest.M
     """Pictures, facts and other metrics on their way from an objective to the report."""
     prepare = session.prepare
 
-    def prepared(recipe: recipes.Recipe, around: session.Surroundings) -> session.Setup:
-        setup = prepare(recipe, around)
+    def prepared(recipe: recipes.Recipe, environment: session.Environment) -> session.Setup:
+        setup = prepare(recipe, environment)
         plain = setup.problem.objective
         assert isinstance(plain, QuadraticObjective)
         seen = Seen(plain.curvature, plain.optimum[None])
@@ -160,7 +160,7 @@ def test_a_history_has_what_the_ledger_has(tmp_path: Path, monkeypatch: pytest.M
         "name": "tiny", "rounds": 2, "evaluate_every": 1, "algorithm": {"kind": "decomfl", "rate": 0.01},
         "task": {"kind": "quadratic", "dimension": 8}, "federation": {"clients": 2, "cohort": 1},
     }  # fmt: skip
-    session.start(recipes.decode(table), tmp_path / "run", session.Surroundings(), Quiet())
+    session.start(recipes.decode(table), tmp_path / "run", session.Environment(), Quiet())
     found = history(tmp_path / "run")
     assert found.pictures == grid()
     assert found.facts == {"victim": "none"}

@@ -14,13 +14,13 @@ import torch
 from fedzero.directions import Domain, Keys, Terms, derive, reference
 from fedzero.errors import FedzeroError
 from fedzero.oracles import ALL_DATA
-from fedzero.oracles.rows import DenseRows, SparseRows
-from fedzero.tasks import AnyTask, Binary, Place, images, rcv1
+from fedzero.tasks import AnyTask, Binary, BuildContext, images, rcv1
 from fedzero.tasks.partition import Shards
+from fedzero_papers.oracles.rows import DenseRows, SparseRows
 
 KEYS = Keys.of_seed(4)
 CPU = torch.device("cpu")
-HERE = Place(KEYS, CPU, None)
+HERE = BuildContext(KEYS, CPU, None)
 
 
 def test_recipes_decode_into_it():
@@ -166,7 +166,7 @@ def test_missing_damaged_and_short_files(tmp_path):
         rcv1.load(tmp_path)
     small_file(tmp_path)
     with pytest.raises(FedzeroError, match="3 rows"):
-        Binary(dataset="rcv1").build(2, Place(KEYS, CPU, tmp_path))
+        Binary(dataset="rcv1").build(2, BuildContext(KEYS, CPU, tmp_path))
     path = tmp_path / rcv1.FILE
     content = path.read_bytes()
     for spoiled in (b"", b"nonsense", content[: len(content) // 2], content[:200] + bytes(50) + content[250:]):
@@ -176,7 +176,7 @@ def test_missing_damaged_and_short_files(tmp_path):
 
 
 def test_the_real_sample(full_data):
-    place = Place(KEYS, CPU, full_data(rcv1.FILE))
+    place = BuildContext(KEYS, CPU, full_data(rcv1.FILE))
     problem = Binary(dataset="rcv1", partition=Shards(1)).build(100, place)
     shards: Any = problem.shards
     rows, labels = shards.samples

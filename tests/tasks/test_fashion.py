@@ -12,9 +12,9 @@ from torch.func import functional_call
 
 from fedzero.directions import Domain, Keys, Terms, derive, reference
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
-from fedzero.params import Params
-from fedzero.tasks import Fashion, Place, images
+from fedzero.tasks import BuildContext, Fashion, images
 from fedzero.tasks.models import LargeCnn, initialise
 
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def test_the_objective_gives_the_same_losses_together_and_one_by_one(many):
 
 
 def test_the_task_puts_it_together():
-    place = Place(Keys.of_seed(2), CPU, None)
+    place = BuildContext(Keys.of_seed(2), CPU, None)
     problem, again = (Fashion(batch=16).build(20, place) for _ in range(2))
     assert problem.params.digest() == again.params.digest()
     assert (problem.params.size, problem.shards.clients) == (1_206_590, 20)
@@ -136,14 +136,14 @@ def test_the_task_puts_it_together():
 
 def test_full_files_are_wanted_but_no_folder_is_given():
     with pytest.raises(FedzeroError, match=r"task\.full.*fashion.*--data"):
-        Fashion(full=True).build(4, Place(Keys.of_seed(0), CPU, None))
+        Fashion(full=True).build(4, BuildContext(Keys.of_seed(0), CPU, None))
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_beginning_is_the_same_on_a_gpu():
     devices = (CPU, torch.device("cuda"))
-    problems = [Fashion().build(10, Place(Keys.of_seed(3), device, None)) for device in devices]
+    problems = [Fashion().build(10, BuildContext(Keys.of_seed(3), device, None)) for device in devices]
     assert problems[0].params.digest() == problems[1].params.digest()
     tables = []
     for problem in problems:

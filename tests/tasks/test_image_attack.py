@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles import Basis, Pictured
-from fedzero.oracles.image_attack import ClientNumbers, ImageAttackObjective
-from fedzero.params import Params
-from fedzero.tasks import AnyTask, ImageAttack, Place, cifar, image_attack, images
-from fedzero.tasks.image_attack import drawn_classes
+from fedzero.tasks import AnyTask, BuildContext, ImageAttack, cifar, image_attack, images
 from fedzero.tasks.models import AttackedCnn, NarrowResNet
-from fedzero.tasks.trained import fit
+from fedzero_papers.oracles.image_attack import ClientNumbers, ImageAttackObjective
+from fedzero_papers.tasks.image_attack import drawn_classes
+from fedzero_papers.tasks.trained import fit
 
 KEYS, CPU = Keys.of_seed(2), torch.device("cpu")
-HERE = Place(KEYS, CPU, None)
+HERE = BuildContext(KEYS, CPU, None)
 NAMES = ("naught", "one", "two", "three")
 
 
@@ -262,7 +262,7 @@ def test_cifar_is_not_in_the_package(tmp_path: Path):
     with pytest.raises(FedzeroError, match=r"CIFAR-10 is not in the package.*--data"):
         ImageAttack(dataset="cifar10").build(3, HERE)
     with pytest.raises(FedzeroError, match=r"cifar10-subset\.npz is missing"):
-        ImageAttack(dataset="cifar10").build(3, Place(KEYS, CPU, tmp_path))
+        ImageAttack(dataset="cifar10").build(3, BuildContext(KEYS, CPU, tmp_path))
 
 
 def cifar_file(folder: Path, **changes: Any) -> None:

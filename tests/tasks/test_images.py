@@ -14,8 +14,8 @@ from scipy import stats
 
 from fedzero.directions import Domain, Keys, derive, reference
 from fedzero.errors import FedzeroError
-from fedzero.params import Params
-from fedzero.tasks import Mnist, Place, images
+from fedzero.model.params import Params
+from fedzero.tasks import BuildContext, Mnist, images
 from fedzero.tasks.models import SmallCnn, initialise
 
 # ---- IDX files
@@ -279,7 +279,7 @@ def test_batches_cover_the_part_evenly(shards):
 
 
 def test_the_task_puts_it_together():
-    place = Place(Keys.of_seed(2), torch.device("cpu"), None)
+    place = BuildContext(Keys.of_seed(2), torch.device("cpu"), None)
     problem, again = (Mnist(batch=16).build(20, place) for _ in range(2))
     assert problem.params.digest() == again.params.digest()
     assert (problem.params.size, problem.shards.clients) == (28_938, 20)
@@ -292,7 +292,7 @@ def test_the_task_puts_it_together():
 
 def test_full_files_are_wanted_but_no_folder_is_given():
     with pytest.raises(FedzeroError, match=r"task\.full"):
-        Mnist(full=True).build(4, Place(Keys.of_seed(0), torch.device("cpu"), None))
+        Mnist(full=True).build(4, BuildContext(Keys.of_seed(0), torch.device("cpu"), None))
 
 
 def test_patches_give_the_same_logits():

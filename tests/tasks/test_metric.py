@@ -16,13 +16,13 @@ from torch.nn.utils import vector_to_parameters
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.oracles import Basis
-from fedzero.oracles.metric import Metric, confusion, scikit, scores
-from fedzero.tasks import AnyTask, MetricTuning, Place, covertype
-from fedzero.tasks.metric import drawn_classes
+from fedzero.tasks import AnyTask, BuildContext, MetricTuning, covertype
 from fedzero.tasks.models import TunedMlp
+from fedzero_papers.oracles.metric import Metric, confusion, scikit, scores
+from fedzero_papers.tasks.metric import drawn_classes
 
 KEYS, CPU = Keys.of_seed(5), torch.device("cpu")
-HERE = Place(KEYS, CPU, None)
+HERE = BuildContext(KEYS, CPU, None)
 SCORES: dict[str, Any] = {
     "precision": sklearn_metrics.precision_score,
     "recall": sklearn_metrics.recall_score,
@@ -106,7 +106,7 @@ def test_many_points_are_evaluated_in_portions(monkeypatch):
     points = tuple(Terms.of([k], [0.1], Domain.GAUSSIAN) for k in range(9))
     rows = [problem.shards.batch(KEYS, 0, 0, 0)]
     together = problem.objective.losses(problem.params, points, rows)
-    monkeypatch.setattr("fedzero.oracles.metric.TOGETHER", 70 * 30 * 2)
+    monkeypatch.setattr("fedzero_papers.oracles.metric.TOGETHER", 70 * 30 * 2)
     np.testing.assert_array_equal(problem.objective.losses(problem.params, points, rows), together)
 
 
@@ -273,7 +273,7 @@ def test_missing_and_damaged_files(tmp_path):
     with pytest.raises(FedzeroError, match=r"task\.full = true needs the Covertype file: give --data"):
         MetricTuning(full=True).build(2, HERE)
     with pytest.raises(FedzeroError, match=r"covtype\.npz is missing"):
-        MetricTuning(full=True).build(2, Place(KEYS, CPU, tmp_path))
+        MetricTuning(full=True).build(2, BuildContext(KEYS, CPU, tmp_path))
     small_file(tmp_path)
     assert len(covertype.load(True, tmp_path).test.y) == 1
     (tmp_path / "cut").mkdir()

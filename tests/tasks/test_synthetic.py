@@ -11,16 +11,16 @@ import pytest
 import torch
 from harness import small
 
-from fedzero import recipe as recipes
-from fedzero import session
 from fedzero.algorithms import FedAvg, FedZO
 from fedzero.algorithms.optimizers import Adam
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
-from fedzero.params import Params
-from fedzero.session import Surroundings
-from fedzero.tasks import Place, Problem, Synthetic
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import Environment
+from fedzero.tasks import BuildContext, Problem, Synthetic
 
 KEYS = Keys.of_seed(7)
 N, D = 5, 30
@@ -30,7 +30,7 @@ DOMAINS = {"quadratic": 10.0, "ackley": 32.768, "levy": 10.0}
 
 
 def built(clients: int = N, **fields: Any) -> Problem:
-    return Synthetic(**({"dimension": D} | fields)).build(clients, Place(KEYS, torch.device("cpu"), None))
+    return Synthetic(**({"dimension": D} | fields)).build(clients, BuildContext(KEYS, torch.device("cpu"), None))
 
 
 def bends(C: float, clients: int = N, d: int = D) -> tuple[np.ndarray, np.ndarray]:
@@ -275,11 +275,11 @@ def recipe(**task: Any) -> recipes.Recipe:
 def test_a_recipe_runs_and_replays(tmp_path: Path) -> None:
     made = recipe(heterogeneity=50, noise=0.01)
     assert made.task.label == "quadratic functions in 300 dimensions, C = 50"
-    found = session.start(made, tmp_path / "run", Surroundings(), Quiet())
-    again = session.start(made, tmp_path / "again", Surroundings(), Quiet())
+    found = session.start(made, tmp_path / "run", Environment(), Quiet())
+    again = session.start(made, tmp_path / "again", Environment(), Quiet())
     assert (found["complete"], found["rounds"], found["refused"]) == (True, 4, 0)
     assert found["model_digest"] == again["model_digest"]
-    assert session.replayed(tmp_path / "run", Surroundings(), None).digest().hex() == found["model_digest"]
+    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found["model_digest"]
 
 
 @pytest.mark.parametrize("task", [{"heterogeneity": -1}, {"noise": -0.1}, {"function": "rastrigin"}, {"dimension": 0}])

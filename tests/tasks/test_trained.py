@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedzero.errors import FedzeroError
-from fedzero.tasks.trained import THREADS, Fit, Trained, accuracy, fit, trained
+from fedzero_papers.tasks.trained import THREADS, Fit, Trained, accuracy, fit, trained
 
 WHAT: dict[str, object] = {"model": "toy", "epochs": 3}
 
@@ -163,7 +163,7 @@ PROCESS = """
 import sys, time
 from pathlib import Path
 from torch import nn
-from fedzero.tasks.trained import trained
+from fedzero_papers.tasks.trained import trained
 
 def train(module):
     with Path(sys.argv[1]).open("a") as file:

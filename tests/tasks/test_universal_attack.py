@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis, Pictured
-from fedzero.oracles.universal_attack import TOGETHER, Targets, UniversalAttackObjective, _some
-from fedzero.params import Params
-from fedzero.tasks import AnyTask, Place, UniversalAttack, images, universal_attack
-from fedzero.tasks.trained import Fit, fit
-from fedzero.tasks.universal_attack import Victim, pixels, victim
+from fedzero.tasks import AnyTask, BuildContext, UniversalAttack, images, universal_attack
+from fedzero_papers.oracles.universal_attack import TOGETHER, Targets, UniversalAttackObjective, _some
+from fedzero_papers.tasks.trained import Fit, fit
+from fedzero_papers.tasks.universal_attack import Victim, pixels, victim
 
 KEYS, CPU = Keys.of_seed(5), torch.device("cpu")
-HERE = Place(KEYS, CPU, None)
+HERE = BuildContext(KEYS, CPU, None)
 NAMES = ("naught", "one", "two", "three")
 LABEL, WEIGHT = 2, 0.7
 
@@ -251,7 +251,7 @@ def test_everybody_holds_images_of_the_class_that_the_victim_has_right(subset):
     assert set(batch) < set(parts[2])
     again: Any = task.build(6, HERE)
     assert torch.equal(again.objective.pool.images, pool)
-    other: Any = task.build(6, Place(Keys.of_seed(6), CPU, None))
+    other: Any = task.build(6, BuildContext(Keys.of_seed(6), CPU, None))
     assert not torch.equal(other.objective.pool.images, pool), "another seed, other images"
     accuracy = victim(subset).accuracy
     assert f"{100 * accuracy:.2f} %" in problem.facts["victim"]
@@ -288,7 +288,7 @@ def test_full_images_are_taken_from_the_folder(full_data, monkeypatch):
     folder = full_data("mnist")
     monkeypatch.setattr(universal_attack, "fit", lambda m, x, y, how: fit(m, x[::10], y[::10], Fit(1, 64, 4e-3)))
     task = UniversalAttack(dataset="mnist", full=True)
-    problem: Any = task.build(3, Place(KEYS, CPU, folder))
+    problem: Any = task.build(3, BuildContext(KEYS, CPU, folder))
     assert "60,000" in task.label
     assert "(4)" in problem.facts["images"]
     assert int(problem.facts["images"].split()[2]) > 4000, "of 5,842"

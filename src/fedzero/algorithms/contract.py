@@ -1,11 +1,14 @@
 """What a method is: a frozen value with pure functions, both halves of its paper in one file.
 
-    init(params, clients) → State                         model and whatever the rule carries
+    wire(round, scale) → Wire                             what travels, and what it costs
     client(state, turn) → yields asks, returns Contribution   one client's part of a round
     aggregate(gathered) → Update                          what the ledger stores
     apply(state, updates, keys) → State                   server, replay and returning clients run the same line
 
     replay = apply(init(params, clients), ledger)
+
+These four make a method; `init`, `share` and `check` have defaults. Where the update is a sum of directions that all
+clients share, `SeededMethod` (seeded.py) has all four, and a method says only where its paper differs.
 
 A round is one or more exchanges. In the middle of its part a client may yield `Share(values)`: the values go up, the
 server makes one answer of everybody's (`share`), and the client is sent it as `Shared`. What a client wants to keep
@@ -17,20 +20,24 @@ Methods never know the engine, the task or who asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.filters import Combine
+from fedzero.model.params import Params, Slots, from_bytes, to_bytes
+from fedzero.model.updates import Update
+from fedzero.model.value import Value
 from fedzero.oracles import Answer, Ask
-from fedzero.params import Params, Slots, from_bytes, to_bytes
-from fedzero.updates import Update
 
 Delivery = Literal["catch-up", "snapshot"]
 """How a client gets the model: the updates it missed, to fold; or the state (or the part of it that it needs)."""
@@ -40,6 +47,40 @@ Form = Literal["dense", "seeded", "auto"]
 
 Memory = tuple[NDArray[Any], ...]
 """What a client keeps between its turns: arrays of any type."""
+
+Numbers = int | bytes
+"""What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
+
+
+class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who takes part, and who holds the model."""
+
+    clients: Annotated[int, Meta(ge=1)]
+    """N"""
+    cohort: Annotated[int, Meta(ge=1)]
+    """m, sampled uniformly each round"""
+    replacement: bool = False
+    """Sample with replacement: a client drawn twice takes part once and weighs twice."""
+    private: bool = False
+    """Mix the directions with a secret that the clients share and the server has not."""
+    server_model: bool = True
+    """False: the server only averages scalars; the model lives on the clients."""
+    sync: bool = False
+    """Send a round's outcome to its cohort at once, instead of before each client's next turn."""
+    pull_after: Annotated[int, Meta(ge=1)] | None = None
+    """A client that missed more rounds than this is sent the whole model instead of the updates."""
+
+    def expect(self, why: str, **wanted: Any) -> None:
+        """Refuse a federation whose fields have other values; `why` begins the sentence."""
+        for name, value in wanted.items():
+            found = getattr(self, name)
+            if found != value:
+                mend = f"leave out federation.{name}" if value is None else f"set federation.{name} = {_toml(value)}"
+                raise FedzeroError(f"{why}: {mend} (not {_toml(found)})")
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -51,29 +92,146 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """What travels in a round, and what it costs.
+
+    replies: how many numbers a client sends in each exchange of the round, hence how many exchanges there are.
+    queries: how often a client asks its function, by the paper's formula; first_queries: how often beside that in its
+    first turn (until one has counted).
+    seeded: updates are scalars of directions; then the ledger keeps them all, and any round can be replayed.
+    comparable: number j of two contributions means the same, so that a mean (or a median) of them has a meaning.
+    remembers: clients keep something between their turns. self_correcting: a client sends next time, by the method
+    itself, what a filter left out this time. first_order: clients are given gradients; all others get values only.
+    delivery: updates a client missed, or the state.
+    """
+
+    replies: tuple[int, ...]
+    queries: int
+    first_queries: int = 0
+    seeded: bool = True
+    comparable: bool = True
+    remembers: bool = False
+    self_correcting: bool = False
+    first_order: bool = False
+    delivery: Delivery = "catch-up"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of d numbers beside the parameters, float32, kept tensor by tensor: `slots[t][i]` is vector i's part."""
+
+    slots: Slots
+
+    @staticmethod
+    def zeros(params: Params, count: int) -> Vectors:
+        return Vectors(params.slots(count))
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Vector `index`, (d,), a copy."""
+        return torch.cat([group[index] for group in self.slots])
+
+    def __len__(self) -> int:
+        return len(self.slots[0])
+
+    def set(self, index: int, vector: Tensor) -> None:
+        """Overwrite vector `index` from d numbers."""
+        pieces = torch.split(vector, [group[index].numel() for group in self.slots])
+        for group, piece in zip(self.slots, pieces, strict=True):
+            group[index].copy_(piece)
+
+    def clone(self) -> Vectors:
+        return Vectors(tuple(tuple(s.clone() for s in group) for group in self.slots))
+
+    def tensors(self, chosen: Sequence[int] | None = None) -> list[Tensor]:
+        return [s for group in self.slots for i, s in enumerate(group) if chosen is None or i in chosen]
+
+
+@dataclass(frozen=True)
 class Part:
-    """What of a state a client needs when it is sent one: the parameters or not, and which slots (None: all)."""
+    """What of a state a client needs when it is sent one: the parameters or not, and which vectors (None: all)."""
 
     params: bool = True
-    slots: tuple[int, ...] | None = None
+    vectors: tuple[int, ...] | None = None
 
 
 EVERYTHING = Part()
 
 
 @dataclass(frozen=True)
-class State:
-    """A replica: parameters, memory of the rule, and how far it has come.
+class Carry:
+    """What a method's rule carries from round to round beside the parameters.
 
-    last: for methods that refer back to a client's previous turn, its round and scalars, by client.
+    Derive a frozen dataclass whose fields are `Vectors`, tensors, and plain values that msgpack can write. All of it is
+    in checkpoints, in snapshots and in what a site keeps on its disk.
     """
 
+    def part(self, client: int) -> Part:
+        """What of the state this client needs when it is sent one."""
+        return EVERYTHING
+
+    def model(self, params: Params, client: int) -> Params:
+        """The model that this client's values are computed on."""
+        return params
+
+    def tensors(self, chosen: Sequence[int] | None = None) -> list[Tensor]:
+        found: list[Tensor] = []
+        for value in self._values():
+            found += (
+                value.tensors(chosen) if isinstance(value, Vectors) else [value] if isinstance(value, Tensor) else []
+            )
+        return found
+
+    def _values(self) -> Iterable[Any]:
+        return (getattr(self, each.name) for each in fields(self))
+
+    def numbers(self) -> Numbers:
+        """The plain values: 0 where there are none, or all are empty; one count as it is; else all of them, packed."""
+        plain = [value for value in self._values() if not isinstance(value, Vectors | Tensor)]
+        if not any(plain):
+            return 0
+        return plain[0] if len(plain) == 1 and isinstance(plain[0], int) else msgspec.msgpack.encode(plain)
+
+    def with_numbers(self, numbers: Numbers) -> Carry:
+        """This value with the plain values that `numbers` gave."""
+        plain = [each.name for each in fields(self) if not isinstance(getattr(self, each.name), Vectors | Tensor)]
+        if isinstance(numbers, bytes):
+            found = msgspec.msgpack.decode(numbers, type=list[Any], strict=False)
+            if len(found) != len(plain):
+                raise FedzeroError(f"a state with {len(found)} values where {type(self).__name__} has {len(plain)}")
+            return replace(
+                self, **{name: _like(getattr(self, name), value) for name, value in zip(plain, found, strict=True)}
+            )
+        if len(plain) == 1 and isinstance(getattr(self, plain[0]), int):
+            return replace(self, **{plain[0]: numbers})
+        return self
+
+    def clone(self) -> Carry:
+        copied = {
+            each.name: value.clone()
+            for each in fields(self)
+            if isinstance(value := getattr(self, each.name), Vectors | Tensor)
+        }
+        return replace(self, **copied)
+
+
+def _like(before: Any, value: Any) -> Any:
+    """Lists that msgpack made of tuples, as they were."""
+    if isinstance(before, Mapping):
+        return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+    return tuple(value) if isinstance(before, tuple) else value
+
+
+NOTHING = Carry()
+
+
+@dataclass(frozen=True)
+class State:
+    """A replica: parameters, how many rounds it has seen, how many clients there are, and what the rule carries."""
+
     params: Params
-    slots: Slots | None = None
+    carry: Any = NOTHING
     round: int = 0
-    steps: int = 0
     clients: int = 1
-    last: Mapping[int, tuple[int, F32]] = field(default_factory=dict)
 
     @property
     def scale(self) -> Scale:
@@ -81,44 +239,53 @@ class State:
 
     def branch(self) -> State:
         """A copy to walk away with; *revert* is dropping it."""
-        slots = None if self.slots is None else tuple(tuple(s.clone() for s in group) for group in self.slots)
-        return replace(self, params=self.params.clone(), slots=slots)
+        return replace(self, params=self.params.clone(), carry=self.carry.clone())
 
-    def slot(self, index: int) -> torch.Tensor:
-        """Slot `index` of all tensors as one vector of d numbers, a copy."""
-        assert self.slots is not None
-        return torch.cat([group[index] for group in self.slots])
+    def digest(self, client: int) -> bytes:
+        """Of the model that a client's values are computed on."""
+        digest: bytes = self.carry.model(self.params, client).digest()
+        return digest
 
-    def set_slot(self, index: int, vector: torch.Tensor) -> None:
-        """Overwrite slot `index` of all tensors from a vector of d numbers."""
-        assert self.slots is not None
-        for group, piece in zip(self.slots, self.params.split(vector), strict=True):
-            group[index].copy_(piece)
+    def _tensors(self, part: Part) -> list[Tensor]:
+        return [*(self.params.tensors.values() if part.params else ()), *self.carry.tensors(part.vectors)]
 
-    def _tensors(self, part: Part) -> list[torch.Tensor]:
-        groups = self.slots or ()
-        kept = [s for group in groups for i, s in enumerate(group) if part.slots is None or i in part.slots]
-        return [*(self.params.tensors.values() if part.params else ()), *kept]
+    @property
+    def numbers(self) -> Numbers:
+        numbers: Numbers = self.carry.numbers()
+        return numbers
 
     def to_bytes(self, part: Part = EVERYTHING) -> bytes:
-        """Parameters and rule memory as raw bytes; round and steps travel beside them."""
+        """Tensors as raw bytes; round and numbers travel beside them."""
         return to_bytes(self._tensors(part))
 
-    def restored(self, data: bytes, round: int, steps: int, part: Part = EVERYTHING) -> State:
+    def restored(self, data: bytes, round: int, numbers: Numbers, part: Part = EVERYTHING) -> State:
         """This state with its tensors overwritten from `to_bytes`."""
         from_bytes(data, self._tensors(part))
         self.params.changed()
-        return replace(self, round=round, steps=steps)
+        return replace(self, round=round, carry=self.carry.with_numbers(numbers))
+
+
+Observer = Callable[[int, Tensor, Tensor], None]
+"""Is told of every local step that is a vector of numbers: its number, the gradient, and what is added to x."""
+
+
+def unobserved(step: int, gradient: Tensor, change: Tensor) -> None:
+    """Nobody looks on."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a client knows when it works; `memory` is what it returned at its last turn that counted, or None."""
+    """What a client knows when it works; `memory` is what it returned at its last turn that counted, or None.
+
+    cache: of the process the client is in, for what can be made again from the memory; a run must not depend on it.
+    """
 
     round: int
     client: int
     keys: Keys
     memory: Memory | None = None
+    cache: MutableMapping[Any, Any] = field(default_factory=dict)
+    observe: Observer = unobserved
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,125 +352,42 @@ class Gathered:
         return tuple(c for c in sorted(self.contributions) for _ in range(self.weights[c]))
 
 
-class Algorithm(Protocol):
-    """The contract. `first_order` methods get an oracle that also gives gradients; all others get values only."""
+class Method(Value):
+    """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
 
     @property
-    def name(self) -> str: ...
-    @property
-    def first_order(self) -> bool: ...
-    @property
-    def server_model(self) -> bool:
-        """False if the server only averages scalars and never holds the model."""
-        ...
+    def name(self) -> str:
+        """The tag, by which recipes choose the method."""
+        return str(self.__struct_config__.tag)
 
-    @property
-    def sync(self) -> bool:
-        """True if clients get the round's outcome at its end instead of at their next turn."""
-        ...
+    def wire(self, round: int, scale: Scale) -> Wire:
+        """What travels in a round, and what it costs."""
+        raise NotImplementedError
 
-    @property
-    def pull_after(self) -> int | None:
-        """A client that missed more rounds than this gets the whole state instead of the updates."""
-        ...
+    def client(self, state: State, turn: Turn) -> Work:
+        """One client's part of a round: a generator that yields asks (or `Share`) and returns what it contributes."""
+        raise NotImplementedError
 
-    @property
-    def exchanges(self) -> int:
-        """How many replies a client gives in a round: one more than it yields `Share`."""
-        ...
+    def aggregate(self, gathered: Gathered) -> Update:
+        """What becomes of the contributions of a round."""
+        raise NotImplementedError
 
-    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
-        """Raise `FedzeroError` for a federation the method cannot serve."""
-        ...
-
-    def seeded(self, scale: Scale) -> bool:
-        """True if updates are scalars of directions; then the ledger keeps them all and any round can be replayed."""
-        ...
-
-    def delivery(self, scale: Scale) -> Delivery: ...
-
-    def addable(self, scale: Scale) -> bool:
-        """True if number j of two contributions means the same, so that a mean (or a median) of them has a meaning."""
-        ...
-
-    def remembers(self, scale: Scale) -> bool:
-        """True if clients keep something between their turns."""
-        ...
-
-    def makes_up(self, scale: Scale) -> bool:
-        """True if a client sends next time, by the method itself, what a filter left out this time."""
-        ...
-
-    def part(self, client: int, scale: Scale) -> Part:
-        """What a client needs of a state that is sent to it."""
-        ...
-
-    def digest(self, state: State, client: int) -> bytes:
-        """Of the model that a client's values are computed on."""
-        ...
-
-    def expects(self, round: int, scale: Scale, exchange: int) -> int:
-        """How many numbers a reply has."""
-        ...
-
-    def queries(self, round: int) -> int:
-        """How often a client asks its function in a round, by the paper's formula."""
-        ...
-
-    @property
-    def first_queries(self) -> int:
-        """How often beside that in its first turn (until one has counted)."""
-        ...
-
-    def init(self, params: Params, clients: int) -> State: ...
-    def client(self, state: State, turn: Turn) -> Work: ...
-    def share(self, gathered: Gathered) -> Shared: ...
-    def aggregate(self, gathered: Gathered) -> Update: ...
-    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State: ...
-
-
-class Defaults:
-    """What most methods answer: values only, a server that holds the model, one exchange, nothing to remember."""
-
-    __slots__ = ()
-
-    first_order = False
-    server_model = True
-    sync = False
-    pull_after: int | None = None
-    exchanges = 1
-    first_queries = 0
-
-    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
-        if private:
-            raise FedzeroError("federation.private = true needs a method whose server holds no model (decomfl)")
-
-    def seeded(self, scale: Scale) -> bool:
-        return True
-
-    def delivery(self, scale: Scale) -> Delivery:
-        return "catch-up" if self.seeded(scale) else "snapshot"
-
-    def addable(self, scale: Scale) -> bool:
-        return True
-
-    def remembers(self, scale: Scale) -> bool:
-        return False
-
-    def makes_up(self, scale: Scale) -> bool:
-        return False
-
-    def part(self, client: int, scale: Scale) -> Part:
-        return EVERYTHING
-
-    def digest(self, state: State, client: int) -> bytes:
-        return state.params.digest()
-
-    def share(self, gathered: Gathered) -> Shared:
-        raise NotImplementedError("a method whose clients share says what becomes of it")
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        """The state after updates; the same bits for many at once as for one after the other."""
+        raise NotImplementedError
 
     def init(self, params: Params, clients: int) -> State:
+        """The state before round 0."""
         return State(params, clients=clients)
+
+    def share(self, gathered: Gathered) -> Shared:
+        """What everybody is sent of what clients shared; only for rounds of several exchanges."""
+        raise NotImplementedError
+
+    def check(self, federation: Federation) -> None:
+        """Raise `FedzeroError` for a federation the method cannot serve."""
+        why = f"{self.name} needs a server that holds the model and sends it to clients before their turns"
+        federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
 
 
 def rounds_of(state: State, updates: Sequence[Update]) -> State:

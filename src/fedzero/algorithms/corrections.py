@@ -18,7 +18,7 @@ from torch import Tensor
 from fedzero.algorithms.optimizers import power
 from fedzero.algorithms.walk import Correction
 from fedzero.estimators.surrogate import Features
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 NotNegative = Annotated[float, Meta(ge=0)]

@@ -15,87 +15,91 @@ scalars of G_i, and everybody rebuilds everybody's model. A node that fails keep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 from torch import Tensor
 
-from fedzero.algorithms.contract import Contribution, Form, Gathered, Part, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import (
+    Carry,
+    Contribution,
+    Federation,
+    Gathered,
+    Numbers,
+    Part,
+    Scale,
+    State,
+    Turn,
+    Vectors,
+    Wire,
+    Work,
+    rounds_of,
+)
 from fedzero.algorithms.graphs import Complete, Graph
-from fedzero.algorithms.walk import OwnDirections, Samples, estimate, scalars_of_all, walk_terms
-from fedzero.directions import Distribution, Keys
+from fedzero.algorithms.walk import OwnDirections, estimate, scalars_of_all, walk_terms
+from fedzero.directions import Keys
 from fedzero.directions.terms import F32
-from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference
-from fedzero.params import Params
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update, pack, unpack
+from fedzero.model.params import Params
+from fedzero.model.schedules import rate_at
+from fedzero.model.updates import Dense, Update, pack, unpack
 
 
-class Dzopa(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="dzopa"
-):
+@dataclass(frozen=True)
+class Nodes(Carry):
+    """Vector i is the model of node i; the parameters are their mean."""
+
+    models: Vectors
+    neighbours: tuple[tuple[int, ...], ...]
+
+    def part(self, client: int) -> Part:
+        """Its own model and its neighbours'; nobody needs the mean."""
+        return Part(params=False, vectors=(client, *self.neighbours[client]))
+
+    def model(self, params: Params, client: int) -> Params:
+        rows = zip(params.tensors.items(), self.models.slots, strict=True)
+        return Params({name: slots[client].view(tensor.shape).to(tensor.dtype) for (name, tensor), slots in rows})
+
+    def numbers(self) -> Numbers:
+        return 0  # the graph is the recipe's
+
+
+class Dzopa(OwnDirections, tag="dzopa"):
     """No server: every node of a graph has a model of its own and mixes it with its neighbours'."""
 
-    rate: Schedule
-    """η"""
     gamma: Annotated[float, Meta(gt=0)] = 0.01
     """γ, how much of the difference to the neighbours is taken over in a round"""
     graph: Graph = Complete()
     """who is whose neighbour"""
     directions: Annotated[int, Meta(ge=1)] = 20
     """estimates averaged in G"""
-    radius: Annotated[float, Meta(gt=0)] = 1e-3
-    difference: Difference = "forward"
-    distribution: Distribution = "gaussian"
-    samples: Samples = "batch"
-    form: Form = "auto"
+    local_steps: Literal[1] = 1
+    """a node takes one step a round"""
 
-    name = "dzopa"
-    local_steps = 1
-
-    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
-        OwnDirections.check(self, clients, cohort, private, replacement)
-        if cohort != clients or replacement:
-            raise FedzeroError(
-                "DZOPA has no server and samples nobody: set federation.cohort to the number of clients "
-                f"({clients}, not {cohort}) and replacement = false"
-            )
-        self.graph.check(clients)
+    def check(self, federation: Federation) -> None:
+        OwnDirections.check(self, federation)
+        federation.expect("DZOPA has no server and samples nobody", cohort=federation.clients, replacement=False)
+        self.graph.check(federation.clients)
 
     def dense_numbers(self, scale: Scale) -> int:
         """A node's change up, its own model and its neighbours' down; the most neighbours any node has."""
         neighbours = max(len(self.graph.neighbours(node, scale.clients)) for node in range(scale.clients))
         return (2 + neighbours) * scale.size
 
-    def addable(self, scale: Scale) -> bool:
-        return False  # every node speaks of its own model
-
-    def part(self, client: int, scale: Scale) -> Part:
-        """Its own model and its neighbours'; nobody needs the mean."""
-        return Part(params=False, slots=(client, *self.graph.neighbours(client, scale.clients)))
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return replace(OwnDirections.wire(self, round, scale), comparable=False)  # every node speaks of its own model
 
     def init(self, params: Params, clients: int) -> State:
-        """Slot i is the model of node i; the parameters are their mean."""
-        state = State(params, params.slots(clients), clients=clients)
-        for node in range(clients):
-            state.set_slot(node, params.vector())
-        return state
-
-    def _node(self, state: State, node: int) -> Params:
-        """The model of a node."""
-        assert state.slots is not None
-        tensors = state.params.tensors.items()
-        rows = zip(tensors, state.slots, strict=True)
-        return Params({name: slots[node].view(tensor.shape).to(tensor.dtype) for (name, tensor), slots in rows})
-
-    def digest(self, state: State, client: int) -> bytes:
-        return self._node(state, client).digest()
+        nodes = range(clients)
+        carry = Nodes(Vectors.zeros(params, clients), tuple(self.graph.neighbours(node, clients) for node in nodes))
+        for node in nodes:
+            carry.models.set(node, params.vector())
+        return State(params, carry, clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
-        _, g, loss = yield from estimate(self, self._node(state, turn.client), turn, 0)
+        _, g, loss = yield from estimate(self, state.carry.model(state.params, turn.client), turn, 0)
         if self.seeded(state.scale):
             return Contribution(g, loss)
         change: Tensor = self._change(state, turn.client, turn.round, g, turn.keys)
@@ -103,9 +107,10 @@ class Dzopa(
 
     def _change(self, state: State, node: int, round: int, g: F32, keys: Keys) -> Tensor:
         """−γ Σ_j L_ij x_j − η G_i, with Σ_j L_ij x_j = Σ over neighbours of (x_i − x_j)."""
-        own, apart = state.slot(node), state.params.zeros()
-        for other in self.graph.neighbours(node, state.clients):
-            apart += own - state.slot(other)
+        nodes: Nodes = state.carry
+        own, apart = nodes.models[node], state.params.zeros()
+        for other in nodes.neighbours[node]:
+            apart += own - nodes.models[other]
         terms = walk_terms(self, keys, round, node, g[None], [-rate_at(self.rate, round)])
         return state.params.total(terms) + apart * -self.gamma
 
@@ -126,7 +131,7 @@ class Dzopa(
             else:
                 changes = [self._change(state, n, update.round, row, keys) for n, row in zip(nodes, rows, strict=True)]
             for node, change in zip(nodes, changes, strict=True):
-                state.set_slot(node, state.slot(node) + change)
+                state.carry.models.set(node, state.carry.models[node] + change)
             self._take_the_mean(state)
             state = rounds_of(state, [update])
         return state
@@ -135,7 +140,7 @@ class Dzopa(
         """The parameters ← the mean of all nodes' models."""
         total = state.params.zeros()
         for node in range(state.clients):
-            total += state.slot(node)
+            total += state.carry.models[node]
         mean = total * (1 / state.clients)
         pieces = zip(state.params.tensors.items(), state.params.split(mean), strict=True)
         state.params.load({name: piece.view(tensor.shape) for (name, tensor), piece in pieces})

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import Contribution, Gathered, Method, Scale, State, Turn, Wire, Work, rounds_of
 from fedzero.algorithms.optimizers import Fraction
 from fedzero.algorithms.walk import difference_of, vector_of
 from fedzero.directions import Keys
+from fedzero.model.schedules import Schedule, rate_at
+from fedzero.model.updates import Dense, Update, pack
 from fedzero.oracles import Gradient
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update, pack
 
 
-class FedAvg(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
+class FedAvg(Method, tag="fedavg"):
     """Gradients on the clients, whole models on the wire."""
 
     rate: Schedule
@@ -31,17 +31,8 @@ class FedAvg(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     momentum: Fraction = 0.0
     """of the local steps"""
 
-    name = "fedavg"
-    first_order = True
-
-    def seeded(self, scale: Scale) -> bool:
-        return False
-
-    def expects(self, round: int, scale: Scale, exchange: int) -> int:
-        return scale.size
-
-    def queries(self, round: int) -> int:
-        return self.local_steps
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return Wire((scale.size,), self.local_steps, seeded=False, first_order=True, delivery="snapshot")
 
     def client(self, state: State, turn: Turn) -> Work:
         rate, local = rate_at(self.rate, turn.round), state.params.clone()

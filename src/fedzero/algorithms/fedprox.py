@@ -15,45 +15,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from fedzero.algorithms.contract import Form, State, Turn, Work
+from fedzero.algorithms.contract import State, Turn, Work
 from fedzero.algorithms.corrections import proximal
-from fedzero.algorithms.optimizers import Optimizer, Sgd, power
-from fedzero.algorithms.walk import Box, OwnDirections, Samples, advanced, walked
-from fedzero.directions import Distribution, Keys
-from fedzero.estimators.spsa import Difference
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Update
+from fedzero.algorithms.optimizers import power
+from fedzero.algorithms.walk import LocalSteps, advanced, run_walk
+from fedzero.directions import Keys
+from fedzero.model.schedules import rate_at
+from fedzero.model.updates import Update
 
 
-class FedProxZO(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fedprox-zo"
-):
+class FedProxZO(LocalSteps, tag="fedprox-zo"):
     """FedZO with a pull towards the model of the round's start."""
 
-    rate: Schedule
-    """η"""
     gamma: Annotated[float, Meta(ge=0)] = 0.1
     """γ, how hard clients are pulled back"""
     directions: Annotated[int, Meta(ge=1)] = 20
     """Q, directions averaged in one estimate"""
     local_steps: Annotated[int, Meta(ge=1)] = 10
-    radius: Annotated[float, Meta(gt=0)] = 1e-3
-    difference: Difference = "forward"
-    distribution: Distribution = "gaussian"
-    samples: Samples = "batch"
-    form: Form = "auto"
-    local_optimizer: Optimizer = Sgd()
-    """of the K steps, from zero in every round"""
-    box: Box | None = None
-    """[low, high], to which every coordinate is clipped after every step"""
-
-    name = "fedprox-zo"
 
     def client(self, state: State, turn: Turn) -> Work:
         pull = proximal(state.params.vector(), self.gamma)
-        return walked(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale), pull)
+        return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale), pull)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         def factors(round: int) -> list[float]:

@@ -17,45 +17,19 @@ coordinate is clipped to it after every step. Neither leaves a sum of directions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-from fedzero.algorithms.contract import Form, State, Turn, Work
-from fedzero.algorithms.optimizers import Optimizer, Sgd
-from fedzero.algorithms.walk import Box, OwnDirections, Samples, advanced, walked
-from fedzero.directions import Distribution, Keys
-from fedzero.estimators.spsa import Difference
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Update
+from fedzero.algorithms.contract import State, Turn, Work
+from fedzero.algorithms.walk import LocalSteps, advanced, run_walk
+from fedzero.directions import Keys
+from fedzero.model.schedules import rate_at
+from fedzero.model.updates import Update
 
 
-class FedZO(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fedzo"
-):
+class FedZO(LocalSteps, tag="fedzo"):
     """Own directions on every client; the dense-communication twin of DeComFL, or seeded."""
 
-    rate: Schedule
-    """η"""
-    directions: Annotated[int, Meta(ge=1)] = 10
-    """P"""
-    local_steps: Annotated[int, Meta(ge=1)] = 1
-    """K"""
-    radius: Annotated[float, Meta(gt=0)] = 1e-3
-    """μ"""
-    difference: Difference = "forward"
-    distribution: Distribution = "gaussian"
-    samples: Samples = "batch"
-    form: Form = "auto"
-    local_optimizer: Optimizer = Sgd()
-    """of the K steps, from zero in every round"""
-    box: Box | None = None
-    """[low, high], to which every coordinate is clipped after every step"""
-
-    name = "fedzo"
-
     def client(self, state: State, turn: Turn) -> Work:
-        return walked(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
+        return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         return advanced(self, state, updates, keys, lambda r: [-rate_at(self.rate, r)] * self.local_steps)

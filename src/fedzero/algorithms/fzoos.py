@@ -24,6 +24,7 @@ steps and so to the same bits, where the memory came from elsewhere: a resumed r
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -33,21 +34,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.algorithms.contract import (
+    Carry,
     Contribution,
-    Defaults,
+    Federation,
     Gathered,
     Memory,
+    Method,
     Scale,
     Share,
     Shared,
     State,
     Turn,
+    Wire,
     Work,
     rounds_of,
 )
 from fedzero.algorithms.corrections import Constant, Gamma, Inverse, transferred
 from fedzero.algorithms.optimizers import Adam, Moments, Optimizer, dense_step
-from fedzero.algorithms.walk import Box, Samples, add_within, refuse_empty, vector_of
+from fedzero.algorithms.seeded import Samples
+from fedzero.algorithms.walk import Box, add_within, refuse_empty, vector_of
 from fedzero.directions import SHARED, Domain, Keys, Terms
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
@@ -57,15 +62,15 @@ from fedzero.estimators.surrogate import (
     History,
     Matern,
     Nearest,
-    Shelf,
     Surrogate,
+    SurrogateCache,
     Transfer,
     features_of,
 )
+from fedzero.model.params import Params
+from fedzero.model.schedules import Schedule, rate_at
+from fedzero.model.updates import Dense, Update, pack
 from fedzero.oracles import ALL_DATA, Answer, Ask, Basis, Losses
-from fedzero.params import Params
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update, pack
 
 Values = NDArray[np.float64]
 
@@ -97,7 +102,14 @@ PRESETS = {
 }
 
 
-class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fzoos"):
+@dataclass(frozen=True)
+class Weights(Carry):
+    """w of the last round, M numbers."""
+
+    w: Tensor
+
+
+class FZooS(Method, tag="fzoos"):
     """Gradients from a Gaussian process over past queries, corrected by what the processes of all say together."""
 
     preset: Literal["text", "authors", "shared"] = "text"
@@ -121,9 +133,6 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     box: Box | None = (0.0, 1.0)
     samples: Samples = "batch"
 
-    name = "fzoos"
-    exchanges = 2
-
     @property
     def settled(self) -> Preset:
         """The four, those not given from the preset."""
@@ -135,8 +144,8 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             self.active or default.active,
         )
 
-    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
-        Defaults.check(self, clients, cohort, private, replacement)
+    def check(self, federation: Federation) -> None:
+        Method.check(self, federation)
         refuse_empty(self.box)
         surrogate, active = self.settled.surrogate, self.settled.active
         if surrogate.fit_scale and not isinstance(surrogate.window, Nearest):
@@ -151,26 +160,20 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                     f"{getattr(active, of)}: raise the latter"
                 )
 
-    def seeded(self, scale: Scale) -> bool:
-        return False
-
-    def remembers(self, scale: Scale) -> bool:
-        return True
-
-    def expects(self, round: int, scale: Scale, exchange: int) -> int:
-        return self.settled.transfer.count if exchange else scale.size
-
-    def queries(self, round: int) -> int:
+    def wire(self, round: int, scale: Scale) -> Wire:
         active = self.settled.active
-        return self.local_steps * active.a_step + active.around
-
-    @property
-    def first_queries(self) -> int:  # type: ignore[override]
-        return self.settled.active.initial
+        return Wire(
+            replies=(scale.size, self.settled.transfer.count),
+            queries=self.local_steps * active.a_step + active.around,
+            first_queries=active.initial,
+            seeded=False,
+            remembers=True,
+            delivery="snapshot",
+        )
 
     def init(self, params: Params, clients: int) -> State:
         w = torch.zeros(self.settled.transfer.count, dtype=torch.float32, device=params.device)
-        return State(params, ((w,), *((),) * (len(params.names) - 1)), clients=clients)
+        return State(params, Weights(w), clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
         settled, features = self.settled, self._features(state, turn.keys)
@@ -183,8 +186,7 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             first = yield from asking.around(x, 0, settled.active.initial, settled.active.initial)
         correct = None
         if turn.memory is not None:
-            assert state.slots is not None
-            w = state.slots[0][0].cpu().double()
+            w = state.carry.w.cpu().double()
             correct = transferred(features, w, torch.from_numpy(turn.memory[0]).double())
         rate, before = rate_at(self.rate, turn.round), x
         for t in range(1, self.local_steps + 1):
@@ -195,6 +197,7 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if not bool(gradient.isfinite().all()):  # what came from the others is of no use
                 gradient = own
             change, moments = dense_step(self.optimizer, moments, gradient, rate, t - 1)
+            turn.observe(t - 1, gradient, change)
             x = self._within(x + change)
             values = yield from asking.around(x, t, settled.active.a_step, settled.active.candidates)
             first = values if first is None else first
@@ -207,9 +210,9 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         w_own: F32 = history.weights(x).float().numpy()
 
         def remember(sent: F32) -> Memory:
-            told = history.tell()
-            _shelf.put(history)
-            return sent, *told
+            arrays = history.to_arrays()
+            _cache(turn).put(turn.client, history)
+            return sent, *arrays
 
         return Contribution(w_own, loss, remember)
 
@@ -221,11 +224,11 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return features_of(keys, transfer.count, state.params.size, transfer.scale)
 
     def _history(self, state: State, turn: Turn, features: Features) -> History:
-        told = () if turn.memory is None else turn.memory[1:]
-        history = _shelf.take(told)
+        arrays = () if turn.memory is None else turn.memory[1:]
+        history = _cache(turn).take(turn.client, arrays)
         if history is None:
             history = History(self.settled.surrogate, self.settled.transfer, features, state.params.size)
-            history.hear(told)
+            history.from_arrays(arrays)
         return history
 
     def share(self, gathered: Gathered) -> Shared:
@@ -241,12 +244,14 @@ class FZooS(Defaults, Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             assert isinstance(update, Dense)
             values, d = vector_of(update, state.params), state.params.size
             add_within(state.params, values[:d], keys.rounding(update.round), self.box)
-            assert state.slots is not None
-            state.slots[0][0].copy_(values[d:])
+            state.carry.w.copy_(values[d:])
         return rounds_of(state, updates)
 
 
-_shelf = Shelf()
+def _cache(turn: Turn) -> SurrogateCache:
+    """Of the process: a surrogate that is not there is made again from the client's memory."""
+    found: SurrogateCache = turn.cache.setdefault("fzoos", SurrogateCache())
+    return found
 
 
 class Asking:

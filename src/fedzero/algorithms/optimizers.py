@@ -7,9 +7,6 @@ gradient is already a vector of numbers, `dense_step` takes the same step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Annotated
 
 import torch
@@ -104,9 +101,6 @@ Moments = tuple[Tensor, ...]
 """What a rule remembers of earlier steps: nothing, M, or m and v; empty before the first step."""
 
 
-Heard = Callable[[int, Tensor, Tensor], None]
-
-
 def dense_step(
     optimizer: Optimizer, moments: Moments, gradient: Tensor, rate: float, step: int
 ) -> tuple[Tensor, Moments]:
@@ -115,28 +109,6 @@ def dense_step(
     Numbers stay of the gradient's type. One rounded operation at a time and in the order of `Params.advance`, so that
     float32 steps have the same bits on every device, and those of a fold.
     """
-    change, moments = _dense_step(optimizer, moments, gradient, rate, step)
-    if (heard := _ear.get()) is not None:
-        heard(step, gradient, change)
-    return change, moments
-
-
-_ear: ContextVar[Heard | None] = ContextVar("ear", default=None)
-
-
-@contextmanager
-def listening(heard: Heard) -> Iterator[None]:
-    """Hear of every dense step that clients of this thread take: its number, the gradient, and what is added to x."""
-    token = _ear.set(heard)
-    try:
-        yield
-    finally:
-        _ear.reset(token)
-
-
-def _dense_step(
-    optimizer: Optimizer, moments: Moments, gradient: Tensor, rate: float, step: int
-) -> tuple[Tensor, Moments]:
     h = optimizer.hypers(rate, step)
     if isinstance(optimizer, Momentum):
         (before,) = moments or (torch.zeros_like(gradient),)

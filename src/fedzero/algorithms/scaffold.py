@@ -20,17 +20,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 from torch import Tensor
 
 from fedzero.algorithms.contract import (
+    Carry,
     Contribution,
-    Form,
     Gathered,
     Memory,
     Scale,
@@ -38,40 +38,45 @@ from fedzero.algorithms.contract import (
     Shared,
     State,
     Turn,
+    Vectors,
+    Wire,
     Work,
     rounds_of,
 )
 from fedzero.algorithms.corrections import control_variate
-from fedzero.algorithms.optimizers import Optimizer, Sgd
+from fedzero.algorithms.seeded import joined
 from fedzero.algorithms.walk import (
-    Box,
+    LastTurns,
+    LocalSteps,
     OwnDirections,
-    Samples,
     add_within,
     difference_of,
     estimate,
-    joined,
     mean_walk,
     shares_of,
     vector_of,
     walk,
     walk_terms,
 )
-from fedzero.directions import Distribution, Keys, Terms
+from fedzero.directions import Keys, Terms
 from fedzero.directions.terms import F32
-from fedzero.estimators.spsa import Difference, queries_of
-from fedzero.params import Params
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.estimators.spsa import queries_of
+from fedzero.model.params import Params
+from fedzero.model.schedules import rate_at
+from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
 
 
-class ScaffoldZO(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="scaffold-zo"
-):
+@dataclass(frozen=True)
+class Variates(Carry):
+    """c of type II; and, where scalars travel, those of every client's last walk, which make its c_i."""
+
+    mean: Vectors
+    last: LastTurns = field(default_factory=dict)
+
+
+class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
     """FedZO with control variates against the drift of unlike clients, types I and II."""
 
-    rate: Schedule
-    """η"""
     type: Literal["I", "II"] = "II"
     """control variates: I, fresh estimates at x_r, in an exchange of their own; II, means of the last turn's"""
     gamma: Annotated[float, Meta(ge=0)] = 1.0
@@ -79,44 +84,25 @@ class ScaffoldZO(
     directions: Annotated[int, Meta(ge=1)] = 20
     """Q, directions averaged in one estimate"""
     local_steps: Annotated[int, Meta(ge=1)] = 10
-    radius: Annotated[float, Meta(gt=0)] = 1e-3
-    difference: Difference = "forward"
-    distribution: Distribution = "gaussian"
-    samples: Samples = "batch"
-    form: Form = "auto"
-    local_optimizer: Optimizer = Sgd()
-    """of the K steps, from zero in every round"""
-    box: Box | None = None
-    """[low, high], to which every coordinate is clipped after every step"""
-
-    name = "scaffold-zo"
-
-    @property
-    def exchanges(self) -> int:  # type: ignore[override]
-        return 2 if self.type == "I" else 1
-
-    def remembers(self, scale: Scale) -> bool:
-        return self.type == "II" and not self.seeded(scale)
 
     def dense_numbers(self, scale: Scale) -> int:
         return 4 * scale.size  # model and variate, both ways
 
-    def addable(self, scale: Scale) -> bool:
-        """Type II sends changes of c_i as well: unless c takes their mean, it is no longer the mean of the c_i."""
-        return self.type == "I" and OwnDirections.addable(self, scale)
-
-    def expects(self, round: int, scale: Scale, exchange: int) -> int:
-        if self.type == "I" and exchange == 0:
-            return self.directions if self.seeded(scale) else scale.size
-        if self.seeded(scale):
-            return self.scalars
-        return scale.size if self.type == "I" else 2 * scale.size
-
-    def queries(self, round: int) -> int:
-        return (self.local_steps + (self.type == "I")) * queries_of(self.directions, self.difference)
+    def wire(self, round: int, scale: Scale) -> Wire:
+        wire = OwnDirections.wire(self, round, scale)
+        if self.type == "I":
+            variate = self.directions if wire.seeded else scale.size
+            extra = queries_of(self.directions, self.difference)
+            return replace(wire, replies=(variate, *wire.replies), queries=wire.queries + extra)
+        if wire.seeded:
+            return wire
+        # Changes of c_i travel as well: unless c takes their mean, it is no longer the mean of the c_i.
+        return replace(wire, replies=(2 * scale.size,), comparable=False, remembers=True)
 
     def init(self, params: Params, clients: int) -> State:
-        return State(params, params.slots(1) if self.type == "II" else None, clients=clients)
+        if self.type == "I":
+            return State(params, clients=clients)
+        return State(params, Variates(Vectors.zeros(params, 1)), clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
         return self._client_fresh(state, turn) if self.type == "I" else self._client_average(state, turn)
@@ -183,7 +169,7 @@ class ScaffoldZO(
     def _client_average(self, state: State, turn: Turn) -> Work:
         seeded, x, rate = self.seeded(state.scale), state.params, rate_at(self.rate, turn.round)
         own = self._remembered(state, turn) if not seeded else self._last(state, turn.client, turn.keys)
-        correction = control_variate(state.slot(0), own, self.gamma)
+        correction = control_variate(state.carry.mean[0], own, self.gamma)
         end, g, loss = yield from walk(self, x, turn, rate, not seeded, correction)
         if seeded:
             return Contribution(g.reshape(-1), loss)
@@ -207,10 +193,10 @@ class ScaffoldZO(
 
     def _last(self, state: State, client: int, keys: Keys) -> Tensor:
         """c_i, from the scalars of the client's last walk."""
-        if client not in state.last:
+        if client not in state.carry.last:
             return state.params.zeros()
-        round, g = state.last[client]
-        return state.params.total(self._walk_mean(keys, round, client, g))
+        round, g = state.carry.last[client]
+        return state.params.total(self._walk_mean(keys, round, client, unpack(g)))
 
     def _walk_mean(self, keys: Keys, round: int, client: int, g: F32) -> Terms:
         """(1/K) Σ_k Ĝ_k"""
@@ -227,12 +213,13 @@ class ScaffoldZO(
         return Dense(gathered.round, pack(np.concatenate([moved, varied])), tuple(sorted(given)))
 
     def _apply_average(self, state: State, update: Update, keys: Keys) -> State:
-        d, c, last = state.params.size, state.slot(0), dict(state.last)
+        carry: Variates = state.carry
+        d, c, last = state.params.size, carry.mean[0], dict(carry.last)
         if isinstance(update, Dense):
             values = vector_of(update, state.params)
             add_within(state.params, values[:d], keys.rounding(update.round), self.box)
             share = len(update.clients) / state.clients
-            state.set_slot(0, c + values[d:] * (share / self._unit(update.round)))
+            carry.mean.set(0, c + values[d:] * (share / self._unit(update.round)))
             return state
         rate, K = rate_at(self.rate, update.round), self.local_steps
         own, varied = torch.zeros_like(c), torch.zeros_like(c)
@@ -241,11 +228,11 @@ class ScaffoldZO(
             fresh = state.params.total(self._walk_mean(keys, update.round, client, g))
             own += before * share
             varied += fresh - before
-            last[client] = (update.round, g)
+            last[client] = (update.round, pack(g))
         walks = state.params.total(mean_walk(self, keys, update, [-rate] * K))
         state.params.add(walks + (c - own) * (-rate * K * self.gamma), keys.rounding(update.round))
-        state.set_slot(0, c + varied * (1 / state.clients))
-        return replace(state, last=last)
+        carry.mean.set(0, c + varied * (1 / state.clients))
+        return replace(state, carry=replace(carry, last=last))
 
     def aggregate(self, gathered: Gathered) -> Update:
         return self._aggregate_fresh(gathered) if self.type == "I" else self._aggregate_average(gathered)

@@ -3,9 +3,9 @@
     step k:  Ĝ_k = (1/P) Σ_p g[k,p] z[k,p],   z from (round, k, p, client)
              x ← x − η (Ĝ_k + correction)
 
-The scalars g are the whole story of the walk: whoever has them, and the keys, can take it again. That holds for these
-plain steps. With an optimizer (from zero at the start of every walk) or a box (every coordinate is clipped to it after
-every step) a walk is no longer a sum of directions, and only its end can travel:
+The scalars g say all of the walk: whoever has them, and the keys, can take it again. That holds for these plain steps.
+With an optimizer (from zero at the start of every walk) or a box (every coordinate is clipped to it after every step) a
+walk is no longer a sum of directions, and only its end can travel:
 
              x ← clip(x + step(Ĝ_k + correction))
 """
@@ -13,25 +13,36 @@ every step) a walk is no longer a sum of directions, and only its end can travel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from fedzero.algorithms.contract import Contribution, Defaults, Form, Gathered, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import (
+    Contribution,
+    Federation,
+    Form,
+    Gathered,
+    Method,
+    Scale,
+    State,
+    Turn,
+    Wire,
+    Work,
+    rounds_of,
+)
 from fedzero.algorithms.optimizers import Moments, Optimizer, Sgd, dense_step
-from fedzero.directions import Distribution, Domain, Keys, Program, Terms, stream_of
+from fedzero.algorithms.seeded import Samples, Sampling, average, joined
+from fedzero.directions import Keys, Program, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
-from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
-from fedzero.params import Params
-from fedzero.updates import Dense, Seeded, Update, pack, unpack
-
-Samples = Literal["batch", "all"]
-"""What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
+from fedzero.estimators.spsa import direction_keys, expect_others, queries_of
+from fedzero.model.params import Params
+from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.oracles import Answer, Ask
 
 Correction = Callable[[Params], Tensor]
 """What is added to the estimate at x, (d,)."""
@@ -40,54 +51,27 @@ Box = tuple[float, float]
 """(low, high), the same for every coordinate, as the type of the parameters has the two numbers."""
 
 
-class Sampling(Protocol):
-    """How a method makes its estimates."""
-
-    @property
-    def directions(self) -> int: ...
-    @property
-    def local_steps(self) -> int: ...
-    @property
-    def radius(self) -> float: ...
-    @property
-    def difference(self) -> Difference: ...
-    @property
-    def distribution(self) -> Distribution: ...
-    @property
-    def samples(self) -> Samples: ...
+LastTurns = Mapping[int, tuple[int, bytes]]
+"""By client: the round of its last turn and the scalars it gave, packed."""
 
 
-class Stepping(Protocol):
-    """How a method's clients take a step."""
-
-    @property
-    def local_optimizer(self) -> Optimizer: ...
-    @property
-    def box(self) -> Box | None: ...
-
-
-class Walking(Sampling, Stepping, Protocol):
-    """Both: all that a walk needs to know of a method that takes its steps."""
-
-
-class OwnDirections(Defaults):
+class OwnDirections(Sampling):
     """What methods have in common whose clients walk along directions of their own: both forms of what travels.
 
     Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk, which say it all only if its steps
     are plain ones.
     """
 
-    __slots__ = ()
+    directions: Annotated[int, Meta(ge=1)] = 10
+    """P"""
+    samples: Samples = "batch"  # type: ignore[misc]
+    form: Form = "auto"
 
-    directions: int
-    local_steps: int
-    difference: Difference
-    form: Form
-    local_optimizer: Optimizer = Sgd()
-    box: Box | None = None
+    local_optimizer: ClassVar[Optimizer] = Sgd()
+    box: ClassVar[Box | None] = None
 
-    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
-        Defaults.check(self, clients, cohort, private, replacement)
+    def check(self, federation: Federation) -> None:
+        Method.check(self, federation)
         refuse_empty(self.box)
         expect_others(self.difference, self.directions)
         if self.form == "seeded" and not takes_plain_steps(self):
@@ -112,14 +96,11 @@ class OwnDirections(Defaults):
         """What goes up and down in a turn of the dense form: d numbers each way, unless a method says otherwise."""
         return 2 * scale.size
 
-    def addable(self, scale: Scale) -> bool:
-        return not self.seeded(scale)
-
-    def expects(self, round: int, scale: Scale, exchange: int) -> int:
-        return self.scalars if self.seeded(scale) else scale.size
-
-    def queries(self, round: int) -> int:
-        return self.local_steps * queries_of(self.directions, self.difference)
+    def wire(self, round: int, scale: Scale) -> Wire:
+        seeded, queries = self.seeded(scale), self.local_steps * queries_of(self.directions, self.difference)
+        if seeded:
+            return Wire((self.scalars,), queries, comparable=False)
+        return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
 
     def aggregate(self, gathered: Gathered) -> Update:
         if self.seeded(gathered.scale):
@@ -127,23 +108,35 @@ class OwnDirections(Defaults):
         return Dense(gathered.round, pack(gathered.mean()))
 
 
-def takes_plain_steps(method: Stepping) -> bool:
+class LocalSteps(OwnDirections):
+    """Walks whose steps can be an optimizer's, or clipped to a box."""
+
+    local_optimizer: Optimizer = Sgd()  # type: ignore[misc]
+    """of the K steps, from zero in every round"""
+    box: Box | None = None  # type: ignore[misc]
+    """[low, high], to which every coordinate is clipped after every step"""
+
+
+def takes_plain_steps(method: OwnDirections) -> bool:
     """True if a walk is x_r − η Σ_k (Ĝ_k + correction) and nothing else."""
     return isinstance(method.local_optimizer, Sgd) and method.box is None
 
 
 def estimate(
-    method: Sampling, base: Params, turn: Turn, step: int
+    method: OwnDirections, base: Params, turn: Turn, step: int
 ) -> Generator[Ask, Answer, tuple[tuple[int, ...], F32, float]]:
     """Slopes at `base` along the directions of one step: (keys, g, loss)."""
     keys = direction_keys(turn.keys, turn.round, step, method.directions, turn.client)
-    points, scales = points_of(base, keys, method.radius, method.difference, method.distribution)
-    values = yield Losses(base, points, ALL_DATA if method.samples == "all" else step)
-    return keys, *slopes(values, scales, method.radius, method.difference)
+    return keys, *(yield from method.slopes_at(base, keys, step))
 
 
 def walk(
-    method: Walking, start: Params, turn: Turn, rate: float, to_the_end: bool, correction: Correction | None = None
+    method: OwnDirections,
+    start: Params,
+    turn: Turn,
+    rate: float,
+    to_the_end: bool,
+    correction: Correction | None = None,
 ) -> Generator[Ask, Answer, tuple[Params, F32, float]]:
     """(where the walk ended, g (K, P), loss at its start). Not `to_the_end`: the last step is estimated, not taken."""
     g, first_loss, x = np.empty((method.local_steps, method.directions), np.float32), 0.0, start
@@ -161,6 +154,7 @@ def walk(
             gradient = x.total(average(keys, g[k], 1.0, stream))
             gradient = gradient if pull is None else gradient + pull
             change, moments = dense_step(method.local_optimizer, moments, gradient, rate, k)
+            turn.observe(k, gradient, change)
             add_within(x, change, turn.keys.rounding(turn.round, k), method.box)
             continue
         if pull is not None:
@@ -187,13 +181,8 @@ def add_within(params: Params, vector: Tensor, rounding: int, box: Box | None) -
         params.changed()
 
 
-def average(keys: Sequence[int], g: F32, factor: float, stream: Domain) -> Terms:
-    """factor · (1/P) Σ_p g_p z_p"""
-    return Terms.of(keys, (factor / len(keys) * g.astype(np.float64)).astype(np.float32), stream)
-
-
 def walk_terms(
-    method: Sampling, keys: Keys, round: int, client: int, g: F32, factors: Sequence[float], first: int = 0
+    method: OwnDirections, keys: Keys, round: int, client: int, g: F32, factors: Sequence[float], first: int = 0
 ) -> Terms:
     """Σ_k factors[k] (1/P) Σ_p g[k,p] z[k,p] of a client's steps `first`, `first`+1, …; g is (K, P)."""
     stream = stream_of(method.distribution)
@@ -202,13 +191,6 @@ def walk_terms(
         for k, (row, factor) in enumerate(zip(g, factors, strict=True))
     ]
     return joined(steps)
-
-
-def joined(parts: Sequence[Terms]) -> Terms:
-    """Sums of terms as one sum."""
-    return Terms(
-        np.concatenate([t.keys for t in parts]), np.concatenate([t.coefficients for t in parts]), parts[0].stream
-    )
 
 
 def scalars_of_all(gathered: Gathered) -> Seeded:
@@ -225,7 +207,7 @@ def shares_of(update: Seeded, scalars: int) -> list[tuple[int, float, F32]]:
     return [(c, drawn[c] / len(update.clients), row) for c, row in zip(sorted(drawn), rows, strict=True)]
 
 
-def mean_walk(method: Sampling, keys: Keys, update: Seeded, factors: Sequence[float]) -> Terms:
+def mean_walk(method: OwnDirections, keys: Keys, update: Seeded, factors: Sequence[float]) -> Terms:
     """mean over the cohort of Σ_k factors[k] (1/P) Σ_p g_i[k,p] z_i[k,p]"""
     return joined(
         [
@@ -238,7 +220,11 @@ def mean_walk(method: Sampling, keys: Keys, update: Seeded, factors: Sequence[fl
 
 
 def advanced(
-    method: Walking, state: State, updates: Sequence[Update], keys: Keys, factors: Callable[[int], Sequence[float]]
+    method: OwnDirections,
+    state: State,
+    updates: Sequence[Update],
+    keys: Keys,
+    factors: Callable[[int], Sequence[float]],
 ) -> State:
     """x ← x + mean over the cohort of the walks, round by round: differences are added, scalars walked again at once.
 
@@ -256,8 +242,8 @@ def advanced(
     return rounds_of(state, updates)
 
 
-def walked(
-    method: Walking, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
+def run_walk(
+    method: OwnDirections, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
 ) -> Work:
     """A walk and what a client gives of it: the scalars, or the difference."""
     end, g, loss = yield from walk(method, state.params, turn, rate, not seeded, correction)

@@ -18,31 +18,38 @@ All arithmetic on moments is one rounded operation at a time, the same bits on C
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 from torch import Tensor
 
-from fedzero.algorithms.contract import Form, Part, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import Carry, Part, State, Turn, Vectors, Work, rounds_of
 from fedzero.algorithms.optimizers import Fraction, root
 from fedzero.algorithms.walk import (
     OwnDirections,
-    Samples,
     mean_walk,
+    run_walk,
     vector_of,
-    walked,
 )
 from fedzero.directions import Distribution, Keys
-from fedzero.estimators.spsa import Difference
-from fedzero.params import Params
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Update
+from fedzero.model.params import Params
+from fedzero.model.schedules import Schedule, rate_at
+from fedzero.model.updates import Dense, Update
 
 
-class ZOAdaFL(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="zo-adafl"
-):
+@dataclass(frozen=True)
+class AdaptiveMoments(Carry):
+    """m, v and, for AMSGrad, v̂. They are the server's: a client needs the model."""
+
+    vectors: Vectors
+
+    def part(self, client: int) -> Part:
+        return Part(vectors=())
+
+
+class ZOAdaFL(OwnDirections, tag="zo-adafl"):
     """FedZO's clients with an adaptive server: AMSGrad, Adam, Yogi or Adagrad on the mean difference."""
 
     rate: Schedule = 1e-3
@@ -63,26 +70,17 @@ class ZOAdaFL(
     """what v starts from"""
     directions: Annotated[int, Meta(ge=1)] = 1
     local_steps: Annotated[int, Meta(ge=1)] = 10
-    radius: Annotated[float, Meta(gt=0)] = 1e-3
-    difference: Difference = "forward"
     distribution: Distribution = "unit-sphere"
-    samples: Samples = "batch"
-    form: Form = "auto"
-
-    name = "zo-adafl"
-
-    def part(self, client: int, scale: Scale) -> Part:
-        return Part(slots=())  # the moments are the server's; a client needs the model
 
     def init(self, params: Params, clients: int) -> State:
-        slots = params.slots(3 if self.rule == "amsgrad" else 2)
-        for group in slots:
-            for v in group[1:]:
+        moments = Vectors.zeros(params, 3 if self.rule == "amsgrad" else 2)
+        for _, *second in moments.slots:
+            for v in second:
                 v.fill_(self.v0)
-        return State(params, slots, clients=clients)
+        return State(params, AdaptiveMoments(moments), clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
-        return walked(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
+        return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         for update in updates:
@@ -92,8 +90,10 @@ class ZOAdaFL(
                 factors = [-rate_at(self.rate, update.round)] * self.local_steps
                 delta = state.params.total(mean_walk(self, keys, update, factors))
             alpha, pieces = rate_at(self.server_rate, update.round), state.params.split(delta)
-            assert state.slots is not None
-            steps = [self._step(group, piece, alpha) for group, piece in zip(state.slots, pieces, strict=True)]
+            moments: AdaptiveMoments = state.carry
+            steps = [
+                self._step(group, delta, alpha) for group, delta in zip(moments.vectors.slots, pieces, strict=True)
+            ]
             state.params.add(torch.cat(steps), keys.rounding(update.round))
         return rounds_of(state, updates)
 

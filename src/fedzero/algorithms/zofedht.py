@@ -18,21 +18,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 from torch import Tensor
 
-from fedzero.algorithms.contract import Contribution, Form, Gathered, Part, Scale, State, Turn, Work, rounds_of
+from fedzero.algorithms.contract import (
+    Carry,
+    Contribution,
+    Gathered,
+    Part,
+    Scale,
+    State,
+    Turn,
+    Vectors,
+    Work,
+    rounds_of,
+)
 from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.optimizers import Fraction
+from fedzero.algorithms.seeded import average
 from fedzero.algorithms.walk import (
     OwnDirections,
-    Samples,
-    average,
     difference_of,
     mean_walk,
     shares_of,
@@ -41,20 +51,31 @@ from fedzero.directions import Domain, Keys
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
 from fedzero.estimators.subspace import coordinates, orthonormal
+from fedzero.model.params import Params
+from fedzero.model.schedules import rate_at
+from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
 from fedzero.oracles import ALL_DATA, Basis, Losses
 from fedzero.oracles.contract import F64
-from fedzero.params import Params
-from fedzero.schedules import Schedule, rate_at
-from fedzero.updates import Dense, Seeded, Update, pack, unpack
 
 
-class ZOFedHT(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="zofedht"
-):
+@dataclass(frozen=True)
+class Trajectory(Carry):
+    """Vectors 0 … τ−1: the last changes (that of round r in place r mod τ); τ … 2τ−1: the columns of Q.
+
+    `renewals` counts how often Q was made.
+    """
+
+    vectors: Vectors
+    renewals: int = 0
+
+    def part(self, client: int) -> Part:
+        tau = len(self.vectors) // 2
+        return Part(vectors=tuple(range(tau, 2 * tau)))  # the model and Q
+
+
+class ZOFedHT(OwnDirections, tag="zofedht"):
     """Directions drawn partly along the history of the solution, renewed every τ rounds by a thin QR."""
 
-    rate: Schedule
-    """η"""
     alpha: Fraction = 0.5
     """α, the share of the history in the directions"""
     tau: Annotated[int, Meta(ge=1)] = 5
@@ -66,10 +87,6 @@ class ZOFedHT(
     radius: Annotated[float, Meta(gt=0)] = 1e-4
     """μ"""
     difference: Difference = "central"
-    samples: Samples = "batch"
-    form: Form = "auto"
-
-    name = "zofedht"
     distribution: Literal["gaussian"] = "gaussian"
 
     @property
@@ -77,27 +94,20 @@ class ZOFedHT(
         """ZOFedAvg-SGD, which is what α = 0 leaves of the method."""
         if self.alpha > 0:
             return None
-        mine = {name: getattr(self, name) for name in FedZO.__struct_fields__ if name != "kind"}
-        return FedZO(**mine)
+        return FedZO(**{name: getattr(self, name) for name in FedZO.__struct_fields__})
 
     def dense_numbers(self, scale: Scale) -> int:
         return (2 + (self.tau if self.alpha else 0)) * scale.size  # Q goes down with the model
 
-    def part(self, client: int, scale: Scale) -> Part:
-        return Part(slots=tuple(range(self.tau, 2 * self.tau)) if self.alpha else None)  # the model and Q
-
     def init(self, params: Params, clients: int) -> State:
-        """Slots 0 … τ−1 hold the last changes (that of round r in slot r mod τ), slots τ … 2τ−1 the columns of Q.
-
-        `steps` counts how often Q was made.
-        """
-        return State(params, params.slots(2 * self.tau) if self.alpha else None, clients=clients)
+        if self.plain is not None:
+            return self.plain.init(params, clients)
+        return State(params, Trajectory(Vectors.zeros(params, 2 * self.tau)), clients=clients)
 
     def _basis(self, state: State) -> Tensor | None:
         """The columns of Q, (τ, d), or None as long as C = I."""
-        if state.steps == 0 or state.slots is None:
-            return None
-        return torch.stack([state.slot(self.tau + j) for j in range(self.tau)])
+        past: Trajectory = state.carry
+        return torch.stack([past.vectors[self.tau + j] for j in range(self.tau)]) if past.renewals else None
 
     def client(self, state: State, turn: Turn) -> Work:
         if self.plain is not None:
@@ -147,10 +157,11 @@ class ZOFedHT(
         if (gathered.round + 1) % self.tau:
             return update
         state = gathered.state
-        assert state is not None
+        assert state is not None  # `check` refuses servers without a model
+        past: Trajectory = state.carry
         delta = self._change(state, update, gathered.keys)
         before = range(gathered.round - 1, gathered.round - self.tau, -1)
-        history = [delta, *(state.slot(r % self.tau) * (r < state.round) for r in before)]  # nobody answered: zero
+        history = [delta, *(past.vectors[r % self.tau] * (r < state.round) for r in before)]  # nobody answered: zero
         T = pack(orthonormal(history).astype(np.float32).reshape(-1))
         if isinstance(update, Seeded):
             return structs.replace(update, scalars=update.scalars + T)
@@ -179,10 +190,10 @@ class ZOFedHT(
             return self.plain.apply(state, updates, keys)
         for update in updates:
             for silent in range(state.round, update.round):  # nobody answered: the model did not move
-                state.set_slot(silent % self.tau, state.params.zeros())
+                state.carry.vectors.set(silent % self.tau, state.params.zeros())
             delta = self._change(state, update, keys)
             state.params.add(delta, keys.rounding(update.round))
-            state.set_slot(update.round % self.tau, delta)
+            state.carry.vectors.set(update.round % self.tau, delta)
             if (update.round + 1) % self.tau == 0:
                 state = self._renewed(state, update)
             state = rounds_of(state, [update])
@@ -192,7 +203,8 @@ class ZOFedHT(
         """Q = [Δ_r Δ_{r−1} …] T."""
         data = update.scalars if isinstance(update, Seeded) else update.values
         T = unpack(data[-4 * self.tau**2 :]).reshape(self.tau, self.tau)
-        history = torch.stack([state.slot((update.round - j) % self.tau) for j in range(self.tau)])
+        past: Trajectory = state.carry
+        history = torch.stack([past.vectors[(update.round - j) % self.tau] for j in range(self.tau)])
         for j in range(self.tau):
-            state.set_slot(self.tau + j, Basis(history, T[:, j].astype(np.float64)[None]).offset(0))
-        return replace(state, steps=state.steps + 1)
+            past.vectors.set(self.tau + j, Basis(history, T[:, j].astype(np.float64)[None]).offset(0))
+        return replace(state, carry=replace(past, renewals=past.renewals + 1))

@@ -13,59 +13,69 @@ scalars of G_i; since λ_i + G_i = 0 after a client's turn, λ_i is −G_i of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from torch import Tensor
 
-from fedzero.algorithms.contract import Contribution, Form, Memory, Part, Scale, State, Turn, Work, rounds_of
-from fedzero.algorithms.walk import OwnDirections, Samples, estimate, vector_of, walk_terms
-from fedzero.directions import Distribution, Keys, Terms
+from fedzero.algorithms.contract import (
+    Carry,
+    Contribution,
+    Federation,
+    Memory,
+    Part,
+    Scale,
+    State,
+    Turn,
+    Vectors,
+    Wire,
+    Work,
+    rounds_of,
+)
+from fedzero.algorithms.walk import LastTurns, OwnDirections, estimate, vector_of, walk_terms
+from fedzero.directions import Keys, Terms
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference
-from fedzero.params import Params
-from fedzero.schedules import Piecewise, Schedule, rate_at
-from fedzero.updates import Dense, Seeded, Update, unpack
+from fedzero.model.params import Params
+from fedzero.model.schedules import Piecewise, Schedule, rate_at
+from fedzero.model.updates import Dense, Seeded, Update, unpack
 
 
-class ZoneS(
-    OwnDirections, Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="zone-s"
-):
+@dataclass(frozen=True)
+class Multipliers(Carry):
+    """Λ, which is the server's; and, where scalars travel, those of every client's last turn."""
+
+    total: Vectors
+    last: LastTurns = field(default_factory=dict)
+
+    def part(self, client: int) -> Part:
+        return Part(vectors=())
+
+
+class ZoneS(OwnDirections, tag="zone-s"):
     """Primal-dual on a star, one random client a round."""
 
     rate: Schedule
     """η = 1/ρ"""
     directions: Annotated[int, Meta(ge=1)] = 20
     """estimates averaged in G"""
-    radius: Annotated[float, Meta(gt=0)] = 1e-3
-    difference: Difference = "forward"
-    distribution: Distribution = "gaussian"
-    samples: Samples = "batch"
-    form: Form = "auto"
+    local_steps: Literal[1] = 1
+    """a client estimates once"""
 
-    name = "zone-s"
-    local_steps = 1
-
-    def check(self, clients: int, cohort: int, private: bool, replacement: bool = False) -> None:
-        OwnDirections.check(self, clients, cohort, private, replacement)
-        if cohort != 1:
-            raise FedzeroError(f"ZONE-S asks one random client a round: set federation.cohort = 1 (not {cohort})")
+    def check(self, federation: Federation) -> None:
+        OwnDirections.check(self, federation)
+        federation.expect("ZONE-S asks one random client a round", cohort=1)
         if isinstance(self.rate, Piecewise) and not all(rate for _, rate in self.rate.points):
             raise FedzeroError("algorithm.rate falls to 0, but ZONE-S divides by it (ρ = 1/η): let it stay above 0")
 
-    def remembers(self, scale: Scale) -> bool:
-        return not self.seeded(scale)
-
-    def makes_up(self, scale: Scale) -> bool:
-        return not self.seeded(scale)  # what was not sent of λ_i + G_i is still in λ_i
-
-    def part(self, client: int, scale: Scale) -> Part:
-        return Part(slots=())  # Λ is the server's
+    def wire(self, round: int, scale: Scale) -> Wire:
+        wire = OwnDirections.wire(self, round, scale)
+        # Dense: what was not sent of λ_i + G_i is still in λ_i.
+        return wire if wire.seeded else replace(wire, remembers=True, self_correcting=True)
 
     def init(self, params: Params, clients: int) -> State:
-        return State(params, params.slots(1), clients=clients)
+        return State(params, Multipliers(Vectors.zeros(params, 1)), clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
         x, N, rate = state.params, state.clients, rate_at(self.rate, turn.round)
@@ -86,22 +96,23 @@ class ZoneS(
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         for update in updates:
-            rate, N, multipliers = rate_at(self.rate, update.round), state.clients, state.slot(0)
+            carry: Multipliers = state.carry
+            rate, N, multipliers = rate_at(self.rate, update.round), state.clients, carry.total[0]
             if isinstance(update, Dense):
                 moved = vector_of(update, state.params)  # z_i − x
-                change, turned, last = moved * (1 / N), moved * (1 / (rate * N)), state.last
+                change, turned, last = moved * (1 / N), moved * (1 / (rate * N)), carry.last
             else:
                 (client,), g = set(update.clients), unpack(update.scalars)
                 turned = self._minus_estimate(state, update, client, g, keys)  # −(λ_i + G_i)
-                change, last = turned * rate, {**state.last, client: (update.round, g)}
+                change, last = turned * rate, {**carry.last, client: (update.round, update.scalars)}
             state.params.add(change + multipliers * (rate / N), keys.rounding(update.round))
-            state.set_slot(0, multipliers + turned)
-            state = replace(rounds_of(state, [update]), last=last)
+            carry.total.set(0, multipliers + turned)
+            state = replace(rounds_of(state, [update]), carry=replace(carry, last=last))
         return state
 
     def _minus_estimate(self, state: State, update: Seeded, client: int, g: F32, keys: Keys) -> Tensor:
         fresh = state.params.total(self._estimate(keys, update.round, client, g))
-        if client not in state.last:
+        if client not in state.carry.last:
             return -fresh
-        round, before = state.last[client]
-        return state.params.total(self._estimate(keys, round, client, before)) - fresh
+        round, before = state.carry.last[client]
+        return state.params.total(self._estimate(keys, round, client, unpack(before))) - fresh

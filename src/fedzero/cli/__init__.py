@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 
 from rich.markup import escape
 
@@ -11,7 +12,7 @@ from fedzero.errors import FedzeroError
 
 # Commands come to be by import, and help shows them in that order.
 # isort: off
-from fedzero.cli import runs, patching, federation, reproduction, looking  # noqa: F401
+from fedzero.cli import runs, patching, federation, looking  # noqa: F401
 
 # isort: on
 
@@ -21,11 +22,21 @@ __all__ = ["app", "err", "main", "out"]
 def main() -> None:
     """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
     try:
+        add_commands()
         app()
     except FedzeroError as error:
         _refuse(str(error))
     except OSError as error:
         _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def add_commands() -> None:
+    """Commands that other distributions bring, each a typer application of one command or of several."""
+    for entry in metadata.entry_points(group="fedzero.commands"):
+        try:
+            app.add_typer(entry.load())
+        except Exception as error:  # of somebody else's module: the other commands still work
+            err.print(f"[yellow]fedzero: the command {entry.name!r} cannot be loaded: {escape(repr(error))}")
 
 
 def _refuse(sentence: str) -> None:

@@ -47,16 +47,16 @@ ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provis
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
 
-def surroundings(data: Path | None, secret: Path | None) -> Any:
-    from fedzero.progress import Replaying
-    from fedzero.session import Surroundings, data_folder, secret_of
+def environment_of(data: Path | None, secret: Path | None) -> Any:
+    from fedzero.run.progress import Replaying
+    from fedzero.run.session import Environment, data_folder, secret_of
 
     key = os.environ.get("FEDZERO_SECRET", "").encode() or None
     if secret is not None:
         if not secret.is_file():
             raise FedzeroError(f"--secret {secret}: no such file")
         key = secret.read_bytes().strip()
-    return Surroundings(data_folder(data), secret_of(key), replaying=Replaying(err))
+    return Environment(data_folder(data), secret_of(key), replaying=Replaying(err))
 
 
 def expect_file(path: Path) -> None:
@@ -83,8 +83,8 @@ def finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
 
 
 def show(folder: Path, console: Console = out) -> None:
-    from fedzero.histories import history
     from fedzero.report.tables import terminal_table
+    from fedzero.run.history import history
 
     console.print(terminal_table([history(folder)]))
 

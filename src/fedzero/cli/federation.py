@@ -18,13 +18,13 @@ from fedzero.cli.common import (
     Secret,
     Seed,
     app,
+    environment_of,
     err,
     finish,
     interruptible,
     out,
     say,
     show,
-    surroundings,
 )
 from fedzero.errors import FedzeroError
 
@@ -57,18 +57,18 @@ def federate(
 
     Example: fedzero federate demo --sites 3 --rounds 20
     """
-    from fedzero import recipe as recipes
-    from fedzero.engines.nvflare.epochs import Manner
-    from fedzero.federating import federate as carry_out
-    from fedzero.progress import watch_on
+    from fedzero.deploy.flare.epochs import WaitPolicy
+    from fedzero.deploy.flare.launch import federate as carry_out
+    from fedzero.run import recipe as recipes
+    from fedzero.run.progress import watch_on
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
         raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
     folder = out_ or Path("runs") / str(loaded and loaded.name)
-    around, manner = surroundings(data, secret), Manner(sites if loaded is not None else 1, say=say)
+    environment, policy = environment_of(data, secret), WaitPolicy(sites if loaded is not None else 1, say=say)
     with interruptible(folder, "federate --out"):
-        summary = carry_out(loaded, sites, folder, around, watch_on(err), manner, deadline, overwrite)
+        summary = carry_out(loaded, sites, folder, environment, watch_on(err), policy, deadline, overwrite)
     finish(summary, folder, as_json)
 
 
@@ -83,8 +83,8 @@ def provision(
 
     Example: fedzero provision hospital --host fl.example.org --site north --site south
     """
-    from fedzero.engines.nvflare.kits import kit_of
-    from fedzero.engines.nvflare.kits import provision as make
+    from fedzero.deploy.flare.project import kit_of
+    from fedzero.deploy.flare.project import provision as make
 
     made = make(project, site or [], host, port)
     out.print(f"server {made.host}:{made.port}; kits, one for each site:", highlight=False)
@@ -123,24 +123,24 @@ def serve(
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
-    from fedzero import recipe as recipes
-    from fedzero.engines.nvflare.epochs import Manner
-    from fedzero.engines.nvflare.kits import Project
-    from fedzero.federating import serve as carry_out
-    from fedzero.progress import watch_on
-    from fedzero.standing import stand
-    from fedzero.submissions import supervising
+    from fedzero.deploy.flare.epochs import WaitPolicy
+    from fedzero.deploy.flare.launch import serve as carry_out
+    from fedzero.deploy.flare.project import Project
+    from fedzero.deploy.queue import supervising
+    from fedzero.deploy.supervisor import serve_queue
+    from fedzero.run import recipe as recipes
+    from fedzero.run.progress import watch_on
 
     Project.of(project)
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
-    around, manner = surroundings(data, None), Manner(minimum, patience, say)
+    environment, policy = environment_of(data, None), WaitPolicy(minimum, patience, say)
     if loaded is None and out_ is None:
         with interruptible(project, "serve"), supervising(project):
-            stand(project, around, lambda: watch_on(err), manner, deadline, show)
+            serve_queue(project, environment, lambda: watch_on(err), policy, deadline, show)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
     with interruptible(folder, f"serve {project} --out"), supervising(project):
-        summary = carry_out(project, loaded, folder, around, watch_on(err), manner, deadline, overwrite)
+        summary = carry_out(project, loaded, folder, environment, watch_on(err), policy, deadline, overwrite)
     finish(summary, folder, as_json)
 
 
@@ -154,14 +154,14 @@ def submit(
 
     Example: fedzero submit hospital recipe.toml --set name=second
     """
-    from fedzero import recipe as recipes
-    from fedzero import submissions
-    from fedzero.engines.nvflare.kits import Project
-    from fedzero.standing import expect_place
+    from fedzero.deploy import queue as submissions
+    from fedzero.deploy.flare.project import Project
+    from fedzero.deploy.supervisor import check_name_free
+    from fedzero.run import recipe as recipes
 
     Project.of(project)
     loaded = recipes.load(recipe, set_)
-    expect_place(project, loaded.name)
+    check_name_free(project, loaded.name)
     submissions.submit(project, loaded)
     pid = submissions.supervisor(project)
     how = f"process {pid} serves it" if pid is not None else f"nobody serves {project} yet: fedzero serve {project}"
@@ -173,7 +173,7 @@ def stop(
     project: ProjectFolder,
 ) -> None:
     """End the supervisor of a project, as Ctrl-C would: what it was playing can be gone on with."""
-    from fedzero import submissions
+    from fedzero.deploy import queue as submissions
 
     if not submissions.stop(project):
         raise FedzeroError(f"nobody serves {project}")
@@ -195,9 +195,9 @@ def join(
     """
     import msgspec
 
-    from fedzero.federating import configure, settings_of
-    from fedzero.federating import join as carry_out
-    from fedzero.site import Settings
+    from fedzero.deploy.flare.launch import configure, settings_of
+    from fedzero.deploy.flare.launch import join as carry_out
+    from fedzero.deploy.site import Settings
 
     settings = settings_of(kit)
     places = {"data": data, "secret": secret}
@@ -207,7 +207,7 @@ def join(
     if given:
         settings = Settings.of({**msgspec.to_builtins(settings), **given}, "fedzero join")
         configure(kit, settings)
-    settings.around()  # what is wrong with it shows here
+    settings.environment()  # what is wrong with it shows here
     try:
         carry_out(kit, say)
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,19 +25,29 @@ def list_(
     ] = None,
 ) -> None:
     """Algorithms, filters, tasks and recipes, one line each; or one of them in full."""
-    from fedzero import options
-    from fedzero import recipe as recipes
+    from fedzero import plugins
+    from fedzero.run import recipe as recipes
+    from fedzero.run import schema as options
 
-    packaged = recipes.recipes()
+    packaged = plugins.recipes()
     if name in packaged:
         print(packaged[name].read_text(encoding="utf-8"), end="")
     elif name is not None:
-        _in_full(name, [*(tag for _, union in options.TABLES.values() for tag in options.kinds(union)), *packaged])
+        _in_full(name, [*(tag for _, group in options.TABLES.values() for tag in plugins.kinds(group)), *packaged])
     else:
-        for title, (_, union) in options.TABLES.items():
-            _lines(title, {tag: options.first_line(kind) for tag, kind in options.kinds(union).items()})
+        for title, (_, group) in options.TABLES.items():
+            _lines(title, {tag: _line(kind) for tag, kind in plugins.kinds(group).items()})
         _lines("Recipes", {name: recipes.load(path).about for name, path in packaged.items()})
         out.print("\n`fedzero list NAME` shows all options of one, or a recipe's text.", highlight=False)
+
+
+def _line(kind: Any) -> str:
+    """What it is, and where it comes from unless it is ours."""
+    from fedzero import plugins
+    from fedzero.run.schema import first_line
+
+    origin = "" if kind.distribution == plugins.OURS else f" ({kind.origin})"
+    return first_line(kind.type) + origin
 
 
 def _lines(title: str, lines: dict[str, str]) -> None:
@@ -48,7 +58,7 @@ def _lines(title: str, lines: dict[str, str]) -> None:
 
 
 def _in_full(name: str, known: list[str]) -> None:
-    from fedzero import options
+    from fedzero.run import schema as options
 
     sections = options.named(name)
     if sections is None:
@@ -80,8 +90,8 @@ def directions(
     """SHA-256 of a direction's float32 bytes: run it on two machines and compare by eye."""
     import torch
 
-    from fedzero.devices import device_of
     from fedzero.directions import Domain, kernels
+    from fedzero.model.device import device_of
 
     try:
         number = int(key, 0)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedzero.cli.common import Data, Folder, Secret, app, err, expect_file, out, surroundings
+from fedzero.cli.common import Data, Folder, Secret, app, environment_of, err, expect_file, out
 from fedzero.errors import FedzeroError
 
 patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
@@ -30,12 +30,14 @@ def patch_export(
 
     Example: fedzero patch export runs/sentiment --best --out sentiment.patch
     """
-    from fedzero.patches import export_patch
     from fedzero.report.units import human_bytes
+    from fedzero.run.patches import export_patch
 
     if best and round_ is not None:
         raise FedzeroError("--round and --best: choose one")
-    content = export_patch(folder, surroundings(data, secret), "best" if best else "last" if round_ is None else round_)
+    content = export_patch(
+        folder, environment_of(data, secret), "best" if best else "last" if round_ is None else round_
+    )
     expect_file(out_)
     out_.parent.mkdir(parents=True, exist_ok=True)
     out_.write_bytes(content)
@@ -63,8 +65,8 @@ def patch_apply(
     Example: fedzero patch apply sentiment.patch --base smollm2-135m --out tuned, and then
     AutoModelForCausalLM.from_pretrained("tuned").
     """
-    from fedzero.patches import apply_patch
-    from fedzero.progress import Replaying
+    from fedzero.run.patches import apply_patch
+    from fedzero.run.progress import Replaying
 
     params = apply_patch(patch, base, out_, tokenizer, merge, Replaying(err, "applying"))
     out.print(f"model {params.digest().hex()} → {out_}")

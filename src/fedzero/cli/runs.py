@@ -19,12 +19,12 @@ from fedzero.cli.common import (
     Secret,
     Seed,
     app,
+    environment_of,
     err,
     expect_file,
     finish,
     interruptible,
     out,
-    surroundings,
 )
 
 PANEL = "Runs"
@@ -48,32 +48,32 @@ def run(
 
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
-    from fedzero import recipe as recipes
-    from fedzero import session
-    from fedzero.progress import watch_on
+    from fedzero.run import recipe as recipes
+    from fedzero.run import session
+    from fedzero.run.progress import watch_on
 
     loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
     folder = out_ or Path("runs") / loaded.name
     with interruptible(folder):
-        summary = session.start(loaded, folder, surroundings(data, secret), watch_on(err), overwrite)
+        summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
     finish(summary, folder, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
 def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
     """Continue a run that was stopped, killed or unplugged; the model comes out the same to the last bit."""
-    from fedzero import session
-    from fedzero.progress import watch_on
+    from fedzero.run import session
+    from fedzero.run.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, surroundings(data, secret), watch_on(err))
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err))
     finish(summary, folder, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
 def watch(folder: Folder, once: Annotated[bool, typer.Option("--once", help="Look once, then leave.")] = False) -> None:
     """Look on while somebody else runs or serves: reads the ledger, changes nothing."""
-    from fedzero.progress import follow, watch_on
+    from fedzero.run.progress import follow, watch_on
 
     try:
         follow(folder, watch_on(err), once)
@@ -92,9 +92,10 @@ def replay(
     secret: Secret = None,
 ) -> None:
     """Rebuild the model of any round from the ledger alone."""
-    from fedzero import session, weights
+    from fedzero.model import checkpoint as weights
+    from fedzero.run import session
 
-    replica = session.replayed(folder, surroundings(data, secret), round_)
+    replica = session.replayed(folder, environment_of(data, secret), round_)
     weights.save_model(replica.state.params, out_)
     out.print(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
 
@@ -102,16 +103,16 @@ def replay(
 @app.command(rich_help_panel=PANEL)
 def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
     """Check a run: hash chain, updates, digests, model file. Exit 1 and the first bad round on any tampering."""
-    from fedzero import session
     from fedzero.ledger.store import Tampered
+    from fedzero.run import session
 
     try:
-        story = session.verified(folder, surroundings(data, secret))
+        view = session.verified(folder, environment_of(data, secret))
     except Tampered as error:
         err.print(f"[bold red]not intact:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
-    end = "unfinished" if story.end is None else "ended early" if story.end.reason else "complete"
-    out.print(f"intact: {len(story.rounds)} rounds, {end}, chain head {story.entries[-1].chain.hex()[:16]}")
+    end = "unfinished" if view.end is None else "ended early" if view.end.reason else "complete"
+    out.print(f"intact: {len(view.rounds)} rounds, {end}, chain head {view.entries[-1].chain.hex()[:16]}")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -120,9 +121,9 @@ def report(
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """One self-contained HTML page about a run or a comparison of runs; readable offline."""
-    from fedzero.histories import history
     from fedzero.report import page
     from fedzero.report.tables import terminal_table
+    from fedzero.run.history import history
 
     histories = [history(folder) for folder in folders]
     expect_file(out_)

@@ -25,8 +25,8 @@ import numpy as np
 from fedzero.directions import SHARED, Distribution, Domain, Keys, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.oracles.contract import F64
-from fedzero.params import Params
+from fedzero.model.params import Params
+from fedzero.oracles.contract import F64, Points
 
 Difference = Literal["forward", "central", "mean"]
 
@@ -48,13 +48,13 @@ def direction_keys(keys: Keys, round: int, step: int, count: int, client: int = 
 @lru_cache(maxsize=256)
 def probes(
     directions: tuple[int, ...], scales: tuple[float, ...], radius: float, difference: Difference, stream: Domain
-) -> tuple[Terms, ...]:
+) -> Points:
     """The points to evaluate: x, x + μz_1, … (forward), x + μz_1, x − μz_1, … (central), x + μz_1, … (mean)."""
     offsets = [(key, radius * scale) for key, scale in zip(directions, scales, strict=True)]
-    if difference == "central":
-        return tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in (1, -1))
-    points = tuple(Terms.of([key], [mu], stream) for key, mu in offsets)
-    return (Terms.of([], [], stream), *points) if difference == "forward" else points
+    signs = (1, -1) if difference == "central" else (1,)
+    points = tuple(Terms.of([key], [sign * mu], stream) for key, mu in offsets for sign in signs)
+    first = (Terms.of([], [], stream),) if difference == "forward" else ()
+    return Points((directions, scales, radius, difference, stream), first + points)
 
 
 def scales_of(
@@ -100,7 +100,7 @@ def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Di
 
 def points_of(
     params: Params, directions: tuple[int, ...], radius: float, difference: Difference, distribution: Distribution
-) -> tuple[tuple[Terms, ...], tuple[float, ...]]:
+) -> tuple[Points, tuple[float, ...]]:
     """Probe points around the parameters, and the scales that `slopes` needs to read them."""
     points, scales = scales_of(params, directions, distribution)
     return probes(directions, points, radius, difference, stream_of(distribution)), scales

@@ -1,6 +1,7 @@
 """Compression and robustness as links of a chain on what clients send, usable with every method."""
 
-from fedzero.filters.chain import NO_FILTERS, AnyFilter, Chain, Sent
-from fedzero.filters.combiners import Combine, mean
+from fedzero.filters.chain import NO_FILTERS, Chain, Sent
+from fedzero.filters.combiners import mean
+from fedzero.filters.contract import Coder, Combine, Combiner, Filter, Shaper
 
-__all__ = ["NO_FILTERS", "AnyFilter", "Chain", "Combine", "Sent", "mean"]
+__all__ = ["NO_FILTERS", "Chain", "Coder", "Combine", "Combiner", "Filter", "Sent", "Shaper", "mean"]

@@ -16,11 +16,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters.combiners import Combine, Combiner, Median, TrimmedMean, mean
-from fedzero.filters.links import Clip, Coder, Draw, Plain, Quantise, Sign, TopK
-
-F32 = NDArray[np.float32]
-AnyFilter = Clip | TopK | Quantise | Sign | Median | TrimmedMean
+from fedzero.filters.combiners import mean
+from fedzero.filters.contract import F32, Coder, Combine, Combiner, Draw, Filter, Shaper
+from fedzero.filters.links import Plain
 
 
 class Coded(Struct, frozen=True, array_like=True):
@@ -44,26 +42,26 @@ class Sent:
 
     data: bytes
     values: F32
-    rest: F32 | None
+    residual: F32 | None
 
 
 @dataclass(frozen=True)
 class Chain:
     """The filters of a recipe, in order."""
 
-    links: tuple[AnyFilter, ...] = ()
+    links: tuple[Filter, ...] = ()
 
     @property
-    def shapers(self) -> tuple[Clip | TopK, ...]:
-        return tuple(link for link in self.links if isinstance(link, Clip | TopK))
+    def shapers(self) -> tuple[Shaper, ...]:
+        return tuple(link for link in self.links if isinstance(link, Shaper))
 
     @property
-    def coder(self) -> Coder | Plain:
-        return next((link for link in self.links if isinstance(link, Quantise | Sign)), Plain())
+    def coder(self) -> Coder:
+        return next((link for link in self.links if isinstance(link, Coder)), Plain())
 
     @property
     def combiner(self) -> Combiner | None:
-        return next((link for link in self.links if isinstance(link, Median | TrimmedMean)), None)
+        return next((link for link in self.links if isinstance(link, Combiner)), None)
 
     @property
     def combine(self) -> Combine:
@@ -71,7 +69,7 @@ class Chain:
 
     @property
     def sparse(self) -> bool:
-        return any(isinstance(link, TopK) for link in self.links)
+        return any(link.sparse for link in self.shapers)
 
     @property
     def codes(self) -> bool:
@@ -81,14 +79,13 @@ class Chain:
     @property
     def feedback(self) -> bool:
         """True if clients keep what the chain left out."""
-        return any(isinstance(link, TopK | Sign) and link.feedback for link in self.links)
+        return any(link.feedback for link in self.links)
 
     def check_order(self) -> None:
         """Refuse chains in which a link destroys what the next one needs."""
         stage, before = 0, ""
         for link in self.links:
-            name = str(link.__struct_config__.tag)
-            own = 0 if isinstance(link, Clip | TopK) else 1 if isinstance(link, Quantise | Sign) else 2
+            name, own = link.name, link.stage
             if own < stage:
                 raise FedzeroError(
                     f"filters: {name!r} stands behind {before!r}, which leaves it nothing it could work on: "
@@ -108,7 +105,7 @@ class Chain:
             )
         if self.combiner is None:
             return
-        name = str(self.combiner.__struct_config__.tag)
+        name = self.combiner.name
         if not addable:
             raise FedzeroError(
                 f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
@@ -125,7 +122,7 @@ class Chain:
         """The most bytes that `expected` numbers may take."""
         return 4 * expected + (5 * expected + 32 if self.codes else 0)
 
-    def encode(self, values: F32, rest: F32 | None, draw: Draw) -> Sent:
+    def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
         """One contribution through the client's links."""
         if not self.links:
             return Sent(Plain().encode(values, draw)[1], values, None)
@@ -133,11 +130,11 @@ class Chain:
             raise Refused("a value is NaN or infinite")
         wanted: F32 | None = None
         for link in self.shapers:
-            if isinstance(link, TopK) and link.feedback and wanted is None:
-                values = wanted = values if rest is None else values + rest
+            if link.feedback and wanted is None:
+                values = wanted = values if residual is None else values + residual
             values = link.shape(values)
-        if isinstance(self.coder, Sign) and self.coder.feedback and wanted is None:
-            values = wanted = values if rest is None else values + rest
+        if self.coder.feedback and wanted is None:
+            values = wanted = values if residual is None else values + residual
         data, read = self._code(values, draw)
         return Sent(data, read, None if wanted is None else wanted - read)
 

@@ -5,16 +5,14 @@ All are the same whatever order the contributions came in. A client drawn twice 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta
 from numpy.typing import NDArray
 
-F32 = NDArray[np.float32]
-Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
-"""(contributions by client, how often each was drawn) → one vector."""
+from fedzero.filters.contract import F32, Combiner
 
 
 def mean(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
@@ -32,7 +30,7 @@ def _stacked(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> ND
     return np.stack([contributions[c] for c in sorted(contributions) for _ in range(weights[c])]).astype(np.float64)
 
 
-class Median(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="median"):
+class Median(Combiner, tag="median"):
     """Coordinate-wise median of the contributions: half of them may be arbitrary."""
 
     def least(self) -> int:
@@ -42,7 +40,7 @@ class Median(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
         return np.median(_stacked(contributions, weights), axis=0).astype(np.float32)
 
 
-class TrimmedMean(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="trimmed-mean"):
+class TrimmedMean(Combiner, tag="trimmed-mean"):
     """Coordinate-wise mean without the largest and the smallest `fraction` of the contributions (at least one each)."""
 
     fraction: Annotated[float, Meta(gt=0, lt=0.5)] = 0.1
@@ -58,6 +56,3 @@ class TrimmedMean(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
         cut = self._cut(len(rows))
         middle: F32 = rows[cut : len(rows) - cut].mean(axis=0).astype(np.float32)
         return middle
-
-
-Combiner = Median | TrimmedMean

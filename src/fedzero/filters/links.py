@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedzero.errors import Refused
-
-F32 = NDArray[np.float32]
-Draw = Callable[[], np.random.Generator]
-"""Random numbers for those who need them: a function of the run's keys, the round and the client."""
+from fedzero.filters.contract import F32, Coder, Draw, Shaper
 
 LEVELS = 127
 """Steps from 0 to the largest magnitude in 8 bits."""
@@ -43,7 +39,7 @@ def _unpack(scale: bytes) -> float:
     return float(value)
 
 
-class Clip(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="clip"):
+class Clip(Shaper, tag="clip"):
     """Contributions are scaled down to an L2 norm of at most `norm`."""
 
     norm: Annotated[float, Meta(gt=0)]
@@ -54,13 +50,15 @@ class Clip(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         return values if length <= self.norm else (exact * (self.norm / length)).astype(np.float32)
 
 
-class TopK(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="top-k"):
+class TopK(Shaper, tag="top-k"):
     """Only the largest numbers travel, with their places."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """of all numbers"""
     feedback: bool = False
     """Add what was left out to the next contribution."""
+
+    sparse = True
 
     def places(self, values: F32) -> NDArray[np.int64]:
         """Where the k largest magnitudes are, in order; of equal ones the first."""
@@ -76,7 +74,7 @@ class TopK(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         return out
 
 
-class Quantise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantise"):
+class Quantise(Coder, tag="quantise"):
     """Eight bits a number, rounded at random without bias (FedCom's compression)."""
 
     bits: Literal[8] = 8
@@ -96,7 +94,7 @@ class Quantise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
         return count
 
 
-class Sign(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sign"):
+class Sign(Coder, tag="sign"):
     """One bit a number, and one magnitude for all."""
 
     feedback: bool = False
@@ -115,7 +113,7 @@ class Sign(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         return -(-count // 8)
 
 
-class Plain:
+class Plain(Coder):
     """Float32, as they are: what travels unless a link says otherwise."""
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
@@ -126,7 +124,3 @@ class Plain:
 
     def length(self, count: int) -> int:
         return 4 * count
-
-
-Shaper = Clip | TopK
-Coder = Quantise | Sign

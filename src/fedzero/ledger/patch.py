@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,9 +17,9 @@ from msgspec import Struct
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation
-from fedzero.ledger.replay import Story, updates_of
+from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
-from fedzero.updates import Update
+from fedzero.model.updates import Update
 
 MAGIC = "fedzero patch"
 
@@ -39,16 +40,18 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     updates: tuple[Update, ...]
     task: bytes = b""
     """what was trained, as JSON: how to open a base that is more than a file of tensors"""
+    needs: dict[str, str] = {}
+    """distributions that method and task come from, beside this one, and their versions"""
 
 
-def best_round(story: Story) -> int:
+def best_round(view: LedgerView) -> int:
     """Where an evaluation found the highest accuracy; of tasks that have none, and among equals, the lowest loss."""
 
     def good(evaluation: Evaluation) -> tuple[float, float]:
         values = evaluation.metrics.accuracy or 0.0, -evaluation.metrics.loss
         return values if all(map(math.isfinite, values)) else (-math.inf, -math.inf)
 
-    best = max(story.evaluations, key=good, default=None)
+    best = max(view.evaluations, key=good, default=None)
     if best is None or best.round == 0:
         raise FedzeroError("no evaluation of this run is better than that of its base: there is nothing to export")
     return best.round
@@ -56,33 +59,34 @@ def best_round(story: Story) -> int:
 
 def export(
     ledger: Ledger,
-    story: Story,
+    view: LedgerView,
     algorithm: bytes,
     clients: int,
     tensors: tuple[str, ...],
     keys: Keys,
     task: bytes = b"",
     upto: int | None = None,
+    needs: Mapping[str, str] | None = None,
 ) -> bytes:
     """The patch of a finished run, or of its first `upto` rounds, if the model there was evaluated."""
-    if upto is None and story.end is None:
+    if upto is None and view.end is None:
         raise FedzeroError(
             "the run is not finished: `fedzero resume` it first, then export; or export what it was when it was last "
             "evaluated (--round, --best)"
         )
-    digests = dict(story.marks)
-    upto = len(story.rounds) if upto is None else upto
+    digests = dict(view.marks)
+    upto = len(view.rounds) if upto is None else upto
     if upto not in digests:
         known = ", ".join(map(str, digests)) or "nowhere yet"
         raise FedzeroError(
             f"--round {upto}: a patch carries the digest of its result, which the ledger has where the model was "
             f"evaluated: {known}"
         )
-    if story.dense:
+    if view.dense:
         raise FedzeroError(
             "this run's updates are dense, so there is no small patch of it: ship model.safetensors instead"
         )
-    updates = tuple(updates_of(ledger, story, upto))
+    updates = tuple(updates_of(ledger, view, upto))
     start = ledger.start()
     body = msgspec.msgpack.encode(
         Patch(
@@ -96,6 +100,7 @@ def export(
             keys.direction_root,
             updates,
             task,
+            dict(needs or {}),
         )
     )
     return hashlib.sha256(body).digest() + body

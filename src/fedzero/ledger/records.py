@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fedzero.oracles import Metrics, Pictures
 
@@ -22,6 +22,8 @@ class Start(Struct, frozen=True, tag="start"):
     """fingerprint of the private seed shift's secret, if there is one"""
     facts: dict[str, str] = {}
     """what the task found out when it was built: which model is attacked, and how good it is"""
+    needs: dict[str, str] = {}
+    """distributions that the recipe's method, task and filters come from, beside this one, and their versions"""
 
 
 class Round(Struct, frozen=True, tag="round"):
@@ -48,7 +50,8 @@ class Saved(Struct, frozen=True, tag="saved"):
     """A rolling checkpoint was written: the state after `round` rounds, whose bytes have this SHA-256."""
 
     round: int
-    steps: int
+    numbers: int | bytes = field(name="steps")
+    """what the state holds beside its tensors"""
     state: bytes
 
 

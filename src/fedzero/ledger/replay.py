@@ -12,12 +12,12 @@ from itertools import islice
 import msgspec
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger import queries
+from fedzero.ledger import query_log
 from fedzero.ledger.records import Asked, End, Evaluation, Round, Saved, Start
 from fedzero.ledger.store import Entry, Ledger, Tampered
-from fedzero.params import Params
-from fedzero.replica import Replica
-from fedzero.updates import Update, decode_update
+from fedzero.model.params import Params
+from fedzero.model.updates import Update, decode_update
+from fedzero.protocol.replica import Replica
 
 BURST = 256
 """Rounds folded in one pass at most."""
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Story:
+class LedgerView:
     """A ledger read to its end."""
 
     entries: tuple[Entry, ...]
@@ -75,11 +75,11 @@ class Story:
         return any(record.dense for record in self.rounds)
 
 
-def read(ledger: Ledger) -> Story:
+def read(ledger: Ledger) -> LedgerView:
     entries = tuple(ledger.entries())
     if not entries:
         raise Tampered(-1, "the ledger has no start")
-    return Story(entries)
+    return LedgerView(entries)
 
 
 def check_base(ledger: Ledger, params: Params) -> None:
@@ -91,16 +91,16 @@ def check_base(ledger: Ledger, params: Params) -> None:
         )
 
 
-def check_queries(ledger: Ledger, story: Story) -> None:
-    queries.check(ledger, story.rounds, story.asked, story.end is not None)
+def check_queries(ledger: Ledger, view: LedgerView) -> None:
+    query_log.check(ledger, view.rounds, view.asked, view.end is not None)
 
 
-def updates_of(ledger: Ledger, story: Story, upto: int | None = None) -> Iterator[Update]:
+def updates_of(ledger: Ledger, view: LedgerView, upto: int | None = None) -> Iterator[Update]:
     """The updates of rounds before `upto`; dense ones from the checkpoint on, earlier ones are no longer there."""
-    since = story.saved.round if story.saved is not None else 0
-    expected = {r.round: r.update for r in story.rounds if r.dense and r.update is not None and r.round >= since}
+    since = view.saved.round if view.saved is not None else 0
+    expected = {r.round: r.update for r in view.rounds if r.dense and r.update is not None and r.round >= since}
     dense = ledger.dense_updates(expected)
-    for record in story.rounds:
+    for record in view.rounds:
         if record.update is None or (upto is not None and record.round >= upto):
             continue
         if record.dense and record.round < since:
@@ -133,61 +133,61 @@ def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Prog
 
 
 def rebuild(
-    ledger: Ledger, story: Story, replica: Replica, upto: int | None = None, progress: Progress = unseen
+    ledger: Ledger, view: LedgerView, replica: Replica, upto: int | None = None, progress: Progress = unseen
 ) -> None:
     """Bring a replica of the base model to where it stood before round `upto` (default: the end)."""
     check_base(ledger, replica.state.params)
-    saved, state = story.saved, ledger.checkpoint(story.saved)
+    saved, state = view.saved, ledger.checkpoint(view.saved)
     if saved is not None and state is not None:
         if upto is not None and upto < saved.round:
             raise FedzeroError(
                 f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
                 f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
             )
-        moved = max((r.round + 1 for r in story.rounds[: saved.round] if r.update is not None), default=0)
-        replica.state = replica.state.restored(state, moved, saved.steps)  # silent rounds do not count, as in the run
-    total = len(story.rounds) if upto is None else upto
-    fold(replica, updates_of(ledger, story, upto), total, progress)
+        moved = max((r.round + 1 for r in view.rounds[: saved.round] if r.update is not None), default=0)
+        replica.state = replica.state.restored(state, moved, saved.numbers)  # silent rounds do not count, as in the run
+    total = len(view.rounds) if upto is None else upto
+    fold(replica, updates_of(ledger, view, upto), total, progress)
     progress(total, total)  # rounds in which nobody answered may stand at the end
 
 
-def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen) -> Story:
+def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen) -> LedgerView:
     """Check everything that can be checked; raises `Tampered` with the first bad round.
 
     File, chain and order always; with a replica of the base also that the updates lead to the digests on record.
     """
-    story = read(ledger)
-    ledger.integrity(len(story.rounds))
-    _check_order(story)
-    ledger.memories(story.remembered)
-    check_queries(ledger, story)
+    view = read(ledger)
+    ledger.integrity(len(view.rounds))
+    _check_order(view)
+    ledger.memories(view.remembered)
+    check_queries(ledger, view)
     if replica is None:
-        return story
+        return view
     if replica.state.params.size != ledger.start().parameters:
         raise Tampered(-1, f"the model has {replica.state.params.size} parameters, the ledger says otherwise")
     check_base(ledger, replica.state.params)
-    good = story.saved.round if story.saved is not None else 0
+    good = view.saved.round if view.saved is not None else 0
     if good:
-        rebuild(ledger, story, replica, good, progress)
-    updates = list(updates_of(ledger, story))
-    for round, digest in story.marks:
+        rebuild(ledger, view, replica, good, progress)
+    updates = list(updates_of(ledger, view))
+    for round, digest in view.marks:
         if round < good:
             continue
         try:
-            fold(replica, (u for u in updates if good <= u.round < round), len(story.rounds), progress)
+            fold(replica, (u for u in updates if good <= u.round < round), len(view.rounds), progress)
         except (FedzeroError, ValueError) as error:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} cannot be applied ({error})") from error
         if replica.digest() != digest:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} do not lead to the model on record")
         good = round
-    progress(len(story.rounds), len(story.rounds))
-    return story
+    progress(len(view.rounds), len(view.rounds))
+    return view
 
 
-def _check_order(story: Story) -> None:
+def _check_order(view: LedgerView) -> None:
     """A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing."""
     done, ended = 0, False
-    for position, entry in enumerate(story.entries):
+    for position, entry in enumerate(view.entries):
         record = entry.record
         if ended:
             raise Tampered(done, "the ledger goes on after its end")
@@ -200,10 +200,10 @@ def _check_order(story: Story) -> None:
         elif not isinstance(record, Start) and record.round != done:
             raise Tampered(done, f"an entry of round {record.round} stands behind round {done - 1}")
         ended = isinstance(record, End)
-    first = story.entries[0].record
+    first = view.entries[0].record
     assert isinstance(first, Start)
     rounds = json.loads(first.recipe)["rounds"]
-    if story.end is not None and done != rounds and not (story.end.reason and done < rounds):
+    if view.end is not None and done != rounds and not (view.end.reason and done < rounds):
         raise Tampered(done, "the ledger ends before the recipe does")
-    if story.end is not None and story.end.reason and done == rounds:
+    if view.end is not None and view.end.reason and done == rounds:
         raise Tampered(done, "the ledger says that the run ended early, but all its rounds are there")

@@ -23,7 +23,7 @@ import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
-from fedzero.wire import Kept, memory_digest, piece_digest
+from fedzero.protocol.messages import MemoryChange, chunk_digest, memory_digest
 
 FORMAT = 3
 _GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
@@ -171,7 +171,7 @@ class Ledger:
         seconds: float,
         dense: tuple[int, bytes] | None = None,
         checkpoint: bytes | None = None,
-        memories: Mapping[int, Kept] | None = None,
+        memories: Mapping[int, MemoryChange] | None = None,
     ) -> None:
         """Write entries in one durable transaction.
 
@@ -191,7 +191,7 @@ class Ledger:
                 self._db.execute("INSERT INTO dense VALUES (?, ?)", dense)
             for client, kept in (memories or {}).items():
                 self._db.execute("DELETE FROM memory WHERE client = ? AND piece >= ?", (client, kept.count))
-                rows = [(client, piece, body) for piece, body in kept.changed.items()]
+                rows = [(client, chunk, body) for chunk, body in kept.changed.items()]
                 self._db.executemany("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
         self._seq, self._chain = seq, chain
 
@@ -228,15 +228,15 @@ class Ledger:
         """
         rows = self.rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1)
         found: dict[int, list[bytes]] = {}
-        for client, piece, body in rows:
-            if piece != len(found.setdefault(client, [])):
+        for client, chunk, body in rows:
+            if chunk != len(found.setdefault(client, [])):
                 raise Tampered(-1, f"a piece of what client {client} remembers is missing")
             found[client].append(body)
         for client in sorted(expected.keys() | found.keys()) if found else ():
             round, digest = expected.get(client, (-1, b""))
-            if client not in found or memory_digest(list(map(piece_digest, found[client]))) != digest:
+            if client not in found or memory_digest(list(map(chunk_digest, found[client]))) != digest:
                 raise Tampered(round, f"what client {client} remembers is not what is on record")
-        return {client: tuple(pieces) for client, pieces in found.items()}
+        return {client: tuple(chunks) for client, chunks in found.items()}
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
         """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions import Domain, Terms, kernels
+from fedzero.model.params import Params
 from fedzero.oracles.contract import F32, F64, Basis
-from fedzero.params import Params
 
 TOGETHER = 1 << 24
 """Numbers of directions held at a time."""

@@ -6,8 +6,8 @@ asks of a whole cohort and answer them with one forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.errors import FedzeroError
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 F64 = NDArray[np.float64]
 F32 = NDArray[np.float32]
@@ -51,15 +51,33 @@ class Basis:
         return torch.stack([self.offset(point) for point in points])
 
 
+@dataclass(frozen=True)
+class Points(Sequence[Terms]):
+    """Points around a base, told apart by what they were made from.
+
+    Those of a cohort that shares directions are equal, and answered with one evaluation.
+    """
+
+    made_from: Hashable
+    terms: tuple[Terms, ...] = field(compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.terms[index]
+
+
 @dataclass(frozen=True, eq=False)
 class Losses:
     """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`.
 
-    With a `basis` the points also move along its columns.
+    With a `basis` the points also move along its columns. Asks of a cohort about one base and equal `Points` may be
+    answered together.
     """
 
     base: Params
-    points: tuple[Terms, ...]
+    points: Sequence[Terms]
     step: int
     basis: Basis | None = None
 
@@ -98,13 +116,6 @@ class Pictures(Struct, frozen=True):
     width: int
     channels: int
     pixels: bytes
-
-
-@runtime_checkable
-class Pictured(Protocol):
-    """An objective whose outcome can be seen."""
-
-    def pictures(self, params: Params) -> Pictures: ...
 
 
 @runtime_checkable

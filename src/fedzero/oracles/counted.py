@@ -8,7 +8,7 @@ from typing import Any
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.oracles.contract import F64, Answer, Ask, Gradient, Losses, Objective, Separate, Shards
+from fedzero.oracles.contract import F64, Answer, Ask, Gradient, Losses, Objective, Points, Separate, Shards
 
 
 class Oracle:
@@ -42,17 +42,16 @@ def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Ans
     """Answer the asks of a cohort, those about the same points in one evaluation; an ask that fails is answered by its
     error, and fails nobody else.
 
-    Points are the same if they are the same objects: `spsa.probes` is memoised, so a cohort that shares directions
-    shares them. Where every client has a function of its own, all of them are asked at the same time.
+    Where every client has a function of its own, all of them are asked at the same time.
     """
-    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, Points], list[int]] = defaultdict(list)
     apart: list[int] = []
     answers: list[Answer | FedzeroError] = [None] * len(pairs)
     for position, (oracle, ask) in enumerate(pairs):
         if isinstance(ask, Losses) and isinstance(oracle.objective, Separate):
             apart.append(position)
-        elif isinstance(ask, Losses) and ask.basis is None:
-            groups[id(ask.base), id(ask.points)].append(position)
+        elif isinstance(ask, Losses) and ask.basis is None and isinstance(ask.points, Points):
+            groups[id(ask.base), ask.points].append(position)
         else:
             answers[position] = _answer(round, oracle, ask)
     for position, answer in zip(apart, _answers(round, [pairs[p] for p in apart]), strict=True):

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from fedzero.directions import Domain, Terms, kernels
-from fedzero.oracles.packing import Sheet
+from fedzero.model.params import Params, View
+from fedzero.oracles.packing import PackedBatch
 from fedzero.oracles.piecewise import Piecewise
-from fedzero.oracles.stem import Stem
-from fedzero.params import Params, View
+from fedzero.oracles.stem import FrozenPrefix
 
 MANY = 1024
 """Terms of a point at most: a client's steps before this one, and the probe."""
@@ -50,7 +50,7 @@ class Captured:
 
 
 @dataclass(frozen=True, eq=False)
-class Desk:
+class InputBuffers:
     """Where sheets of one shape are laid for graphs to read: tokens (3, R, T), ends (2, B), whether rows are shared.
 
     `below` leaves in `hidden` (R, T, H) what layers below the first trained one make of a sheet, if any can be spared.
@@ -62,7 +62,7 @@ class Desk:
     below: Captured | None = None
     hidden: Tensor | None = None
 
-    def lay(self, sheet: Sheet) -> None:
+    def lay(self, sheet: PackedBatch) -> None:
         _, rows, width = sheet.tokens.shape
         self.tokens.zero_()
         self.tokens[:, :rows, :width] = sheet.tokens
@@ -77,7 +77,7 @@ class Recording:
     """Passes at points, one in each lane: the terms that can be replaced, the desk they read from, what they leave."""
 
     live: tuple[Any, ...]
-    desk: Desk
+    desk: InputBuffers
     passes: Captured
     held: tuple[object, ...]
 
@@ -85,16 +85,16 @@ class Recording:
 class Recorder:
     """Logits of a model at points, from recordings that are made when first needed."""
 
-    def __init__(self, pieces: Piecewise, forward: Forward, stem: Stem | None = None):
+    def __init__(self, pieces: Piecewise, forward: Forward, stem: FrozenPrefix | None = None):
         self.pieces, self.forward, self.stem = pieces, forward, stem
         self._pool: Any = None
         self._kept: OrderedDict[tuple[Any, ...], Recording] = OrderedDict()
-        self._desks: WeakValueDictionary[tuple[Any, ...], Desk] = WeakValueDictionary()
+        self._desks: WeakValueDictionary[tuple[Any, ...], InputBuffers] = WeakValueDictionary()
 
-    def logits(self, base: Params, points: Sequence[Terms], sheet: Sheet) -> Tensor:
+    def logits(self, base: Params, points: Sequence[Terms], sheet: PackedBatch) -> Tensor:
         """(points, B, answers); a point has `MANY` terms at most."""
         found: list[Tensor] = [sheet.tokens] * len(points)
-        laid: Desk | None = None
+        laid: InputBuffers | None = None
         lone = self.lanes(len(points)) > 1  # a point without terms joins the others, with a term that adds nothing
         stream = points[0].stream
         points = [Terms.of([0], [0.0], stream) if lone and not len(point) else point for point in points]
@@ -123,7 +123,7 @@ class Recorder:
         most = max(1, min(LANES, points, LANES_BYTES // max(1, self.pieces.scratch_bytes)))
         return -(-points // -(-points // most)) if points else 1
 
-    def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, sheet: Sheet) -> Recording:
+    def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, sheet: PackedBatch) -> Recording:
         rows, width = -(-sheet.tokens.shape[1] // ROWS) * ROWS, sheet.tokens.shape[2]
         prompts = -(-sheet.ends.shape[1] // PROMPTS) * PROMPTS
         shape = (rows, width, prompts, sheet.shared)
@@ -135,17 +135,17 @@ class Recorder:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _desk(self, base: Params, rows: int, width: int, prompts: int, shared: bool) -> Desk:
+    def _desk(self, base: Params, rows: int, width: int, prompts: int, shared: bool) -> InputBuffers:
         """The desk for a shape: one for all recordings, and as long as any of them is kept."""
         key = (id(base), rows, width, prompts, shared)
         desk = self._desks.get(key)
         if desk is None:
             tokens = torch.zeros(3, rows, width, dtype=torch.int64, device=base.device)
             ends = torch.zeros(2, prompts, dtype=torch.int64, device=base.device)
-            self._desks[key] = desk = self._with_stem(Desk(tokens, ends, shared))
+            self._desks[key] = desk = self._with_stem(InputBuffers(tokens, ends, shared))
         return desk
 
-    def _with_stem(self, desk: Desk) -> Desk:
+    def _with_stem(self, desk: InputBuffers) -> InputBuffers:
         if self.stem is None:
             return desk
         made = partial(self.stem.made, partial(self.forward, desk.tokens, desk.ends, desk.shared))
@@ -154,7 +154,7 @@ class Recorder:
         below = self._captured([lambda: hidden.copy_(made())], desk.tokens.device)
         return replace(desk, below=below, hidden=hidden)
 
-    def _record(self, base: Params, stream: Domain, capacity: int, lanes: int, desk: Desk) -> Recording:
+    def _record(self, base: Params, stream: Domain, capacity: int, lanes: int, desk: InputBuffers) -> Recording:
         live = tuple(_live(stream, capacity, base.device) for _ in range(lanes))
 
         def run(lane: int) -> Tensor:

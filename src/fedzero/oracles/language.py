@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.directions import Domain, Terms
+from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.oracles.graphs import MANY, Recorder
-from fedzero.oracles.packing import Sheet, mask_of, sheets
+from fedzero.oracles.packing import PackedBatch, mask_of, sheets
 from fedzero.oracles.piecewise import Chosen, Piecewise
-from fedzero.oracles.stem import Stem
-from fedzero.params import Params
+from fedzero.oracles.stem import FrozenPrefix
 
 Measure = Literal["loss", "accuracy", "f1"]
 """What is minimised: the cross-entropy over the answer words; 1 − accuracy; 1 − macro-averaged F1."""
@@ -68,7 +68,7 @@ class LanguageObjective:
         self.pieces = Piecewise(module, head)
         self.device, self.dtype = answers.device, next(module.parameters()).dtype
         self.tokens = TOKENS[self.device.type]
-        self.stem = Stem.of(module)
+        self.stem = FrozenPrefix.of(module)
         self.recorder = Recorder(self.pieces, self._forward, self.stem) if self.device.type == "cuda" else None
 
     def losses(
@@ -97,14 +97,14 @@ class LanguageObjective:
             found[:, torch.from_numpy(sheet.which).to(self.device)] = some
         return found
 
-    def _below(self, sheet: Sheet, again: bool) -> AbstractContextManager[None]:
+    def _below(self, sheet: PackedBatch, again: bool) -> AbstractContextManager[None]:
         """For as long as a sheet is evaluated: what layers below the first trained one make of it is there already."""
         if self.stem is None:
             return nullcontext()
         run = partial(self._forward, sheet.tokens, sheet.ends, sheet.shared)
         return self.stem.given(self.stem.kept(sheet.tokens, run) if again else self.stem.made(run))
 
-    def _at(self, base: Params, terms: Terms, sheet: Sheet, basis: Basis | None, point: int) -> Tensor:
+    def _at(self, base: Params, terms: Terms, sheet: PackedBatch, basis: Basis | None, point: int) -> Tensor:
         offset = None if basis is None else basis.offset(point)
         with torch.no_grad(), self.pieces.at(base.view(terms), offset):
             return self._forward(sheet.tokens, sheet.ends, sheet.shared)

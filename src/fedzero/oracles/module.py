@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedzero.directions import Terms
-from fedzero.oracles.contract import F64, Basis, Metrics
-from fedzero.params import Params
+from fedzero.model.params import Params
+from fedzero.oracles.contract import F64, Basis, Metrics, Points
 
 Batch = tuple[Tensor, Tensor]
 KEPT_NUMBERS = 1 << 27
@@ -47,7 +47,7 @@ class ModuleObjective:
         self.module, self.test, self.loss = module.eval(), test, loss
         self.prepare: Callable[[Tensor], Tensor] | None = getattr(module, "prepare", None)
         self.together = test[0].device.type != "cpu" if together is None else together
-        self._offsets: OrderedDict[int, tuple[Sequence[Terms], Tensor]] = OrderedDict()
+        self._offsets: OrderedDict[Points, Tensor] = OrderedDict()
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
@@ -104,14 +104,15 @@ class ModuleObjective:
         return self.loss(functional_call(self.module, tensors, (x,)), y)
 
     def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:
-        """(points, d) numbers Σ c z; kept with the points themselves so that an id is never reused."""
-        kept = self._offsets.get(id(points))
+        """(points, d) numbers Σ c z; kept, because a cohort that shares directions asks about the same points."""
+        if not isinstance(points, Points):
+            return base.offsets(points)
+        kept = self._offsets.get(points)
         if kept is None:
-            kept = points, base.offsets(points)
-            self._offsets[id(points)] = kept
-            while sum(o.numel() for _, o in self._offsets.values()) > KEPT_NUMBERS:
+            kept = self._offsets[points] = base.offsets(points)
+            while sum(each.numel() for each in self._offsets.values()) > KEPT_NUMBERS:
                 self._offsets.popitem(last=False)
-        return kept[1]
+        return kept
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in base.tensors.items()}

@@ -22,7 +22,7 @@ STEP = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class PackedBatch:
     """`tokens` (3, R, T): token, owner (a prompt, −1: nobody), position. `ends` (2, B): row and column of the last
     token of each prompt. `which` (B,): which prompts those are. Without `shared` every row is one prompt's alone."""
 
@@ -31,8 +31,8 @@ class Sheet:
     which: NDArray[np.int64]
     shared: bool
 
-    def to(self, device: torch.device) -> Sheet:
-        return Sheet(self.tokens.to(device), self.ends.to(device), self.which, self.shared)
+    def to(self, device: torch.device) -> PackedBatch:
+        return PackedBatch(self.tokens.to(device), self.ends.to(device), self.which, self.shared)
 
 
 def mask_of(tokens: Tensor, dtype: torch.dtype) -> Tensor:
@@ -44,7 +44,7 @@ def mask_of(tokens: Tensor, dtype: torch.dtype) -> Tensor:
     ]
 
 
-def sheets(prompts: Sequence[Sequence[int]], upto: int, tokens: int) -> Iterator[Sheet]:
+def sheets(prompts: Sequence[Sequence[int]], upto: int, tokens: int) -> Iterator[PackedBatch]:
     """Sheets of `tokens` at most (but at least a row each) with all prompts; rows of up to `upto` tokens are shared."""
     lengths = np.array([len(prompt) for prompt in prompts])
     width = max(_rounded(int(lengths.max())), min(WIDTH, _rounded(int(lengths.sum()))))
@@ -75,7 +75,7 @@ def _shared_rows(lengths: NDArray[np.int64], width: int) -> list[list[int]]:
     return rows
 
 
-def _sheet(prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], width: int, shared: bool) -> Sheet:
+def _sheet(prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], width: int, shared: bool) -> PackedBatch:
     if not shared:
         width = max(len(prompts[i]) for row in rows for i in row)
     tokens = np.zeros((3, len(rows), width), np.int64)
@@ -89,4 +89,4 @@ def _sheet(prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], widt
             column = here.stop
             ends.append((r, column - 1))
             which.append(i)
-    return Sheet(torch.from_numpy(tokens), torch.tensor(ends).T.contiguous(), np.array(which), shared)
+    return PackedBatch(torch.from_numpy(tokens), torch.tensor(ends).T.contiguous(), np.array(which), shared)

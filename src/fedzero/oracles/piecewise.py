@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedzero.params import Params, View
+from fedzero.model.params import Params, View
 
 ALIGNED = 128
 """Numbers to which pieces of the scratch buffer are rounded up: whole cache lines for every type."""
@@ -44,15 +44,15 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
+class ScratchSlot:
     """Flat pieces of a scratch buffer for some tensors of a model, made ready for writing."""
 
     pieces: tuple[Tensor, ...]
     listing: Any
 
     @staticmethod
-    def of(base: Params, names: Sequence[str], pieces: tuple[Tensor, ...]) -> Room:
-        return Room(pieces, base.listing(names, pieces))
+    def of(base: Params, names: Sequence[str], pieces: tuple[Tensor, ...]) -> ScratchSlot:
+        return ScratchSlot(pieces, base.listing(names, pieces))
 
 
 class Piecewise:
@@ -67,7 +67,7 @@ class Piecewise:
         self._names = {id(parameter): name for name, parameter in self._owned.items()}
         self._point: Point | None = None
         self._scratch: dict[tuple[int, int, torch.dtype], Tensor] = {}
-        self._rooms: dict[tuple[int, int, tuple[str, ...]], Room] = {}
+        self._rooms: dict[tuple[int, int, tuple[str, ...]], ScratchSlot] = {}
         self._rooms_of: Params | None = None
         self._lane = self._depth = 0
         self.scratch_bytes = 0
@@ -129,7 +129,7 @@ class Piecewise:
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave)
 
-    def _room(self, names: tuple[str, ...], own: Mapping[str, nn.Parameter]) -> Room:
+    def _room(self, names: tuple[str, ...], own: Mapping[str, nn.Parameter]) -> ScratchSlot:
         """Room for these tensors in the scratch buffers of this depth: blocks may lie inside each other."""
         assert self._point is not None
         base = self._point.view.params
@@ -137,7 +137,7 @@ class Piecewise:
             self._rooms, self._rooms_of = {}, base
         key = (self._lane, self._depth, names)
         if key not in self._rooms:
-            self._rooms[key] = Room.of(base, names, self._pieces(names, own))
+            self._rooms[key] = ScratchSlot.of(base, names, self._pieces(names, own))
         return self._rooms[key]
 
     def _pieces(self, names: Sequence[str], own: Mapping[str, nn.Parameter]) -> tuple[Tensor, ...]:
@@ -156,7 +156,7 @@ class Piecewise:
         buffers = {dtype: self._scratch[self._lane, self._depth, dtype] for dtype in used}
         return tuple(buffers[dtype][start : start + size] for dtype, start, size in places)
 
-    def _make(self, names: Sequence[str], room: Room) -> None:
+    def _make(self, names: Sequence[str], room: ScratchSlot) -> None:
         assert self._point is not None
         self._point.view.write_listed(room.listing)
         if self._point.offset is not None:
@@ -192,7 +192,7 @@ class Piecewise:
             return parameter
         out = torch.empty_like(parameter)
         names = (self._names[id(parameter)],)
-        self._make(names, Room.of(self._point.view.params, names, (out.view(-1),)))
+        self._make(names, ScratchSlot.of(self._point.view.params, names, (out.view(-1),)))
         return out
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fedzero.directions import Terms
+from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis
-from fedzero.params import Params
 
 
 def coordinates(base: Params, points: Sequence[Terms], basis: Basis | None) -> Tensor:

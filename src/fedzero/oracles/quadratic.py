@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedzero.directions import Keys, Terms
+from fedzero.model.params import Params
 from fedzero.oracles.contract import ALL_DATA, F64, Basis, Metrics
 from fedzero.oracles.points import wide_coordinates
-from fedzero.params import Params
 
 Batch = tuple[F64, F64]
 

@@ -28,7 +28,7 @@ TRIED = ((5, 4, 3, 2), (2, 3, 4, 5, 6, 7))
 """Prompts a model is tried with; every vocabulary has these tokens."""
 
 
-class Stem:
+class FrozenPrefix:
     """Takes hold of layers: from now on they hand on what is given, or run as before."""
 
     def __init__(self, layers: Sequence[nn.Module], capacity: int = BYTES):
@@ -41,12 +41,12 @@ class Stem:
             layer.forward = self._sparing(layer.forward, layer is layers[-1])
 
     @staticmethod
-    def of(module: nn.Module, capacity: int = BYTES) -> Stem | None:
+    def of(module: nn.Module, capacity: int = BYTES) -> FrozenPrefix | None:
         """The layers that run before anything that is trained; None if there are none, or none can be spared."""
         layers = _before_training(module)
         if not layers:
             return None
-        stem = Stem(layers, capacity)
+        stem = FrozenPrefix(layers, capacity)
         if stem._can_be_spared(module):
             return stem
         stem.let_go()

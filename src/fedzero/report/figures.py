@@ -54,7 +54,7 @@ def panel(histories: Sequence[History], metric: Metric, axis: Axis, size: tuple[
         return finish(figure, f"{metric}-{axis}", describe(histories, metric, axis))
 
 
-def story(histories: Sequence[History], comparison: Comparison | None, size: tuple[int, int], name: str) -> str:
+def view(histories: Sequence[History], comparison: Comparison | None, size: tuple[int, int], name: str) -> str:
     """The wide figure: bytes per client against the result, the size of the model, and the gap between two runs."""
     metric = comparison.metric if comparison else metrics(histories)[0]
     with canvas(size, left=58, right=26, top=36, bottom=48, font=12 if size[0] > 600 else 11) as (figure, axes):

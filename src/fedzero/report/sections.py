@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from fedzero.report.compare import Comparison, Phrase, afterword, phrases
-from fedzero.report.figures import grid, metrics, story
+from fedzero.report.figures import grid, metrics, view
 from fedzero.report.history import History
 from fedzero.report.plot import MARKERS
 from fedzero.report.tables import COLUMNS, loss_of, rows
@@ -141,8 +141,8 @@ def main_figure(histories: Sequence[History], comparison: Comparison | None) -> 
     if not any(h.bytes > 0 for h in histories):
         return ""
     metric = comparison.metric if comparison else metrics(histories)[0]
-    wide = story(histories, comparison, (960, 400), "story-wide")
-    tall = story(histories, comparison, (390, 360), "story-tall")
+    wide = view(histories, comparison, (960, 400), "story-wide")
+    tall = view(histories, comparison, (390, 360), "story-tall")
     return (
         "<section><h2>What a client exchanged, and what the model learned from it</h2>"
         f'<p class="note">{metric.capitalize()} of the shared model against the bytes a client had sent and received '

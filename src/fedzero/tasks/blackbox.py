@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.blackbox import AnyBox, BlackBoxes, BlackBoxShards, Bounds, Conditions, Evaluate
-from fedzero.params import Params
-from fedzero.tasks.contract import Place, Positive, Problem
+from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
 
 NonNegative = Annotated[float, Meta(ge=0)]
 
 
-class BlackBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="black-box"):
+class BlackBox(Task, tag="black-box"):
     """Functions nobody can differentiate, one a client: Python, a program, or a service; logged and budgeted."""
 
     boxes: tuple[AnyBox, ...]
@@ -50,7 +50,7 @@ class BlackBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def bounds(self) -> Bounds:
         return Bounds.of(self.low, self.high, self.dimension)
 
-    def build(self, clients: int, place: Place) -> Problem:
+    def build(self, clients: int, place: BuildContext) -> Problem:
         if len(self.boxes) != clients:
             raise FedzeroError(
                 f"task.boxes names {len(self.boxes)} boxes but federation.clients = {clients}: give every client one"
@@ -59,4 +59,4 @@ class BlackBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget)
         start = torch.from_numpy(bounds.starting_at(self.start)).float().to(place.device)
         objective = BlackBoxes(self.boxes, bounds, place.keys, conditions, place.functions, self.noise, self.evaluate)
-        return Problem(Params.of_vector(start), objective, BlackBoxShards(clients))
+        return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
 from torch import nn
 
+from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
-from fedzero.params import Params
 from fedzero.tasks import images
-from fedzero.tasks.contract import Place, Positive, Problem
+from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
 from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
 from fedzero.tasks.partition import Iid, Partition, split
 
 
-class Mnist(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="mnist"):
+class Mnist(Task, tag="mnist"):
     """Handwritten digits with a CNN of 28,938 parameters (experiment E1)."""
 
     full: bool = False
@@ -28,12 +27,12 @@ class Mnist(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     def label(self) -> str:
         return f"MNIST ({'60,000' if self.full else '4,000'} training digits), CNN"
 
-    def build(self, clients: int, place: Place) -> Problem:
+    def build(self, clients: int, place: BuildContext) -> Problem:
         data = images.load("mnist", self.full, place.data)
         return _problem(data, "mnist", SmallCnn, self.batch, self.partition, clients, place)
 
 
-class Fashion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="fashion"):
+class Fashion(Task, tag="fashion"):
     """Pictures of clothing (Fashion-MNIST) with a CNN of 1,206,590 parameters (experiment E2)."""
 
     full: bool = False
@@ -47,7 +46,7 @@ class Fashion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     def label(self) -> str:
         return f"Fashion-MNIST ({'60,000' if self.full else '4,000'} training images), {self.model} CNN"
 
-    def build(self, clients: int, place: Place) -> Problem:
+    def build(self, clients: int, place: BuildContext) -> Problem:
         data = images.load("fashion", self.full, place.data)
         model = LargeCnn if self.model == "large" else SmallCnn
         return _problem(data, "fashion", model, self.batch, self.partition, clients, place)
@@ -60,7 +59,7 @@ def _problem(
     batch: int,
     partition: Partition,
     clients: int,
-    place: Place,
+    place: BuildContext,
 ) -> Problem:
     parts = split(partition, data.train_y.astype(np.int64), clients, place.keys)
     x, y = images.tensors(data.train_x, data.train_y, place.device, dataset)

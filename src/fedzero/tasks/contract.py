@@ -1,18 +1,26 @@
-"""What a task is made into, and what it is made from."""
+"""What a task is: a frozen struct that builds a problem.
+
+class Rosenbrock(Task, tag="rosenbrock"):
+    dimension: Positive = 10
+
+    def build(self, clients: int, context: BuildContext) -> Problem: …
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 from msgspec import Meta
 
 from fedzero.directions import Keys
-from fedzero.oracles import Objective, Shards
-from fedzero.params import Params
+from fedzero.model.params import Params
+from fedzero.model.value import Value
+from fedzero.oracles import Metrics, Objective, Pictures, Shards
+from fedzero.oracles.blackbox import Metered
 
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -22,17 +30,24 @@ class Problem:
     """A task made concrete: where to start, what to minimise, who holds what.
 
     facts: what a reader of the run should know of it beside the recipe; part of the ledger, so a resume with other
-    facts (another victim, other data) is refused.
+    facts (another victim, other data) is refused. metered: the objective, where every query is logged and may have to
+    be paid for; such tasks run in one process. pictures: of what came out, where it can be looked at.
     """
 
     params: Params
     objective: Objective
     shards: Shards
     facts: Mapping[str, str] = field(default_factory=dict)
+    metered: Metered | None = None
+    pictures: Callable[[Params], Pictures] | None = None
+
+    def measure(self, params: Params, after: int) -> Metrics:
+        """How good a model is after so many rounds."""
+        return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after)
 
 
 @dataclass(frozen=True)
-class Place:
+class BuildContext:
     """Where a problem is built: keys of the run, device, the folder with the data (if any), and functions that were
     given by name, because a recipe cannot contain them."""
 
@@ -40,3 +55,36 @@ class Place:
     device: torch.device
     data: Path | None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+class Task(Value):
+    """What is optimised, on whose data. The fields are the keys of a recipe's `[task]` table."""
+
+    @property
+    def label(self) -> str:
+        """What tables and pages call the task."""
+        return str(self.__struct_config__.tag)
+
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        """Load data and model; raise `FedzeroError` for what is missing or does not fit."""
+        raise NotImplementedError
+
+    def at_site(self, model: str | None) -> Task:
+        """The task at a site that has the model elsewhere than the recipe says."""
+        return self
+
+    def portable(self) -> Task:
+        """The task without the paths of whoever made the run: what a patch carries."""
+        return self
+
+    def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> Base | None:
+        """The base model of a patch, to be saved to `out`, where it is more than a safetensors file; else None."""
+        return None
+
+
+class Base(Protocol):
+    """A base model that a patch is applied to."""
+
+    @property
+    def params(self) -> Params: ...
+    def save(self, merge: bool) -> None: ...

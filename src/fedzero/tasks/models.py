@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.directions import Domain, derive
-from fedzero.params import Params
+from fedzero.model.params import Params
 
 
 class SmallCnn(nn.Module):

@@ -42,13 +42,13 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
             cuts = np.round(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
             for part, piece in zip(parts, np.split(members, cuts), strict=True):
                 part.append(piece)
-        dealt = [np.sort(np.concatenate(part)) for part in parts]
+        assign = [np.sort(np.concatenate(part)) for part in parts]
         # Nobody goes empty-handed: the poorest take one sample from the richest.
-        for poor in sorted(range(clients), key=lambda c: len(dealt[c])):
-            if len(dealt[poor]) == 0:
-                rich = max(range(clients), key=lambda c: len(dealt[c]))
-                dealt[poor], dealt[rich] = dealt[rich][:1], dealt[rich][1:]
-        return dealt
+        for poor in sorted(range(clients), key=lambda c: len(assign[c])):
+            if len(assign[poor]) == 0:
+                rich = max(range(clients), key=lambda c: len(assign[c]))
+                assign[poor], assign[rich] = assign[rich][:1], assign[rich][1:]
+        return assign
 
 
 class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):

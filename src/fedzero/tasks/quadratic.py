@@ -6,14 +6,14 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from fedzero.model.params import Params
 from fedzero.oracles.quadratic import QuadraticObjective, QuadraticShards
-from fedzero.params import Params
-from fedzero.tasks.contract import Place, Positive, Problem
+from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
 
 
-class Quadratic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="quadratic"):
+class Quadratic(Task, tag="quadratic"):
     """A quadratic spread over clients, with a known minimum: seconds to run, easy to reason about."""
 
     dimension: Positive = 100
@@ -28,7 +28,7 @@ class Quadratic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     def label(self) -> str:
         return f"quadratic in {self.dimension} dimensions"
 
-    def build(self, clients: int, place: Place) -> Problem:
+    def build(self, clients: int, place: BuildContext) -> Problem:
         generator = place.keys.generator("quadratic")
         centres = 1.0 + self.spread * generator.standard_normal((clients, self.dimension))
         curvature = np.linspace(1.0, self.condition, self.dimension)

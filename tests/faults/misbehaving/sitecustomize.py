@@ -1,4 +1,4 @@
-"""Sites that misbehave. Python imports this by itself where it is on the path; `fedzero.site` is changed once loaded.
+"""Sites that misbehave. Python imports this by itself where it is on the path; `fedzero.deploy.site` is changed once loaded.
 
 In the folder FEDZERO_FAULTS: `pace` holds seconds that every turn takes longer, `spoil-SITE` how a site misbehaves.
 """
@@ -26,7 +26,7 @@ def told(name: str, default: str) -> str:
 
 
 def change_site(site: ModuleType) -> None:
-    honest_init, honest_exchange = site.Home.__init__, site.Home.exchange
+    honest_init, honest_exchange = site.SiteRun.__init__, site.SiteRun.exchange
 
     def init(home: Any, order: Any, settings: Any, keep: Path) -> None:
         home.called = keep.parent.parent.name
@@ -43,7 +43,7 @@ def change_site(site: ModuleType) -> None:
             return answer
         return type(answer)({client: SPOILT[how](reply) for client, reply in answer.replies.items()}, answer.failed)
 
-    site.Home.__init__, site.Home.exchange = init, exchange
+    site.SiteRun.__init__, site.SiteRun.exchange = init, exchange
 
 
 def corrupt(home: Any) -> None:
@@ -56,7 +56,7 @@ def corrupt(home: Any) -> None:
 def changed(reply: bytes, **fields: Any) -> bytes:
     import msgspec
 
-    from fedzero.wire import decode_reply, encode_reply
+    from fedzero.protocol.messages import decode_reply, encode_reply
 
     return encode_reply(msgspec.structs.replace(decode_reply(reply, len(reply)), **fields))
 
@@ -72,7 +72,7 @@ def short(reply: bytes) -> bytes:
 
 
 def another_round(reply: bytes) -> bytes:
-    from fedzero.wire import decode_reply
+    from fedzero.protocol.messages import decode_reply
 
     return changed(reply, round=decode_reply(reply, len(reply)).round + 1)
 
@@ -94,7 +94,7 @@ def send_replies_twice(core_cell: ModuleType) -> None:
     core_cell.CoreCell._send_reply = twice
 
 
-CHANGES = {"fedzero.site": change_site, "nvflare.fuel.f3.cellnet.core_cell": send_replies_twice}
+CHANGES = {"fedzero.deploy.site": change_site, "nvflare.fuel.f3.cellnet.core_cell": send_replies_twice}
 
 
 class Changing(importlib.abc.MetaPathFinder):

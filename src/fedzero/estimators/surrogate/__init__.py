@@ -1,7 +1,7 @@
 """Gradient surrogates: a Gaussian process over past queries instead of finite differences (the FZooS paper)."""
 
 from fedzero.estimators.surrogate.features import FeatureHistory, Features, features_of, weights_of
-from fedzero.estimators.surrogate.history import History, Shelf
+from fedzero.estimators.surrogate.history import History, SurrogateCache
 from fedzero.estimators.surrogate.kernels import Kernel, Matern, Rbf
 from fedzero.estimators.surrogate.process import (
     Everything,
@@ -28,8 +28,8 @@ __all__ = [
     "Rebuild",
     "Recent",
     "Scaling",
-    "Shelf",
     "Surrogate",
+    "SurrogateCache",
     "Transfer",
     "Window",
     "features_of",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedzero.estimators.surrogate.rooms import wider
+from fedzero.estimators.surrogate.growable import wider
 
 BLOCK = 256
 """Rows that a triangular system is solved by at a time: small enough to stay in a processor's cache."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.estimators.surrogate.factor import Factor, NotPositive
-from fedzero.estimators.surrogate.rooms import taller
+from fedzero.estimators.surrogate.growable import taller
 
 
 class Features:

@@ -1,7 +1,7 @@
 """The queries a client has made, and the surrogates over them.
 
-A history is told by what was observed, block by block: `memory` is enough to make it again to the same bits, because it
-says where one block ended and the next began, and rows are appended in the same portions.
+What was observed, block by block, is enough to make a history again to the same bits: the arrays say where one block
+ended and the next began, and rows are appended in the same portions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ and made again from the client's memory when they are needed."""
 
 
 class History:
-    """Grows with every query; `told` are the arrays of earlier turns, what comes since is `fresh`."""
+    """Grows with every query; `arrays` hold what earlier turns observed."""
 
     def __init__(self, surrogate: Surrogate, transfer: Transfer, features: Features, dimension: int):
         self.transfer, self.features = transfer, features
         self.surrogate = surrogate.empty(dimension)
         self.rows = FeatureHistory(features, transfer.noise) if isinstance(transfer.window, Everything) else None
-        self.told: Arrays = ()
+        self.arrays: Arrays = ()
         self._points: list[NDArray[np.float32]] = []
         self._values: list[NDArray[np.float64]] = []
         self._noted = 0
@@ -59,7 +59,7 @@ class History:
         y = self.surrogate.outputs[chosen]
         return weights_of(self.features, self.surrogate.points[chosen], y - y.mean(), self.transfer.noise)
 
-    def tell(self) -> Arrays:
+    def to_arrays(self) -> Arrays:
         """All of it as arrays, four for every turn: points, values, how many came at a time, and for the record every
         factor that had to be made anew, as (points, jitter)."""
         if self._points:
@@ -67,49 +67,49 @@ class History:
             anew = [(rebuild.points, rebuild.jitter) for rebuild in self.surrogate.rebuilds[self._noted :]]
             self._noted = len(self.surrogate.rebuilds)
             record = np.array(anew, np.float64).reshape(-1, 2)
-            self.told += (np.concatenate(self._points), np.concatenate(self._values), cuts, record)
+            self.arrays += (np.concatenate(self._points), np.concatenate(self._values), cuts, record)
             self._points, self._values = [], []
-        return self.told
+        return self.arrays
 
-    def hear(self, told: Arrays) -> None:
-        """Observe again what `tell` gave."""
-        for points, values, cuts, _ in zip(*(told[i::4] for i in range(4)), strict=True):
+    def from_arrays(self, arrays: Arrays) -> None:
+        """Observe again what `to_arrays` gave."""
+        for points, values, cuts, _ in zip(*(arrays[i::4] for i in range(4)), strict=True):
             ends = np.cumsum(cuts)[:-1]
             for some, their in zip(np.split(points, ends), np.split(values, ends), strict=True):
                 self._take(some, their)
-        self.told, self._noted = told, len(self.surrogate.rebuilds)
+        self.arrays, self._noted = arrays, len(self.surrogate.rebuilds)
 
     @property
     def bytes(self) -> int:
         return self.surrogate.bytes + (self.rows.bytes if self.rows is not None else 0)
 
 
-class Shelf:
-    """Histories between turns. Found by the very arrays they tell: a memory from elsewhere finds nothing."""
+class SurrogateCache:
+    """Histories of clients between their turns. One that does not hold what the client remembers is of no use to it."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, tuple[History, int]] = OrderedDict()
         self._bytes = 0
 
-    def put(self, history: History) -> None:
+    def put(self, client: int, history: History) -> None:
+        self._drop(client)
         size = history.bytes  # it does not grow while it lies here
-        self._drop(id(history.told[-1]))
-        self._kept[id(history.told[-1])] = history, size
+        self._kept[client] = history, size
         self._bytes += size
         while len(self._kept) > 1 and self._bytes > KEPT_BYTES:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, place: int) -> History | None:
-        history, size = self._kept.pop(place, (None, 0))
+    def _drop(self, client: int) -> History | None:
+        history, size = self._kept.pop(client, (None, 0))
         self._bytes -= size
         return history
 
-    def take(self, told: Arrays) -> History | None:
-        """The history that tells this, which from now on is the taker's alone."""
-        history = self._drop(id(told[-1])) if told else None
-        same = history is not None and len(history.told) == len(told) and all(map(_is, history.told, told))
+    def take(self, client: int, arrays: Arrays) -> History | None:
+        """The client's history, if it holds these arrays; from now on the taker's alone."""
+        history = self._drop(client)
+        same = history is not None and len(history.arrays) == len(arrays) and all(map(_equal, history.arrays, arrays))
         return history if same else None
 
 
-def _is(left: object, right: object) -> bool:
-    return left is right
+def _equal(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return left is right or np.array_equal(left, right)

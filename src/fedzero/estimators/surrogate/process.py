@@ -24,8 +24,8 @@ from torch import Tensor
 
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate.factor import BLOCK, Factor, NotPositive
+from fedzero.estimators.surrogate.growable import taller, wider
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
-from fedzero.estimators.surrogate.rooms import taller, wider
 
 Count = Annotated[int, Meta(ge=1)]
 

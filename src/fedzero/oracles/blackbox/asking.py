@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from fedzero.oracles.blackbox.attempts import Call, Landed, Leash, launch, short
+from fedzero.oracles.blackbox.attempts import Call, Cancellation, Landed, launch, short
 from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, digest_of
 from fedzero.oracles.contract import F64
 
@@ -105,7 +105,7 @@ class Flight:
 
     job: Job
     attempt: Try
-    leash: Leash
+    leash: Cancellation
     deadline: float
 
 

@@ -29,7 +29,7 @@ class Unusable(Exception):
     """An attempt that brought no finite number; the text says what it brought instead."""
 
 
-class Leash:
+class Cancellation:
     """Stops the process that an attempt has started, if it has, with everything that process started."""
 
     def __init__(self) -> None:
@@ -56,16 +56,16 @@ class Leash:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-Call = Callable[[F64, float | None, Leash], Any]
+Call = Callable[[F64, float | None, Cancellation], Any]
 """(points (n, d), seconds that an attempt may take, leash) → n values, unchecked."""
 
 Landed = tuple[int, list[float] | str]
 """Number of an attempt; its values, or why it has none."""
 
 
-def launch(number: int, call: Call, points: F64, timeout: float | None, landed: SimpleQueue[Landed]) -> Leash:
+def launch(number: int, call: Call, points: F64, timeout: float | None, landed: SimpleQueue[Landed]) -> Cancellation:
     """Begin an attempt; what comes of it is put into `landed`."""
-    leash = Leash()
+    leash = Cancellation()
 
     def run() -> None:
         try:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 
 from fedzero.errors import FedzeroError
-from fedzero.oracles.blackbox.attempts import Call, Leash, Unusable, quoted, short
+from fedzero.oracles.blackbox.attempts import Call, Cancellation, Unusable, quoted, short
 from fedzero.oracles.contract import F64
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -78,7 +78,7 @@ class CommandBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     def open(self, functions: Functions) -> Call:
         return self._call
 
-    def _call(self, points: F64, timeout: float | None, leash: Leash) -> float:
+    def _call(self, points: F64, timeout: float | None, leash: Cancellation) -> float:
         """Who watches the time cuts the leash: that kills the program with all that it started, and ends the wait."""
         pipe = subprocess.PIPE
         process = subprocess.Popen(self.argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -111,7 +111,7 @@ class HttpBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     def open(self, functions: Functions) -> Call:
         return self._call
 
-    def _call(self, points: F64, timeout: float | None, leash: Leash) -> Any:
+    def _call(self, points: F64, timeout: float | None, leash: Cancellation) -> Any:
         """`timeout` is of each wait on the socket; that of the whole attempt is kept by who waits for it."""
         body = json.dumps({"x": points[0].tolist()}).encode()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
@@ -166,7 +166,7 @@ def find(name: str, functions: Functions) -> Callable[..., Any]:
     module, colon, path = name.partition(":")
     if not colon or not module or not path:
         raise FedzeroError(
-            f"task.boxes names the function {name!r}, which was not given: call fedzero.blackbox.minimise again with "
+            f"task.boxes names the function {name!r}, which was not given: call fedzero.api.minimise again with "
             "the same functions and the same `out`, or name it as module:function in the recipe"
         )
     here = str(Path.cwd())

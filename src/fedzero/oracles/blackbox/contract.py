@@ -14,8 +14,8 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Metrics, Separate
-from fedzero.params import Params
 
 State = Literal["reserved", "done", "failed", "unused"]
 """reserved: about to be made, being made, or lost in a crash; unused: given back, the box was never called."""

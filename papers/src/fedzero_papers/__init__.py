@@ -1,0 +1,1 @@
+"""Experiments of the papers: their tasks, recipes, figures, and the command that reproduces them."""

@@ -1,0 +1,400 @@
+"""E4 (001, figures 2 and 3, table 2): one perturbation for all images of a class, found without gradients.
+
+Figure 2: ZO-AdaFL on the digit four, K ∈ {10, 50, 100} with m = 50, and m ∈ {10, 30, 50} with K = 50. Figure 3:
+ZO-AdaFL, FedZO, DZOPA and ZONE-S on MNIST and on Fashion-MNIST. Table 2: success rate and distortion on Fashion-MNIST
+after 600 rounds. The attack loss the paper draws is the first term of the objective alone (the one that "converges to
+zero"); the whole objective, which is what the methods minimise, has a row of its own.
+
+As in the paper: N 50, a pool of 200 images, 60 of them for each client, η .001 for ZO-AdaFL and FedZO alike, α .02,
+β .9 and .99, ε 10⁻⁸, v0 10⁻⁵, forward differences on the unit sphere, c = 1. What it does not say, and what was chosen:
+
+- The class of Fashion-MNIST: 4 as well, a coat. The victim is a CNN of ours. For it the lowest objective, found with
+  gradients, has 64 % success at a distortion of 1.0, and on the digits 32 % at 6.5: the paper's 23 for ZO-AdaFL would
+  cost more than not attacking at all (4.7). Its victim, or the scale of its logits, must have been another one.
+- μ = 0.01: everything from 0.001 to 0.1 gave the same curve. Batches of 10: of 20 they cost more and helped little.
+- Figure 3: m 10, and K 10 on Fashion-MNIST. On MNIST K 50 and 300 rounds: pixels there are nearly all black or white,
+  where tanh is flat, and ten steps of .001 lead nowhere.
+- DZOPA and ZONE-S make as many queries a round as the others (2 K m in all) and get the step size with the lowest
+  objective after a few rounds of a search with another seed. FedZO's η is the paper's and is not searched for: six
+  times as large, it led to where ZO-AdaFL is (62 % after 150 rounds). The paper compares a small step with a large one.
+- Figure 2 is cut after 60 rounds: K 100 with m 50 takes 5,000 estimates a round.
+
+Lines are means over the seeds, bands one standard error to each side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedzero.report.history import History, Point
+from fedzero.run import recipe as recipes
+from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero_papers.experiments.rivals import mean_and_error
+
+METHODS = {"zoadafl": "ZO-AdaFL", "fedzo": "FedZO", "dzopa": "DZOPA", "zones": "ZONE-S"}
+SEARCHED = ("dzopa", "zones")
+DATASETS = {"mnist": "MNIST, digit 4", "fashion": "Fashion-MNIST, coats"}
+PAPER = {"zoadafl": (89.66, 23.23), "fedzo": (83.72, 8.95), "dzopa": (48.36, 8.60), "zones": (76.28, 44.82)}
+"""Table 2: success in percent, and distortion."""
+CLIENTS = 50
+SEARCH_SEED = 0
+PARTS = ("fig2", "fig3-mnist", "fig3-fashion")
+SECONDS_AN_IMAGE, SECONDS_AN_ASK = 22e-6, 0.9e-3
+"""On one core, about."""
+BATCH = 10
+
+
+@dataclass(frozen=True)
+class Size:
+    """One dataset of figure 3."""
+
+    rounds: int
+    steps: int
+    """K"""
+    cohort: int
+    """m"""
+    search: int
+    """rounds of the search"""
+    rates: tuple[float, ...]
+    """step sizes searched"""
+
+    @property
+    def queries(self) -> int:
+        """Of a round, whatever the method."""
+        return 2 * self.steps * self.cohort
+
+
+@dataclass(frozen=True)
+class Scale:
+    """All that differs between the quick and the full setting."""
+
+    full: bool
+    seeds: int
+    sizes: Mapping[str, Size]
+    rounds: int
+    """of figure 2"""
+    steps: tuple[int, ...]
+    """K of figure 2, with the last m"""
+    cohorts: tuple[int, ...]
+    """m of figure 2, with the second K"""
+
+
+FULL = Scale(
+    full=True,
+    seeds=3,
+    sizes={"mnist": Size(300, 50, 10, 40, (0.3, 1.0, 3.0)), "fashion": Size(600, 10, 10, 60, (0.03, 0.1, 0.3))},
+    rounds=60,
+    steps=(10, 50, 100),
+    cohorts=(10, 30, 50),
+)
+"""Fifty minutes on two cores, more than half of them for figure 2."""
+QUICK = Scale(
+    full=False,
+    seeds=1,
+    sizes={"mnist": Size(60, 10, 10, 20, (0.3, 1.0)), "fashion": Size(150, 10, 10, 30, (0.03, 0.1))},
+    rounds=40,
+    steps=(2, 10, 20),
+    cohorts=(2, 6, 10),
+)
+
+
+def job(method: str, dataset: str, scale: Scale, size: Size, seed: int, folder: str, rate: float | None = None) -> Job:
+    """A run of `size.rounds` rounds; `rate` is that of the methods whose step size is searched for."""
+    federation, algorithm = (size.cohort, [f"algorithm.local_steps={size.steps}"])
+    directions = 1
+    if method in SEARCHED:
+        federation = CLIENTS if method == "dzopa" else 1
+        directions = size.queries // federation - 1
+        algorithm = [f"algorithm.directions={directions}", f"algorithm.rate={rate}"]
+    overrides = [
+        *algorithm,
+        f"federation.clients={CLIENTS}",
+        f"federation.cohort={federation}",
+        f"task.dataset={dataset}",
+        f"task.full={str(scale.full).lower()}",
+        f"task.batch={BATCH}",
+        f"evaluate_every={max(1, size.rounds // 30)}",
+    ]
+    recipe = recipes.load(f"e4-{method}", overrides, seed=seed, rounds=size.rounds)
+    asks = size.queries // (directions + 1)
+    seconds = asks * SECONDS_AN_ASK + size.queries * BATCH * SECONDS_AN_IMAGE
+    return Job(f"{folder}/seed-{seed}", recipe, 5 + size.rounds * seconds)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method on one dataset, with all seeds."""
+
+    runs: tuple[History, ...]
+    rate: float | None = None
+    """the step size that the search chose"""
+
+    def end(self, reading: Callable[[Point], float]) -> tuple[float, float]:
+        """Mean and standard error at the end of the runs; of one run alone the error is 0."""
+        return mean_and_error([reading(run.points[-1]) for run in self.runs])
+
+
+Fig2 = dict[tuple[int, int], Result]
+"""By (K, m)."""
+Fig3 = dict[tuple[str, str], Result]
+"""By (dataset, method)."""
+
+
+def other(name: str, factor: float = 1.0) -> Callable[[Point], float]:
+    """Reads what the task measures beside the loss."""
+    return lambda point: factor * point.others.get(name, math.nan)
+
+
+attack_loss, distortion = other("attack loss"), other("distortion")
+success, held_out = other("success", 100), other("held-out success", 100)
+
+
+@dataclass(frozen=True)
+class E4:
+    """The experiment."""
+
+    full: Scale = FULL
+    quick: Scale = QUICK
+
+    name = "e4"
+    paper = "ZO-AdaFL, figures 2 and 3, table 2"
+    about = "Universal black-box attack on a CNN: ZO-AdaFL against FedZO, DZOPA and ZONE-S, MNIST and Fashion-MNIST"
+    times = ("3 min", "55 min")
+    needs_data = True
+
+    def plan(self, setting: Setting) -> Plan:
+        scale = self.quick if setting.quick else self.full
+        parts = setting.chosen(PARTS)
+        datasets = [dataset for dataset in DATASETS if f"fig3-{dataset}" in parts]
+        seeds = range(1, 1 + (setting.seeds or scale.seeds))
+
+        jobs2 = {pair: sweep(*pair, scale, seeds) for pair in pairs(scale)} if "fig2" in parts else {}
+        jobs3 = {(d, m): comparison(d, m, scale, seeds) for d in datasets for m in METHODS if m not in SEARCHED}
+        trials = {(d, m): search(d, m, scale) for d in datasets for m in SEARCHED}
+        later = [comparison(d, m, scale, seeds, scale.sizes[d].rates[0]) for d, m in trials]
+        found = dict(
+            (
+                yield Stage(
+                    "step sizes of DZOPA and ZONE-S; all runs of ZO-AdaFL and FedZO",
+                    (
+                        *(j for each in trials.values() for j in each.values()),
+                        *(j for each in (*jobs2.values(), *jobs3.values()) for j in each),
+                    ),
+                    (sum(map(len, later)), sum(j.cost for each in later for j in each)),
+                )
+            )
+        )
+        rates = {pair: lowest({r: found[j.folder] for r, j in each.items()}) for pair, each in trials.items()}
+        chosen = {(d, m): comparison(d, m, scale, seeds, rate) for (d, m), rate in rates.items()}
+        found |= yield Stage("DZOPA and ZONE-S", tuple(j for each in chosen.values() for j in each))
+
+        swept: Fig2 = {pair: Result(tuple(found[j.folder] for j in each)) for pair, each in jobs2.items()}
+        every = jobs3 | chosen
+        compared: Fig3 = {
+            (d, m): Result(tuple(found[j.folder] for j in every[d, m]), rates.get((d, m)))
+            for d in datasets
+            for m in METHODS
+        }
+        tables = (*([table2(compared)] if compared else []), *([table_of_sweep(swept)] if swept else []))
+        figures = (*([figure2(swept, scale)] if swept else []), *(figures3(compared, scale) if compared else []))
+        return Outcome(tables, figures, (*findings3(compared), *findings2(swept, scale), *differences(scale)))
+
+
+def pairs(scale: Scale) -> list[tuple[int, int]]:
+    """(K, m) of figure 2, each once."""
+    by_steps = [(steps, scale.cohorts[-1]) for steps in scale.steps]
+    return list(dict.fromkeys([*by_steps, *((scale.steps[1], cohort) for cohort in scale.cohorts)]))
+
+
+def sweep(steps: int, cohort: int, scale: Scale, seeds: Sequence[int]) -> list[Job]:
+    size = Size(scale.rounds, steps, cohort, 0, ())
+    return [job("zoadafl", "mnist", scale, size, seed, f"fig2/K-{steps}-m-{cohort}") for seed in seeds]
+
+
+def comparison(dataset: str, method: str, scale: Scale, seeds: Sequence[int], rate: float | None = None) -> list[Job]:
+    folder = f"fig3/{dataset}/{method}" + ("" if rate is None else f"/rate-{rate:g}")
+    return [job(method, dataset, scale, scale.sizes[dataset], seed, folder, rate) for seed in seeds]
+
+
+def search(dataset: str, method: str, scale: Scale) -> dict[float, Job]:
+    size = scale.sizes[dataset]
+    short = Size(size.search, size.steps, size.cohort, size.search, size.rates)
+    folder = f"fig3/{dataset}/{method}/search"
+    return {r: job(method, dataset, scale, short, SEARCH_SEED, f"{folder}/rate-{r:g}", r) for r in size.rates}
+
+
+def lowest(trials: Mapping[float, History]) -> float:
+    """The step size with the lowest objective at the end; one that is not finite loses, of equals the smaller wins."""
+    return min(trials, key=lambda rate: (last_loss(trials[rate]), rate))
+
+
+def last_loss(run: History) -> float:
+    return run.final_loss if math.isfinite(run.final_loss) else math.inf
+
+
+def line(
+    label: str, style: int, runs: Sequence[History], x: Callable[[Point], float], y: Callable[[Point], float]
+) -> Line:
+    """The mean of runs that were evaluated at the same rounds, and a band of one standard error to each side."""
+    groups = list(zip(*(run.points for run in runs), strict=True))
+    places = tuple(float(np.mean([x(point) for point in group])) for group in groups)
+    found = [mean_and_error([y(point) for point in group]) for group in groups]
+    mean = tuple(m for m, _ in found)
+    if len(runs) == 1:
+        return Line(label, places, mean, style)
+    return Line(label, places, mean, style, tuple(m - e for m, e in found), tuple(m + e for m, e in found))
+
+
+def by_round(point: Point) -> float:
+    return float(point.round)
+
+
+def by_query(point: Point) -> float:
+    return float(point.queries)
+
+
+def figure2(swept: Fig2, scale: Scale) -> Figure:
+    most, middle = scale.cohorts[-1], scale.steps[1]
+    by_steps = {f"K {steps}, m {most}": swept[steps, most] for steps in scale.steps}
+    by_cohort = {f"m {cohort}, K {middle}": swept[middle, cohort] for cohort in scale.cohorts}
+    panels = [
+        Panel(
+            f"{what}, by {axis}",
+            tuple(
+                line(label, style, r.runs, x, attack_loss) for style, (label, r) in enumerate(results.items(), first)
+            ),
+            axis,
+            "attack loss",
+        )
+        for axis, x in (("rounds", by_round), ("queries", by_query))
+        for what, results, first in (("Local steps", by_steps, 0), ("Clients in a round", by_cohort, 3))
+    ]
+    seeds = len(by_steps[f"K {middle}, m {most}"].runs)
+    return Figure("fig2", "ZO-AdaFL, figure 2: universal attack on MNIST", tuple(panels), 2, setting(scale, seeds))
+
+
+def figures3(compared: Fig3, scale: Scale) -> list[Figure]:
+    """Datasets across; downwards the attack loss by rounds and by queries, and the whole objective by rounds."""
+    datasets = list(dict.fromkeys(dataset for dataset, _ in compared))
+    seeds = len(next(iter(compared.values())).runs)
+
+    def panel(dataset: str, axis: str, y_words: str, y: Callable[[Point], float]) -> Panel:
+        x = by_round if axis == "rounds" else by_query
+        runs = [(METHODS[m], style, compared[dataset, m].runs) for style, m in enumerate(METHODS)]
+        return Panel(DATASETS[dataset], tuple(line(*each, x, y) for each in runs), axis, y_words)
+
+    rows: list[tuple[str, str, Callable[[Point], float]]] = [
+        ("rounds", "attack loss", attack_loss),
+        ("queries", "attack loss", attack_loss),
+        ("rounds", "objective (with distortion)", lambda p: p.loss),
+    ]
+    panels = tuple(panel(dataset, *row) for row in rows for dataset in datasets)
+    said = setting(scale, seeds)
+    made = [Figure("fig3", "ZO-AdaFL, figure 3: four methods", panels, max(2, len(datasets)), said)]
+    if "fashion" in datasets:
+        both = (
+            panel("fashion", "rounds", "success (%)", success),
+            panel("fashion", "rounds", "distortion", distortion),
+        )
+        made.append(Figure("success", "ZO-AdaFL, table 2 as curves: Fashion-MNIST", both, 2, said))
+    return made
+
+
+def setting(scale: Scale, seeds: int) -> str:
+    small = "" if scale.full else "small setting: victim trained on 4,000 images; "
+    drawn = f"mean of {seeds} runs ± standard error" if seeds > 1 else "one run"
+    return f"{small}N {CLIENTS}, 60 of 200 images a client, batch {BATCH}, c 1; {drawn}"
+
+
+def table2(compared: Fig3) -> Table:
+    columns = ("dataset", "method", "rounds", "queries", "step size", "success (%)", "± success", "distortion",
+               "± distortion", "held-out success (%)", "attack loss", "objective", "paper: success (%)",
+               "paper: distortion")  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for (dataset, method), r in compared.items():
+        paper: tuple[float | None, float | None] = PAPER[method] if dataset == "fashion" else (None, None)
+        rows.append(
+            (DATASETS[dataset], METHODS[method], r.runs[0].rounds, round(r.end(by_query)[0]), r.rate or 1e-3,
+             *cells(r.end(success)), *cells(r.end(distortion)), r.end(held_out)[0],
+             r.end(attack_loss)[0], r.end(lambda p: p.loss)[0], *paper)
+        )  # fmt: skip
+    seeds = len(next(iter(compared.values())).runs)
+    means = f"means of {seeds} runs ± standard error" if seeds > 1 else "one run"
+    return Table(
+        "table2", f"At the end, {means}; the paper's table 2 is Fashion-MNIST after 600 rounds", columns, tuple(rows)
+    )
+
+
+def cells(value: tuple[float, float]) -> tuple[float, float | None]:
+    """Mean and standard error; the error of one run is left out."""
+    return value[0], value[1] or None
+
+
+def table_of_sweep(swept: Fig2) -> Table:
+    columns = ("K", "m", "rounds", "queries", "attack loss", "±", "objective", "distortion")
+    rows: list[tuple[Cell, ...]] = [
+        (steps, cohort, r.runs[0].rounds, round(r.end(by_query)[0]), *cells(r.end(attack_loss)),
+         r.end(lambda p: p.loss)[0], r.end(distortion)[0])
+        for (steps, cohort), r in swept.items()
+    ]  # fmt: skip
+    return Table("sweep", "ZO-AdaFL on MNIST, at the end of figure 2", columns, tuple(rows))
+
+
+def findings3(compared: Fig3) -> list[str]:
+    """Whether ZO-AdaFL fools the victim more often than FedZO, at which price, and who has the lowest losses."""
+    said = []
+    for dataset in dict.fromkeys(dataset for dataset, _ in compared):
+        ada, fed = (compared[dataset, method] for method in ("zoadafl", "fedzo"))
+        above = "is above" if ada.end(success)[0] > fed.end(success)[0] else "is NOT above"
+        wins = sum(a.points[-1].others["success"] > f.points[-1].others["success"]
+                   for a, f in zip(ada.runs, fed.runs, strict=True))  # fmt: skip
+        paper = "; the paper has 89.66 and 83.72 % after 600" if dataset == "fashion" else ""
+        said.append(
+            f"{DATASETS[dataset]}, after {ada.runs[0].rounds} rounds: ZO-AdaFL's success rate, "
+            f"{shown(ada.end(success))} %, {above} FedZO's {shown(fed.end(success))} % "
+            f"({wins} of {len(ada.runs)} seeds{paper}); distortion {shown(ada.end(distortion))} and "
+            f"{shown(fed.end(distortion))}; on held-out images {shown(ada.end(held_out))} and "
+            f"{shown(fed.end(held_out))} %."
+        )
+        for words, reading in (("attack loss", attack_loss), ("objective", lambda p: p.loss)):
+            order = sorted(METHODS, key=lambda method: compared[dataset, method].end(reading)[0])
+            listed = ", ".join(f"{METHODS[m]} {compared[dataset, m].end(reading)[0]:.3g}" for m in order)
+            said.append(f"{DATASETS[dataset]}, {words} at the end, lowest first: {listed}.")
+    return said
+
+
+def findings2(swept: Fig2, scale: Scale) -> list[str]:
+    """Whether more local steps, and more clients, end lower, as the paper has it."""
+    if not swept:
+        return []
+    rows = {
+        "more local steps": [(f"K {k}", swept[k, scale.cohorts[-1]]) for k in scale.steps],
+        "more clients in a round": [(f"m {m}", swept[scale.steps[1], m]) for m in scale.cohorts],
+    }
+    said = []
+    for words, results in rows.items():
+        ends = [r.end(attack_loss)[0] for _, r in results]
+        verdict = "end lower" if ends == sorted(ends, reverse=True) else "do NOT always end lower"
+        listed = ", ".join(f"{label} {shown(r.end(attack_loss))}" for label, r in results)
+        said.append(f"ZO-AdaFL, {words} {verdict} (attack loss after {scale.rounds} rounds: {listed}).")
+    return said
+
+
+def shown(value: tuple[float, float]) -> str:
+    """3.214 ± 0.041"""
+    mean, error = value
+    return f"{mean:.4g}" + (f" ± {error:.2g}" if error else "")
+
+
+def differences(scale: Scale) -> list[str]:
+    small = "; the victim saw 4,000 images and all runs are short" if not scale.full else ""
+    return [
+        "Different from the paper: the victim is a CNN of ours, the class of Fashion-MNIST is 4 (a coat), and μ, K, m "
+        "and the batch of figure 3 are ours, because the paper does not give them; DZOPA and ZONE-S have searched step "
+        "sizes, FedZO and ZO-AdaFL the paper's (with six times that η FedZO did as well as ZO-AdaFL on Fashion-MNIST); "
+        f"figure 2 has {scale.rounds} rounds{small}."
+    ]

@@ -1,0 +1,298 @@
+"""E5 (002, figures 1, 3, 4, 5): quadratics that differ between clients, FZooS against finite differences.
+
+d 300, N 5, T 10 local steps, 50 rounds, C ∈ {0.5, 5, 50}; all methods step with Adam, rate 0.01, restarted each round,
+in [0, 1]^d; finite differences along Q = 20 directions. The optimality gap F(x) − F*, relative to the start, against
+rounds and against queries; five seeds, mean and one standard error.
+
+    figure 1   the three C          figure 4   T ∈ {5, 10, 20} with C = 5
+    figure 3   cos(ĝ, ∇F) at the local steps, T = 20: the mean over the steps up to t, over clients, rounds and seeds
+    figure 5   FZooS with few features, and without adaptive corrections: γ = 1; and the correction of the round's start
+
+FZooS is the form its authors ran (preset "authors"); beside it our own, in which clients share their candidates and
+γ = 1 (preset "shared"), and, for one seed and fewer rounds, the paper's text with the whole history (preset "text").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from fedzero.report.history import History
+from fedzero.run import recipe as recipes
+from fedzero_papers.experiments.alignment import F64, alignments
+from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero_papers.experiments.rivals import Curve, mean_and_error
+
+METHODS = {
+    "fzoos": "FZooS",
+    "fedzo": "FedZO",
+    "fedprox": "FedProx-ZO",
+    "scaffold-1": "SCAFFOLD-ZO (type I)",
+    "scaffold-2": "SCAFFOLD-ZO (type II)",
+    "fzoos-shared": "FZooS, shared queries",
+}
+LABELS = METHODS | {"fzoos-text": "FZooS, whole history"}
+REACHED = 0.05
+"""of the gap at the start"""
+COSINE_CASES = (0.5, 5.0)
+ABLATIONS = {
+    "adaptive": ("γ = 1/t, at the iterate", []),
+    "length": ("γ = 1, at the iterate", ["algorithm.gamma.kind=constant", "algorithm.gamma.value=1.0"]),
+    "vector": (
+        "γ = 1, at the round's start",
+        ["algorithm.gamma.kind=constant", "algorithm.gamma.value=1.0", "algorithm.correction_at=start"],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """All that differs between the quick and the full setting."""
+
+    heterogeneities: tuple[float, ...]
+    steps: tuple[int, ...]
+    rounds: int
+    seeds: int
+    features: tuple[int, ...]
+    few_features: int
+    ablation_rounds: int
+    ablation_seeds: int
+    text_rounds: int
+    cosine_rounds: int
+    cosine_steps: int
+    dimension: int = 300
+
+
+FULL = Scale((0.5, 5.0, 50.0), (5, 20), 50, 5, (100, 1000, 10_000), 1000, 20, 3, 25, 5, 20)
+QUICK = Scale((0.5, 5.0, 50.0), (), 15, 2, (), 500, 8, 1, 6, 2, 10, dimension=100)
+SECONDS = {"fzoos": 1.6, "fzoos-shared": 0.9, "fzoos-text": 4.0}
+"""of a round with ten steps on one core, about"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pair of panels of figures 1 and 4."""
+
+    heterogeneity: float
+    steps: int
+
+    @property
+    def name(self) -> str:
+        return f"c{self.heterogeneity:g}-t{self.steps}"
+
+    @property
+    def title(self) -> str:
+        return f"C = {self.heterogeneity:g}, T = {self.steps}"
+
+
+def job(method: str, case: Case, seed: int, rounds: int, scale: Scale, folder: str = "", *more: str) -> Job:
+    overrides = [
+        f"task.heterogeneity={case.heterogeneity}",
+        f"task.dimension={scale.dimension}",
+        f"algorithm.local_steps={case.steps}",
+        *more,
+    ]
+    recipe = recipes.load(f"e5-{method}", overrides, seed=seed, rounds=rounds)
+    cost = SECONDS.get(method, 0.1) * rounds * case.steps / 10
+    return Job(f"{folder or case.name}/{method}/seed-{seed}", recipe, cost)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method's runs, one for every seed."""
+
+    runs: tuple[History, ...]
+
+    @property
+    def curve(self) -> Curve:
+        """The gap relative to the start."""
+        return Curve.of(self.runs, lambda run, point: point.loss / run.points[0].loss)
+
+    @property
+    def reached(self) -> list[tuple[int, int] | None]:
+        """(rounds, queries) after which the gap is 5 % of its start, of every run; None if it never is."""
+        found: list[tuple[int, int] | None] = []
+        for run, curve in zip(self.runs, self.curve.values, strict=True):
+            at = next((i for i, value in enumerate(curve) if value <= REACHED), None)
+            found.append(None if at is None else (run.points[at].round, run.points[at].queries))
+        return found
+
+    def mean_reached(self, which: int) -> float | None:
+        """Rounds (0) or queries (1) to 5 %, the mean over the seeds, if all of them get there."""
+        pairs = [pair for pair in self.reached if pair is not None]
+        return float(np.mean([pair[which] for pair in pairs])) if len(pairs) == len(self.runs) else None
+
+
+Results = Mapping[tuple[Case, str], Result]
+Key = TypeVar("Key")
+
+
+def _results(jobs: Mapping[Key, Sequence[Job]], found: Mapping[str, History]) -> dict[Key, Result]:
+    return {key: Result(tuple(found[j.folder] for j in each)) for key, each in jobs.items()}
+
+
+@dataclass(frozen=True)
+class E5:
+    """The experiment."""
+
+    full: Scale = FULL
+    quick: Scale = QUICK
+
+    name = "e5"
+    paper = "FZooS, figures 1, 3, 4, 5"
+    about = "FZooS against FedZO, FedProx and SCAFFOLD on quadratics that differ between clients, and its ablations"
+    times = ("3 min", "45 min")
+    needs_data = False
+
+    def plan(self, setting: Setting) -> Plan:
+        scale = self.quick if setting.quick else self.full
+        cases = [Case(c, 10) for c in scale.heterogeneities] + [Case(5.0, t) for t in scale.steps]
+        parts = setting.chosen([*(case.name for case in cases), "text", "features", "fixed", "cosine"])
+        seeds = range(1, 1 + (setting.seeds or scale.seeds))
+        some = range(1, 1 + min(setting.seeds or scale.ablation_seeds, scale.ablation_seeds))
+        cases = [case for case in cases if case.name in parts]
+        main = {(c, m): [job(m, c, s, scale.rounds, scale) for s in seeds] for c in cases for m in METHODS}
+        if "text" in parts:
+            for c in cases:
+                if c.steps == 10:
+                    main[c, "fzoos-text"] = [job("fzoos-text", c, 1, scale.text_rounds, scale)]
+        few = f"algorithm.transfer={{count={scale.few_features}, window={{kind='nearest', count=150}}}}"
+        fixed = {
+            (c, kind): [
+                job("fzoos", Case(c, 10), s, scale.ablation_rounds, scale, f"fixed-{kind}-c{c:g}", few, *more)
+                for s in some
+            ]
+            for c in scale.heterogeneities
+            for kind, (_, more) in ABLATIONS.items()
+            if "fixed" in parts
+        }
+        by_count = {
+            (c, count): [
+                job("fzoos", Case(c, 10), s, scale.ablation_rounds, scale, f"features-{count}-c{c:g}",
+                    f"algorithm.transfer={{count={count}, window={{kind='nearest', count=150}}}}")
+                for s in some
+            ]
+            for c in scale.heterogeneities
+            for count in scale.features
+            if "features" in parts
+        }  # fmt: skip
+        every = [*main.values(), *fixed.values(), *by_count.values()]
+        found = yield Stage("all runs", tuple(j for each in every for j in each))
+        compared = _results(main, found)
+        figures = [*_comparisons(compared, cases, scale)]
+        if fixed:
+            labels = {kind: label for kind, (label, _) in ABLATIONS.items()}
+            title = f"FZooS, figure 5 (b): without adaptive corrections, M = {scale.few_features:,}"
+            figures.append(_ablation("fig5b", title, _results(fixed, found), scale, labels))
+        if by_count:
+            counts = {count: f"M = {count:,}" for count in scale.features}
+            title = "FZooS, figure 5 (a): number of features"
+            figures.append(_ablation("fig5a", title, _results(by_count, found), scale, counts))
+        cosines = _cosines(scale, seeds) if "cosine" in parts else {}
+        if cosines:
+            figures.append(_alignment(cosines, scale))
+        tables = ([_table(compared)] if compared else []) + ([_cosine_table(cosines)] if cosines else [])
+        return Outcome(tuple(tables), tuple(figures), (*_findings(compared), *_cosine_findings(cosines)))
+
+
+def _table(results: Results) -> Table:
+    columns = ("C", "T", "method", "seeds", "rounds", "queries", "rounds to 5 %", "queries to 5 %",
+               "queries / FedZO's", "gap at the end", "standard error")  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for (case, method), r in results.items():
+        rounds, queries, fedzo = r.mean_reached(0), r.mean_reached(1), results[case, "fedzo"].mean_reached(1)
+        share = None if queries is None or fedzo is None else queries / fedzo
+        rows.append(
+            (case.heterogeneity, case.steps, LABELS[method], len(r.runs), round(r.curve.rounds[-1]),
+             round(r.curve.queries[-1]), rounds, queries, share, *r.curve.final)
+        )  # fmt: skip
+    return Table("table", "Rounds and queries to 5 % of the gap at the start; the gap at the end", columns, tuple(rows))
+
+
+def _comparisons(results: Results, cases: Sequence[Case], scale: Scale) -> list[Figure]:
+    """Figure 1 (several C) and figure 4 (several T): a pair of panels for each."""
+    made = []
+    ends = {"fig1": [c for c in cases if c.steps == 10], "fig4": [c for c in cases if c.heterogeneity == 5]}
+    titles = {"fig1": "FZooS, figure 1: heterogeneity", "fig4": "FZooS, figure 4: local steps"}
+    for name, mine in ends.items():
+        if not mine or (name == "fig4" and len(mine) < 2):
+            continue
+        panels = []
+        for case in sorted(mine, key=lambda c: (c.heterogeneity, c.steps)):
+            drawn = [(m, i, results[case, m]) for i, m in enumerate(LABELS) if (case, m) in results]
+            by_rounds = tuple(r.curve.line(LABELS[m], i) for m, i, r in drawn)
+            by_queries = tuple(r.curve.line(LABELS[m], i, by_queries=True) for m, i, r in drawn)
+            y = "(F − F*) / (F − F*) at the start"
+            panels += [
+                Panel(case.title, by_rounds, "rounds", y, log_y=True),
+                Panel(case.title, by_queries, "queries (all clients)", y, log_y=True),
+            ]
+        seeds = max(len(r.runs) for r in results.values())
+        made.append(Figure(name, titles[name], tuple(panels), 2, f"d {scale.dimension}, N 5, Q 20; {seeds} seeds"))
+    return made
+
+
+def _ablation(
+    name: str, title: str, results: Mapping[tuple[float, Key], Result], scale: Scale, labels: Mapping[Key, str]
+) -> Figure:
+    panels = []
+    for c in scale.heterogeneities:
+        lines = tuple(results[c, kind].curve.line(label, style) for style, (kind, label) in enumerate(labels.items()))
+        panels.append(Panel(f"C = {c:g}", lines, "rounds", "gap / gap at the start", log_y=True))
+    return Figure(name, title, tuple(panels), len(panels), f"{scale.ablation_seeds} seeds")
+
+
+def _cosines(scale: Scale, seeds: Sequence[int]) -> dict[str, F64]:
+    """By method: cos(ĝ, ∇F), (C, seeds, steps), the mean over rounds and clients. C = 0.5 and 5."""
+    wanted = [
+        job(method, Case(c, scale.cosine_steps), seed, scale.cosine_rounds, scale).recipe
+        for method in METHODS
+        for c in COSINE_CASES
+        for seed in seeds
+    ]
+    found = np.array(alignments(wanted)).mean(axis=(1, 2))
+    shaped = found.reshape(len(METHODS), len(COSINE_CASES), len(seeds), scale.cosine_steps)
+    return dict(zip(METHODS, shaped, strict=True))
+
+
+def _alignment(cosines: Mapping[str, F64], scale: Scale) -> Figure:
+    steps = tuple(float(t) for t in range(1, scale.cosine_steps + 1))
+    panels = []
+    for row, c in enumerate(COSINE_CASES):
+        lines: list[Line] = []
+        for style, (method, found) in enumerate(cosines.items()):
+            upto = np.cumsum(found[row], axis=1) / np.array(steps)
+            lines.append(Curve(steps, steps, tuple(map(tuple, upto.tolist()))).line(LABELS[method], style))
+        panels.append(Panel(f"C = {c:g}", tuple(lines), "local step t", "cos(ĝ, ∇F), mean of steps 1 … t"))
+    setting = f"T = {scale.cosine_steps}; over the first {scale.cosine_rounds} rounds and all clients"
+    return Figure("fig3", "FZooS, figure 3: gradients", tuple(panels), 2, setting)
+
+
+def _cosine_table(cosines: Mapping[str, F64]) -> Table:
+    rows = tuple((LABELS[m], *mean_and_error(f[0].mean(1)), *mean_and_error(f[1].mean(1))) for m, f in cosines.items())
+    columns = ("method", "C = 0.5", "standard error", "C = 5", "standard error ")
+    return Table("cosine", "cos(ĝ, ∇F), mean over steps, clients, rounds and seeds", columns, rows)
+
+
+def _findings(results: Results) -> list[str]:
+    said = []
+    for case in dict.fromkeys(case for case, _ in results):
+        words = []
+        for method in (m for m in LABELS if (case, m) in results):
+            r = results[case, method]
+            rounds, queries = r.mean_reached(0), r.mean_reached(1)
+            end = f"ends at {100 * r.curve.final[0]:.2g} %"
+            got = end if rounds is None else f"5 % after {rounds:.1f} rounds, {queries:,.0f} queries"
+            words.append(f"{LABELS[method]} {got}")
+        said.append(f"{case.title}: {'; '.join(words)}.")
+    return said
+
+
+def _cosine_findings(cosines: Mapping[str, F64]) -> list[str]:
+    if not cosines:
+        return []
+    words = [f"{LABELS[m]} {found[0].mean():.3f} and {found[1].mean():.3f}" for m, found in cosines.items()]
+    return [f"cos(ĝ, ∇F) with C = 0.5 and 5: {', '.join(words)}."]

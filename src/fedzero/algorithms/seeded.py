@@ -1,0 +1,188 @@
+"""What most methods of the family share: how an estimate is made, and updates that are sums of shared directions.
+
+    client i, step k:  g_i[k,p] = slope of f_i along z[k,p] at x,   p = 1 … P, directions shared by all
+                       x ← x − η (1/P) Σ_p g_i[k,p] z[k,p]          local, forgotten at the end
+    server:            g[k,p] = mean over the cohort of g_i[k,p]
+    everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]  when it next needs the model
+
+A method overrides the member in which its paper differs: `direction_keys` (where directions come from), `check`, or one
+of the four of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+
+from fedzero.algorithms.contract import (
+    Carry,
+    Contribution,
+    Federation,
+    Gathered,
+    Method,
+    Scale,
+    State,
+    Turn,
+    Vectors,
+    Wire,
+    Work,
+    rounds_of,
+)
+from fedzero.algorithms.optimizers import Optimizer, Sgd
+from fedzero.directions import Distribution, Domain, Keys, Program, Rule, Terms, stream_of
+from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
+from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
+from fedzero.model.params import Params
+from fedzero.model.schedules import Counts, Schedule, count_at, fewest, rate_at
+from fedzero.model.updates import Seeded, Update, pack, unpack
+from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
+
+Samples = Literal["batch", "all"]
+"""What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
+
+
+class Sampling(Method):
+    """How slopes are sampled: the fields that all finite-difference methods have."""
+
+    rate: Schedule
+    """η"""
+    directions: Counts = 10
+    """P"""
+    local_steps: Annotated[int, Meta(ge=1)] = 1
+    """K"""
+    radius: Annotated[float, Meta(gt=0)] = 1e-3
+    """μ"""
+    difference: Difference = "forward"
+    distribution: Distribution = "gaussian"
+
+    samples: ClassVar[Samples] = "batch"
+
+    def slopes_at(self, base: Params, keys: tuple[int, ...], step: int) -> Generator[Ask, Answer, tuple[F32, float]]:
+        """(g_1 … g_P) at `base` along directions, on the data of a local step; and the loss there."""
+        points, scales = points_of(base, keys, self.radius, self.difference, self.distribution)
+        values = yield Losses(base, points, ALL_DATA if self.samples == "all" else step)
+        return slopes(values, scales, self.radius, self.difference)
+
+
+@dataclass(frozen=True)
+class Moments(Carry):
+    """What an optimizer remembers: momentum or moments, and how many steps it has taken."""
+
+    vectors: Vectors
+    steps: int = 0
+
+    @staticmethod
+    def of(optimizer: Optimizer, params: Params) -> Moments:
+        return Moments(Vectors.zeros(params, optimizer.rule.slots))
+
+
+class Steps(NamedTuple):
+    """Steps of a round: their terms, the keys of their roundings, and η."""
+
+    terms: list[Terms]
+    rounding: list[int]
+    rate: float
+
+
+class SeededMethod(Sampling):
+    """Shared directions, scalars up, scalars down: all that a method of this kind answers."""
+
+    optimizer: ClassVar[Optimizer] = Sgd()
+    """Of everybody's step. A method that offers a choice makes it a field, and begins with `Moments`."""
+
+    def check(self, federation: Federation) -> None:
+        expect_others(self.difference, fewest(self.directions))
+        if federation.sync and self.optimizer.rule is not Rule.SGD:
+            raise FedzeroError(
+                "federation.sync = true works with plain SGD only (a stateful optimizer cannot be corrected linearly): "
+                "leave it out"
+            )
+        if federation.pull_after is not None and not federation.server_model:
+            raise FedzeroError(
+                "federation.pull_after needs a server that holds the model: leave it out or set server_model = true"
+            )
+        if federation.private and federation.server_model:
+            raise FedzeroError(
+                "federation.private = true hides the directions from the server, so it cannot hold the model: "
+                "set federation.server_model = false"
+            )
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        K, P = self.local_steps, count_at(self.directions, round)
+        return Wire(replies=(K * P,), queries=K * queries_of(P, self.difference))
+
+    def direction_keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
+        """Where the P directions of a step come from."""
+        return direction_keys(keys, round, step, count)
+
+    def client(self, state: State, turn: Turn) -> Work:
+        K, P, local = self.local_steps, count_at(self.directions, turn.round), state
+        g, loss = np.empty((K, P), np.float32), 0.0
+        for k in range(K):
+            keys = self.direction_keys(turn.keys, turn.round, k, P)
+            g[k], here = yield from self.slopes_at(local.params, keys, k)
+            loss = here if k == 0 else loss
+            if k + 1 < K:
+                local = state.branch() if k == 0 else local
+                local = self._advance(local, [self._steps(turn.round, k, g[k : k + 1], turn.keys)])
+        return Contribution(g.reshape(-1), loss)
+
+    def aggregate(self, gathered: Gathered) -> Update:
+        return Seeded(gathered.round, pack(gathered.mean()))
+
+    def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
+        rounds = [self._steps(u.round, 0, self.scalars_of(u).reshape(self.local_steps, -1), keys) for u in updates]
+        return rounds_of(self._advance(state, rounds), updates)
+
+    def scalars_of(self, update: Update) -> F32:
+        """The scalars of an update, as many as the recipe says."""
+        expected = self.local_steps * count_at(self.directions, update.round)
+        scalars = unpack(update.scalars) if isinstance(update, Seeded) else None
+        if scalars is None or scalars.size != expected:
+            found = "none" if scalars is None else scalars.size
+            raise FedzeroError(f"round {update.round} has {found} scalars where {self.name} has {expected}")
+        return scalars
+
+    def _steps(self, round: int, first: int, g: F32, keys: Keys) -> Steps:
+        """Local steps `first`, `first`+1, … of a round; g is (steps, P)."""
+        rate, stream, plain = rate_at(self.rate, round), stream_of(self.distribution), self.optimizer.rule is Rule.SGD
+        terms = [  # rules with a memory take the gradient and multiply by −η themselves
+            average(self.direction_keys(keys, round, first + k, row.size), row, -rate if plain else 1.0, stream)
+            for k, row in enumerate(g)
+        ]
+        if plain:  # one sum, hence one rounding of 16-bit parameters, a round
+            return Steps([joined(terms)], [keys.rounding(round, first)], rate)
+        return Steps(terms, [keys.rounding(round, first + k) for k in range(len(terms))], rate)
+
+    def _advance(self, state: State, rounds: Sequence[Steps]) -> State:
+        """All steps of all rounds in one pass over memory."""
+        if not rounds:
+            return state
+        carry = state.carry if isinstance(state.carry, Moments) else None
+        taken = 0 if carry is None else carry.steps
+        rates = [each.rate for each in rounds for _ in each.terms]
+        program = Program.of(
+            [terms for each in rounds for terms in each.terms],
+            [key for each in rounds for key in each.rounding],
+            self.optimizer.rule,
+            [self.optimizer.hypers(rate, taken + s) for s, rate in enumerate(rates)],
+        )
+        state.params.advance(program, carry.vectors.slots if carry is not None and len(carry.vectors) else None)
+        return state if carry is None else replace(state, carry=replace(carry, steps=taken + len(program)))
+
+
+def average(keys: Sequence[int], g: F32, factor: float, stream: Domain) -> Terms:
+    """factor · (1/P) Σ_p g_p z_p"""
+    return Terms.of(keys, (factor / len(keys) * g.astype(np.float64)).astype(np.float32), stream)
+
+
+def joined(parts: Sequence[Terms]) -> Terms:
+    """Sums of terms as one sum."""
+    return Terms(
+        np.concatenate([t.keys for t in parts]), np.concatenate([t.coefficients for t in parts]), parts[0].stream
+    )

@@ -1,0 +1,336 @@
+"""The supervisor's link to the sites: epochs are FLARE jobs, submitted one after the other to a server of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedzero.deploy.flare import processes
+from fedzero.deploy.flare.bridge import BRIDGE_FILE, NUMBER, receive, send
+from fedzero.deploy.flare.project import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
+from fedzero.errors import FedzeroError
+from fedzero.protocol.engine import Interrupted
+
+FRESH = 4 * HEARTBEAT
+"""Seconds since its last sign of life after which a site counts as away: a job that names it would wait for it."""
+LOOK_EVERY, PING_EVERY, NOTICE_EVERY = 2.0, 1.0, 0.5
+"""Seconds between two looks at who is there, two pings of a silent site, two looks whether the server lives."""
+FIRST_PATIENCE, LONGEST_PATIENCE = 5.0, 320.0
+"""Seconds until a silent site is tried again with a new epoch: twice as long each time it does not help."""
+SUBMITTED, CONNECTED, RECONNECTED, STARTED, HELLO, ENDING = 90.0, 30.0, 5.0, 30.0, 10.0, 0.1
+
+
+@dataclass(frozen=True)
+class WaitPolicy:
+    """minimum: sites without which nothing is begun; patience: seconds to wait for those that were there before."""
+
+    minimum: int = 1
+    patience: float = 30.0
+    say: Callable[[str], None] = lambda text: None
+
+
+@dataclass
+class Epoch:
+    """What is known of the one that is going on."""
+
+    wire: socket.socket
+    sites: frozenset[str]
+    pid: int
+    silent: dict[str, float] = field(default_factory=dict)
+    """sites that did not answer, and since when (by the clock on the wall)"""
+    pinged: float = 0.0
+
+
+class Epochs:
+    """Owns the server's process. One at a time: a job process that connects without the right word is turned away."""
+
+    def __init__(self, folder: Path, expected: Collection[str], policy: WaitPolicy = WaitPolicy()):  # noqa: B008 - frozen
+        self.folder, self.project, self.policy = folder, Project.of(folder), policy
+        self.expected = set(expected)
+        """sites to wait for at the beginning of an epoch"""
+        self.epoch: Epoch | None = None
+        self.server: subprocess.Popen[bytes] | None = None
+        self.epochs = 0
+        self._session: Any = None
+        self._number = self._asks = 0
+        self._looked, self._patience, self._retry = 0.0, {}, {}  # type: tuple[float, dict[str, float], dict[str, float]]
+        self._room = Path(tempfile.mkdtemp(prefix="fedzero-"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._room / "bridge"))
+        self._listener.listen(2)
+        self._word = secrets.token_hex(16)
+        bridge = kit_of(folder, SERVER) / "local" / BRIDGE_FILE
+        bridge.touch(0o600)
+        bridge.write_text(json.dumps({"socket": str(self._room / "bridge"), "token": self._word}))
+
+    # ---- the contract of a link
+
+    def begin(self) -> Collection[str]:
+        self._over()
+        while True:
+            self._ensure_server()
+            try:
+                return self._submit(self._gather())
+            except Exception as error:  # FLARE's own kinds: the server died, the session was lost, the job was refused
+                self.policy.say(f"an epoch could not begin ({type(error).__name__}: {error}); trying again")
+                self._disconnect()
+                time.sleep(1.0)
+
+    def ask(self, orders: Mapping[str, bytes], seconds: float, limit: int) -> Iterator[tuple[str, Any]]:
+        epoch = self.epoch
+        if epoch is None:
+            raise Interrupted("no epoch is going on")
+        self._asks += 1
+        number = self._asks.to_bytes(NUMBER, "big")
+        for site in sorted(orders.keys() & epoch.silent.keys()):
+            yield site, FedzeroError("does not answer")
+        awake = {site: number + order for site, order in orders.items() if site not in epoch.silent}
+        try:
+            send(epoch.wire, "ask", self._asks, awake, seconds, limit, self._to_ping(epoch))
+            while awake:
+                frame = self._receive(epoch.wire)
+                if frame[0] == "pong":
+                    epoch.silent.pop(frame[1], None)
+                elif frame[1] != self._asks:
+                    continue  # late, of an earlier ask
+                elif frame[0] == "done":
+                    return
+                else:
+                    _, _, site, ok, answer = frame
+                    if not ok:
+                        self._note_failure(epoch, site, answer.decode(errors="replace"))
+                    else:
+                        self._patience.pop(site, None)
+                    yield site, answer if ok else FedzeroError(_explained(answer.decode(errors="replace"), seconds))
+        except (OSError, ValueError) as error:
+            raise Interrupted(f"the server's job ended: {error}") from error
+
+    def waiting(self) -> Collection[str]:
+        now = time.monotonic()
+        if self.epoch is None or now - self._looked < LOOK_EVERY:
+            return ()
+        self._looked = now
+        self._expect_server()
+        try:
+            if self._session is None:
+                self._session = self._connect(RECONNECTED)
+            signs = self._signs()
+        except Exception:  # the session is lost; whether the epoch is, the bridge will tell
+            self._disconnect()
+            return ()
+        silent, there = self.epoch.silent, _fresh(signs)
+        back = {site for site in there & silent.keys() if signs[site] > silent[site]}
+        return [site for site in (there - self.epoch.sites) | back if now >= self._retry.get(site, 0.0)]
+
+    def close(self) -> None:
+        self._over()
+        self._disconnect()
+        self._listener.close()
+        if self.server is not None:
+            processes.end(self.server)
+        shutil.rmtree(self._room, ignore_errors=True)
+
+    # ---- an epoch's beginning and end
+
+    def _ensure_server(self) -> None:
+        host = "127.0.0.1" if self.project.host == "localhost" else self.project.host
+        if self.server is None or self.server.poll() is not None:
+            self._disconnect()
+            if self.server is not None:
+                self.policy.say("the server's process ended; starting it again")
+            processes.until(10.0, lambda: not processes.listening(host, self.project.port))
+            if processes.listening(host, self.project.port):
+                raise FedzeroError(f"port {self.project.port} is taken: stop what listens there, or `fedzero stop`")
+            self.server = processes.start(kit_of(self.folder, SERVER))
+            if not processes.until(STARTED, lambda: processes.listening(host, self.project.port), 0.05):
+                raise FedzeroError(f"the server does not come up: see {kit_of(self.folder, SERVER)}/console.txt")
+
+    def _expect_server(self) -> None:
+        if self.server is None or self.server.poll() is not None:
+            raise Interrupted("the server's process ended")
+
+    def _connect(self, seconds: float) -> Any:
+        from nvflare.fuel.flare_api.flare_api import Session
+        from nvflare.fuel.utils.config_service import ConfigService
+
+        kit = str(kit_of(self.folder, SUPERVISOR).resolve())
+        ConfigService.initialize({}, [kit], var_dict=dict(COMMUNICATION))  # a session reads no file for these
+        with contextlib.redirect_stdout(io.StringIO()):
+            session = Session(username=SUPERVISOR, startup_path=kit, secure_mode=True)
+            try:
+                session.try_connect(seconds)
+            except BaseException:
+                session.close()  # its threads would live on
+                raise
+        return session
+
+    def _disconnect(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(Exception):
+                self._session.close()
+            self._session = None
+
+    def _signs(self) -> dict[str, float]:
+        """Sites and their last signs of life, by the clock on the wall."""
+        return {c.name: float(c.last_connect_time) for c in self._session.get_system_info().client_info}
+
+    def _gather(self) -> Collection[str]:
+        """Sites for the next epoch: all that were there before, if they come in time; at least the minimum."""
+        began = said = time.monotonic()
+        if self._session is None:
+            self._session = self._connect(CONNECTED)
+        while True:
+            there = _fresh(self._signs())
+            waited = time.monotonic() - began
+            if self.expected <= there and len(there) >= self.policy.minimum:
+                return there
+            if waited > self.policy.patience and len(there) >= max(1, self.policy.minimum):
+                return there
+            if time.monotonic() - said > 10.0:
+                said = time.monotonic()
+                missing = ", ".join(sorted(self.expected - there)) or f"{self.policy.minimum} sites"
+                self.policy.say(f"waiting for {missing}; there are {', '.join(sorted(there)) or 'none'}")
+            time.sleep(0.2)
+
+    def _submit(self, sites: Collection[str]) -> Collection[str]:
+        with tempfile.TemporaryDirectory(dir=self._room) as folder:
+            job = self._session.submit_job(str(_job(Path(folder) / "epoch", sorted(sites))))
+        try:
+            wire, here, pid = self._greeted(job, time.monotonic() + SUBMITTED)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._session.abort_job(job)
+            raise
+        self.epoch, self.epochs = Epoch(wire, here, pid), self.epochs + 1
+        for site in frozenset(sites) - here:
+            self._back_off(site)
+        _tidy(kit_of(self.folder, SERVER), job)
+        return here
+
+    def _greeted(self, job: str, end: float) -> tuple[socket.socket, frozenset[str], int]:
+        """The job's process has connected and says which sites' processes answer it."""
+        while time.monotonic() < end:
+            if not self._readable(self._listener):
+                status = str(self._session.get_job_meta(job).get("status", ""))
+                if status.startswith(("FINISHED", "FAILED", "ABANDONED")):
+                    raise FedzeroError(f"its job ended at once ({status})")
+                continue
+            wire, _ = self._listener.accept()
+            wire.settimeout(HELLO)
+            hello: list[Any] | None = None
+            with contextlib.suppress(OSError, ValueError):
+                hello = receive(wire)
+            mine = hello is not None and hello[:3] == ["hello", self._word, job]
+            if hello is not None and mine and hello[3]:
+                wire.settimeout(None)
+                return wire, frozenset(hello[3]), hello[4]
+            wire.close()
+            if mine:
+                break
+        raise FedzeroError("no site's process for the job came up")
+
+    def _readable(self, source: socket.socket) -> bool:
+        """Whether something came before it was time to look whether the server lives; that it does."""
+        found = bool(select.select([source], [], [], NOTICE_EVERY)[0])
+        if not found:
+            self._expect_server()
+        return found
+
+    def _receive(self, wire: socket.socket) -> list[Any]:
+        while not self._readable(wire):
+            pass
+        frame = receive(wire)
+        if frame is None:
+            raise Interrupted("the server's job ended")
+        return frame
+
+    def _over(self) -> None:
+        if self.epoch is not None:
+            self.expected = set(self.epoch.sites - self.epoch.silent.keys())
+            with contextlib.suppress(OSError):
+                send(self.epoch.wire, "stop")
+            self.epoch.wire.close()
+            self.epoch = None
+
+    # ---- sites that do not answer
+
+    def _note_failure(self, epoch: Epoch, site: str, code: str) -> None:
+        if code.startswith("sent"):  # it did answer, in its way
+            return
+        if self.server is not None:  # one that is about to end closes its connections first
+            processes.until(ENDING, lambda: self.server is None or self.server.poll() is not None, 0.01)
+        self._expect_server()
+        epoch.silent[site] = time.time()
+        self._back_off(site)
+        self.policy.say(f"{site} does not answer ({code})")
+        if epoch.sites <= epoch.silent.keys():
+            raise Interrupted("no site answers")
+
+    @staticmethod
+    def _to_ping(epoch: Epoch) -> list[str]:
+        now = time.monotonic()
+        if not epoch.silent or now - epoch.pinged < PING_EVERY:
+            return []
+        epoch.pinged = now
+        return sorted(epoch.silent)
+
+    def _back_off(self, site: str) -> None:
+        patience = self._patience.get(site, FIRST_PATIENCE)
+        self._retry[site] = time.monotonic() + patience
+        self._patience[site] = min(2 * patience, LONGEST_PATIENCE)
+
+
+def _fresh(signs: Mapping[str, float]) -> frozenset[str]:
+    """Sites that gave a sign of life lately."""
+    return frozenset(site for site, at in signs.items() if time.time() - at < FRESH)
+
+
+def _explained(code: str, seconds: float) -> str:
+    """FLARE's return code as the ledger will have it."""
+    known = {"timeout": f"did not answer in {seconds:g} s", "comm_error": "is not reached"}
+    known |= {"target_unreachable": "is not reached", "stale": "was busy with an earlier round"}
+    return known.get(code, code)
+
+
+def _job(folder: Path, sites: list[str]) -> Path:
+    """The whole job: two configurations that name two classes, and not a line of code."""
+    common: dict[str, Any] = {"format_version": 2, "task_data_filters": [], "task_result_filters": [], "components": []}
+    relay = {"id": "relay", "path": "fedzero.deploy.flare.relay.Relay", "args": {}}
+    answer = {"tasks": ["none"], "executor": {"path": "fedzero.deploy.flare.executor.Answer", "args": {}}}
+    files = {
+        "meta.json": {
+            "name": "epoch",
+            "resource_spec": {},
+            "min_clients": 1,
+            "mandatory_clients": [],
+            "deploy_map": {"app": [SERVER, *sites]},
+        },
+        "app/config/config_fed_server.json": {**common, "workflows": [relay]},
+        "app/config/config_fed_client.json": {**common, "executors": [answer]},
+    }
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def _tidy(kit: Path, current: str) -> None:
+    """Folders that earlier jobs left in the server's kit."""
+    for path in kit.iterdir():
+        if path.is_dir() and path.name not in ("startup", "local", "jobs", "snapshots", "transfer", current):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > 3600:
+                    shutil.rmtree(path)

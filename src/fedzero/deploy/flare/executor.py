@@ -1,0 +1,68 @@
+"""A site's half of a job: orders in, answers out. `deploy.site`, which knows nothing of FLARE, does the work."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.message import Message
+
+from fedzero.deploy.flare.bridge import NUMBER
+from fedzero.deploy.flare.project import SETTINGS
+from fedzero.deploy.flare.relay import CHANNEL, PING, TOPIC
+
+WORKER = "fedzero.deploy.site"
+"""The module above the engines that does the work; named, because imports go downward only."""
+
+
+class Answer(Executor):  # type: ignore[misc]
+    """Named in a job's configuration; FLARE makes it, in a process of its own. Its task is never sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._working, self._latest = threading.Lock(), 0
+        self._site: Any = None
+
+    def execute(self, *_: Any) -> Any:
+        return make_reply(ReturnCode.TASK_UNKNOWN)
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        if event_type == EventType.START_RUN:
+            local = Path(fl_ctx.get_workspace().get_site_config_dir())
+            server = FQCN.join([FQCN.ROOT_SERVER, fl_ctx.get_job_id()])
+            # An exception here would be swallowed and the job go on without us, hence a thread that says what it met.
+            threading.Thread(target=self._listen, args=(fl_ctx.get_engine(), local, server), daemon=True).start()
+        elif event_type in (EventType.END_RUN, EventType.ABORT_TASK) and self._site is not None:
+            with self._working:
+                self._site.leave()
+
+    def _listen(self, engine: Any, local: Path, server: str) -> None:
+        worker = importlib.import_module(WORKER)
+        settings = worker.Settings.read(local / SETTINGS)
+        self._site = worker.Site(settings, Path(settings.keep or local / "keep"))
+        while engine.get_cell() is None:  # it is made after the run has started
+            time.sleep(0.01)
+        engine.get_cell().core_cell.register_request_cb(CHANNEL, TOPIC, lambda request: self._on(request, server))
+
+    def _on(self, request: Any, server: str) -> Any:
+        """FLARE calls this on many threads. A number that is no longer the latest is of a round long over."""
+        if request.get_header(MessageHeaderKey.ORIGIN) != server:
+            return Message({MessageHeaderKey.RETURN_CODE: "unauthorized"}, b"-")
+        if request.payload == PING:
+            return Message({}, PING)
+        order = bytes(request.payload)
+        number = int.from_bytes(order[:NUMBER], "big")
+        self._latest = max(self._latest, number)
+        with self._working:
+            if number < self._latest:
+                return Message({MessageHeaderKey.RETURN_CODE: "stale"}, b"-")
+            return Message({}, self._site.answer(order[NUMBER:]))

@@ -1,0 +1,188 @@
+"""A project: certificates and start kits, made by FLARE's own provisioning; called again it adds sites, same authority.
+
+PROJECT/federation.json     host, port, sites
+PROJECT/kits/NAME           one folder a machine: server, every site, and the supervisor's (stays with the server)
+PROJECT/authority/          keys of the certificate authority: whoever has them can make sites
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.errors import FedzeroError
+
+ORGANISATION, SERVER, SUPERVISOR = "fedzero", "server", "supervisor@fedzero.local"
+ROOT_DAYS = 3650
+SETTINGS = "fedzero.toml"
+"""In a site kit's local/: what the site decides for itself."""
+HEARTBEAT, GONE_AFTER = 2, 20
+"""Seconds between two signs of life of a site, and after how many without one FLARE strikes it off."""
+PACKAGE = "fedzero.deploy.flare."
+NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+
+
+class Project(Struct, frozen=True):
+    """What `federation.json` holds."""
+
+    host: str
+    port: int
+    sites: tuple[str, ...]
+
+    @staticmethod
+    def of(folder: Path) -> Project:
+        path = folder / "federation.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Project)
+        except OSError:
+            raise FedzeroError(f"{folder} is no project: `fedzero provision {folder} --site NAME` makes one") from None
+        except msgspec.DecodeError as error:
+            raise FedzeroError(f"{path}: {error}") from error
+
+
+def kit_of(folder: Path, name: str) -> Path:
+    return folder / "kits" / name
+
+
+def provision(folder: Path, sites: Sequence[str], host: str | None = None, port: int | None = None) -> Project:
+    """Make a project, or add sites to one; kits that were handed out stay as they are."""
+    before = Project.of(folder) if (folder / "federation.json").exists() else None
+    for site in sites:
+        if not NAME.match(site) or site == SERVER:
+            raise FedzeroError(f"{site!r} is no name for a site: use small letters, digits and hyphens")
+    if before is not None and (host or before.host, port or before.port) != (before.host, before.port):
+        raise FedzeroError(f"this project's server is {before.host}:{before.port}; another one is another project")
+    project = Project(
+        host=before.host if before else host or "localhost",
+        port=before.port if before else port or 8002,
+        sites=tuple(dict.fromkeys([*(before.sites if before else ()), *sites])),
+    )
+    if not project.sites:
+        raise FedzeroError("a federation has at least one site: --site NAME")
+    if any(c.isspace() for c in str(folder.resolve())):
+        raise FedzeroError(f"{folder.resolve()} has a blank in it, which FLARE cannot have: choose another folder")
+    _make_kits(folder, project)
+    path = folder / "federation.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(project)) + b"\n")
+    return project
+
+
+def _make_kits(folder: Path, project: Project) -> None:
+    try:
+        from nvflare.lighter.constants import CtxKey
+        from nvflare.lighter.entity import Project as FlareProject
+        from nvflare.lighter.impl.cert import CertBuilder
+        from nvflare.lighter.impl.static_file import StaticFileBuilder
+        from nvflare.lighter.impl.workspace import WorkspaceBuilder
+        from nvflare.lighter.provisioner import Provisioner
+    except ImportError:
+        raise FedzeroError("a federation needs NVIDIA FLARE: pip install 'fedzero[nvflare]'") from None
+    made = FlareProject("authority", "fedzero federation", props={"api_version": 3})
+    local = {"localhost", "127.0.0.1"}
+    names = sorted(local - {project.host}) if project.host in local else []
+    ports = {"fed_learn_port": project.port, "admin_port": project.port}
+    made.set_server(SERVER, ORGANISATION, {**ports, "default_host": project.host, "host_names": names})
+    for site in project.sites:
+        made.add_client(site, ORGANISATION, {})
+    made.add_admin(SUPERVISOR, ORGANISATION, {"role": "project_admin"})
+    builders = [
+        WorkspaceBuilder(),
+        StaticFileBuilder(config_folder="config", scheme="tcp"),
+        CertBuilder(root_valid_days=ROOT_DAYS),
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Provisioner(str(folder), builders).provision(made, logger=_Quiet())
+    if found.get(CtxKey.BUILD_ERROR):
+        raise FedzeroError(f"the kits of {folder} could not be made")
+    fresh = Path(found[CtxKey.CURRENT_PROD_DIR])
+    for kit in sorted(path for path in fresh.iterdir() if path.is_dir()):
+        there = kit_of(folder, kit.name)
+        if not there.exists():
+            shutil.copytree(kit, there)
+            _configure(there, project)
+    shutil.rmtree(fresh)
+    (folder / "authority").chmod(0o700)
+
+
+class _Quiet:
+    """What FLARE's provisioning has to say; of it only what went wrong."""
+
+    def debug(self, text: str) -> None: ...
+
+    def info(self, text: str) -> None: ...
+
+    def warning(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    error = warning
+
+
+COMMUNICATION = {
+    "format_version": 2,
+    "streaming_retry_timeout": 1.0,
+    "streaming_retry_wait": 0.5,
+    "streaming_chunk_size": 1 << 17,
+}
+"""Otherwise FLARE keeps a timer of 65 s and a buffer of a megabyte for every message of its own, a few a second."""
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(name)s %(levelname)s %(message)s"}},
+    "handlers": {
+        "file": {
+            "class": "logging.handlers.RotatingFileHandler",
+            "level": "WARNING",
+            "formatter": "line",
+            "filename": "log.txt",
+            "mode": "a",
+            "maxBytes": 2_000_000,
+            "backupCount": 2,
+        }
+    },
+    "loggers": {"root": {"level": "WARNING", "handlers": ["file"]}},
+}
+"""At its default FLARE logs megabytes."""
+MAY = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+
+
+def _configure(kit: Path, project: Project) -> None:
+    """Our settings: only classes of this package, no shipped code, short heartbeats, quiet logs, nothing in /tmp."""
+    if kit.name == SUPERVISOR:
+        return
+    local = kit / "local"
+    resources = json.loads((local / "resources.json.default").read_text())
+    resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [PACKAGE]}
+    parts = {part["id"]: part for part in resources["components"]}
+    if kit.name == SERVER:
+        resources["servers"][0] |= {"heart_beat_timeout": GONE_AFTER, "max_num_clients": 1000}
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
+        parts["job_manager"]["args"]["uri_root"] = str(kit.resolve() / "jobs")
+        parts["job_scheduler"]["args"] = {
+            "max_jobs": 8, "min_schedule_interval": 1.0, "max_schedule_interval": 2.0, "max_schedule_count": 10,
+        }  # fmt: skip
+        parts.pop("log_receiver", None)
+        start = kit / "startup" / "fed_server.json"
+        if project.host in ("localhost", "127.0.0.1"):  # else FLARE listens on every address
+            start.write_text(start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
+    else:
+        resources["allow_log_streaming"] = False
+        parts.pop("site_log_streamer", None)
+    resources["components"] = list(parts.values())
+    rights = {**dict.fromkeys(MAY, "any"), "shell_commands": "none", "byoc": "none"}
+    policy = json.loads((local / "authorization.json.default").read_text())
+    _write(local / "resources.json", resources)
+    _write(local / "authorization.json", policy | {"permissions": {"project_admin": rights}})
+    _write(local / "comm_config.json", COMMUNICATION)
+    _write(local / "log_config.json", LOGGING)
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")

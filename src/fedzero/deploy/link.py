@@ -1,0 +1,25 @@
+"""What carries bytes between the supervisor and the sites."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
+
+
+class Link(Protocol):
+    """An epoch at a time: sites are fixed while it lasts. It may end at any moment, for any reason (`Interrupted`)."""
+
+    def begin(self) -> Collection[str]:
+        """End the epoch if there is one, begin the next; the sites that take part."""
+        ...
+
+    def ask(self, orders: Mapping[str, bytes], seconds: float, limit: int) -> Iterator[tuple[str, bytes | Exception]]:
+        """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception.
+
+        The site of an answer is known from its certificate, never from the answer.
+        """
+        ...
+
+    def waiting(self) -> Collection[str]:
+        """Sites that are there but have no part in this epoch, or none any more."""
+        ...

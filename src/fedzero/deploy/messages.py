@@ -1,0 +1,122 @@
+"""What supervisor and sites say to each other. A site may be home to several clients.
+
+Orders wrap instructions, answers wrap replies, both untouched; what is counted and put on the ledger are those.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.errors import Refused
+from fedzero.model.updates import Natural
+from fedzero.oracles import Metrics
+
+
+class Prepare(Struct, frozen=True, array_like=True, tag=1):
+    """Make ready for a run: what tells it from all others, its recipe (canonical JSON), and which clients live here."""
+
+    run: str
+    recipe: bytes
+    clients: tuple[Natural, ...]
+
+
+class Recover(Struct, frozen=True, array_like=True, tag=2):
+    """Bring the replica of a client forward: encoded updates to fold, `fresh`: from the base model on."""
+
+    client: Natural
+    fresh: bool
+    updates: tuple[bytes, ...]
+
+
+class Exchange(Struct, frozen=True, array_like=True, tag=3):
+    """Instructions for clients of this site, one exchange of a round."""
+
+    round: Natural
+    exchange: Natural
+    instructions: dict[int, bytes]
+
+
+class Deliver(Struct, frozen=True, array_like=True, tag=4):
+    """The outcome of a round, for those who get it at once."""
+
+    round: Natural
+    closings: dict[int, bytes]
+
+
+class Measure(Struct, frozen=True, array_like=True, tag=5):
+    """How good the model is after so many rounds; updates to fold first."""
+
+    after: Natural
+    updates: tuple[bytes, ...]
+
+
+Order = Prepare | Recover | Exchange | Deliver | Measure
+
+
+class Prepared(Struct, frozen=True, array_like=True, tag=1):
+    """What a site found: base model and its size, facts, fingerprint of its secret; clients that share a replica, and
+    the round each such replica is ready for."""
+
+    base: bytes
+    parameters: Natural
+    facts: dict[str, str]
+    secret: str | None
+    replicas: tuple[tuple[tuple[Natural, ...], Natural], ...]
+
+
+class Recovered(Struct, frozen=True, array_like=True, tag=2):
+    """The round the replica is ready for now."""
+
+    round: Natural
+
+
+class Replies(Struct, frozen=True, array_like=True, tag=3):
+    """Replies of clients, or why there is none."""
+
+    replies: dict[int, bytes]
+    failed: dict[int, str]
+
+
+class Delivered(Struct, frozen=True, array_like=True, tag=4):
+    pass
+
+
+class Measured(Struct, frozen=True, array_like=True, tag=5):
+    """The digest of the model, and how good it is (None where nobody can say)."""
+
+    model: bytes
+    metrics: Metrics | None
+
+
+class Failed(Struct, frozen=True, array_like=True, tag=6):
+    """The site could not do it."""
+
+    reason: str
+
+
+Answer = Prepared | Recovered | Replies | Delivered | Measured | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_orders, _answers = msgspec.msgpack.Decoder(Order), msgspec.msgpack.Decoder(Answer)
+
+encode = _encoder.encode
+
+
+def decode_order(data: bytes) -> Order:
+    order: Order = _decoded(_orders, data, "an order")
+    return order
+
+
+def decode_answer(data: bytes) -> Answer:
+    answer: Answer = _decoded(_answers, data, "an answer")
+    return answer
+
+
+def _decoded(decoder: Any, data: bytes, what: str) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"not {what}: {error}") from error

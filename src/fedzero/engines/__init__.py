@@ -1,1 +1,0 @@
-"""Engines: local (in process)."""

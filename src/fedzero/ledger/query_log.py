@@ -1,0 +1,130 @@
+"""The log of queries in a ledger's file: what every attempt at a black box was, and what came of it.
+
+A row is written before the box is called and again when there is a value, each in a durable transaction. When a round
+is recorded, its `queried` puts the rows on the chain: a SHA-256 for every client. Coordinates of points are kept of
+each client's latest round only, for evaluations; their digests are kept for good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from fedzero.ledger.records import Asked, Round
+from fedzero.ledger.store import LOG_OF_QUERIES, Ledger, Tampered
+from fedzero.oracles.blackbox import EVALUATION, MemoryLog, Query, point_digest
+from fedzero.oracles.contract import F64
+
+_COLUMNS = "client, round, ordinal, attempt, digest, state, value, cause, point"
+_ORDER = "ORDER BY round, client, ordinal, attempt"
+Queried = tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True)
+class Meter:
+    """What a run whose queries cost something needs: where they are logged, and who cannot pay for a turn, and why."""
+
+    log: LedgerLog
+    unable: Callable[[int, Mapping[int, int]], Mapping[int, str]]
+
+
+class LedgerLog:
+    """A `QueryLog` that survives a crash. Used from one thread, as its ledger is."""
+
+    def __init__(self, ledger: Ledger):
+        self._ledger, self._memory = ledger, MemoryLog()
+        if not _exists(ledger):
+            with ledger.transaction() as db:
+                db.execute(LOG_OF_QUERIES)
+        self._memory.write(list(_read(ledger)))
+
+    def write(self, rows: Sequence[Query]) -> None:
+        with self._ledger.transaction() as db:
+            for row in rows:
+                values = [getattr(row, column) for column in _COLUMNS.split(", ")]
+                db.execute(f"INSERT OR REPLACE INTO queries ({_COLUMNS}) VALUES ({', '.join('?' * 9)})", values)
+            for client, round in {(row.client, row.round) for row in rows if row.point is not None}:
+                stale = self._memory.latest_round(client)
+                if stale < round:
+                    db.execute("UPDATE queries SET point = NULL WHERE round = ? AND client = ?", (stale, client))
+        self._memory.write(rows)
+
+    def spent(self, client: int) -> int:
+        return self._memory.spent(client)
+
+    def tried(self, client: int, round: int, ordinal: int) -> Sequence[Query]:
+        return self._memory.tried(client, round, ordinal)
+
+    def begun(self, client: int, round: int) -> Sequence[Query]:
+        return self._memory.begun(client, round)
+
+    def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
+        return self._memory.latest(client, before)
+
+    def queried(self, round: int) -> Queried:
+        """What the record of a round says of its queries."""
+        return _digests(_read(self._ledger, f"WHERE round = {round} AND ordinal >= 0"))
+
+    def asked(self, after: int) -> Queried:
+        """The same of the evaluation before a round."""
+        return _digests(_read(self._ledger, f"WHERE round = {after} AND ordinal = {EVALUATION}"))
+
+
+def spent(ledger: Ledger) -> int:
+    """Attempts of all clients together."""
+    return sum(row.spent for row in _read(ledger))
+
+
+def check(ledger: Ledger, rounds: Sequence[Round], asked: Sequence[Asked], ended: bool) -> None:
+    """That the log is what the chain says; raises `Tampered` with the first bad round.
+
+    Rows of a round (or an evaluation) that is not on the chain yet can only be of the one that was interrupted.
+    """
+    right: dict[tuple[int, bool], Queried] = {(record.round, False): record.queried for record in rounds}
+    right |= {(record.round, True): record.queried for record in asked}
+    found: dict[tuple[int, bool], Queried] = {}
+    for (round, evaluation), rows in groupby(
+        sorted(_read(ledger), key=lambda row: (row.round, row.ordinal >= 0)),
+        lambda row: (row.round, row.ordinal < 0),
+    ):
+        kept = list(rows)
+        for row in kept:
+            if row.point is not None and point_digest(row.point) != row.digest:
+                raise Tampered(round, f"a point in the log of client {row.client}'s queries is not the one on record")
+        found[round, evaluation] = _digests(kept)
+    open_ = set() if ended else {(len(rounds), False), (len(rounds), True)}
+    for place in sorted(right.keys() | found.keys(), key=lambda place: (place[0], not place[1])):
+        if place not in right and place in open_:
+            continue
+        if found.get(place, ()) != right.get(place, ()):
+            raise Tampered(place[0], "the log of its queries is not the one on record")
+
+
+def _exists(ledger: Ledger) -> bool:
+    return bool(ledger.rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'queries'", -1))
+
+
+def _read(ledger: Ledger, where: str = "") -> Iterator[Query]:
+    if _exists(ledger):
+        for row in ledger.rows(f"SELECT {_COLUMNS} FROM queries {where} {_ORDER}", -1):
+            yield Query(*row)
+
+
+def _digests(rows: Iterable[Query]) -> Queried:
+    """(client, SHA-256 of its rows) for every client that has any; rows come in order."""
+    return tuple(
+        (client, hashlib.sha256(b"".join(map(_packed, of_client))).digest())
+        for client, of_client in groupby(rows, lambda row: row.client)
+    )
+
+
+def _packed(row: Query) -> bytes:
+    """Everything of a row but the coordinates, which its digest stands for."""
+    state, cause = row.state.encode(), row.cause.encode()
+    value = b"" if row.value is None else struct.pack("<d", row.value)
+    parts = [row.digest, state, value, cause]
+    lengths = struct.pack("<4q", *map(len, parts))
+    return struct.pack("<4q", row.client, row.round, row.ordinal, row.attempt) + lengths + b"".join(parts)

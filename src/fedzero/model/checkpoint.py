@@ -1,0 +1,36 @@
+"""Weights as files: safetensors, written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedzero.errors import FedzeroError
+from fedzero.model.files import draft_of, share
+from fedzero.model.params import Params
+
+
+def save_model(params: Params, path: Path) -> None:
+    save_tensors(params.tensors, path)
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a safetensors file, all or nothing; the same tensors give the same bytes."""
+    if path.is_dir():
+        raise FedzeroError(f"{path} is a folder: name a file to write")
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with draft_of(path) as draft:
+        save_file(plain, draft, {"format": "pt"})
+        share(draft)
+
+
+def load_model(path: Path) -> dict[str, torch.Tensor]:
+    if not path.exists():
+        raise FedzeroError(f"{path} does not exist: give a safetensors file")
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own type, and OSError, and ValueError
+        raise FedzeroError(f"{path} is not a safetensors file: {error}") from error

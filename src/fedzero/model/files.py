@@ -1,0 +1,89 @@
+"""Files that are there whole or not at all, the folder of the cache, and arrays in `.npz` files."""
+
+from __future__ import annotations
+
+import fcntl
+import lzma
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import platformdirs
+
+from fedzero.errors import FedzeroError
+
+
+@contextmanager
+def draft_of(path: Path, durable: bool = False) -> Iterator[Path]:
+    """A file beside `path` to write to, which takes its name when all went well; `durable`: and is then on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        yield draft
+        if durable:
+            _sync(draft)
+        draft.replace(path)
+        if durable:
+            _sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write(path: Path, content: bytes | str, durable: bool = False) -> None:
+    """Replace the content of a file, whole or not at all."""
+    with draft_of(path, durable) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def share(*files: Path) -> None:
+    """Give files the permissions any new one has: safetensors makes them for the owner's eyes alone."""
+    for path in files:
+        ordinary = path.with_name(path.name + ".mode")
+        ordinary.touch()
+        path.chmod(ordinary.stat().st_mode)
+        ordinary.unlink()
+
+
+def cache_folder() -> Path:
+    """FEDZERO_CACHE, or where this platform keeps caches."""
+    named = os.environ.get("FEDZERO_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedzero", appauthor=False))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process holds this file of the cache; a lock ends with the process that holds it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise FedzeroError(
+            f"models are kept in {path.parent}, which cannot be written ({error.strerror}): "
+            "set FEDZERO_CACHE to another folder"
+        ) from error
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def load_arrays(source: Path | BinaryIO, *names: str) -> list[np.ndarray[Any, Any]]:
+    """Arrays of an `.npz` file, in the order of the names."""
+    try:
+        with np.load(source) as data:
+            return [data[name] for name in names]
+    except FileNotFoundError:
+        raise FedzeroError(f"{source} is missing: put it there, or point --data elsewhere") from None
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, lzma.LZMAError) as error:
+        raise FedzeroError(f"{source} cannot be read: {error}") from error

@@ -1,0 +1,196 @@
+"""A client's half of the protocol, whatever engine carries it: an instruction in, asks out, a reply out.
+
+    client.begin(round, instruction)   come to where the server is, start the round's work
+    client.step(answer)                an ask to be answered, or the bytes of a reply
+    client.proceed(instruction)        the next exchange of the same round
+
+What a client keeps between its turns (the method's memory, what a filter left out) becomes its own only once the server
+says that the turn counted.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzero.algorithms.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
+from fedzero.directions.terms import F32
+from fedzero.errors import Refused
+from fedzero.filters import Chain
+from fedzero.model.updates import unpack
+from fedzero.oracles import Answer, Ask, Oracle
+from fedzero.protocol.messages import (
+    Close,
+    Continue,
+    Reply,
+    chunk_digest,
+    decode_instruction,
+    encode_reply,
+    memory_digest,
+)
+from fedzero.protocol.replica import Replica
+
+LARGEST = 3.4e38
+"""A loss beyond float32 travels as infinity, and is refused."""
+
+
+@dataclass(frozen=True)
+class ClientMemory:
+    """What a client keeps between its turns: the method's memory, and by exchange what a filter left out.
+
+    Encoded they are pieces: one that says what the others are, and one for every array. An array of a memory is never
+    written into, so one that was there before (the very object) need not be encoded again: `known` has such pieces.
+    """
+
+    memory: Memory | None = None
+    residuals: Mapping[int, F32] = field(default_factory=dict)
+
+    def chunks(self, known: Sequence[Chunk] = ()) -> tuple[Chunk, ...]:
+        before = {id(chunk.array): chunk for chunk in known}
+        arrays = [*(self.memory or ()), *(residual for _, residual in sorted(self.residuals.items()))]
+        header = msgspec.msgpack.encode((self.memory is not None, sorted(self.residuals)))
+        first = Chunk(None, header, chunk_digest(header))
+        return (first, *(before.get(id(array)) or Chunk.of(array) for array in arrays))
+
+    @staticmethod
+    def of_chunks(chunks: Sequence[bytes]) -> ClientMemory:
+        known, exchanges = msgspec.msgpack.decode(chunks[0], type=tuple[bool, list[int]])
+        arrays = [_from(chunk) for chunk in chunks[1:]]
+        cut = len(arrays) - len(exchanges)
+        return ClientMemory(tuple(arrays[:cut]) if known else None, dict(zip(exchanges, arrays[cut:], strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """One array of a memory, encoded once."""
+
+    array: NDArray[Any] | None
+    body: bytes
+    digest: bytes
+
+    @staticmethod
+    def of(array: NDArray[Any]) -> Chunk:
+        body = msgspec.msgpack.encode((array.dtype.str, array.shape, array.tobytes()))
+        return Chunk(array, body, chunk_digest(body))
+
+
+def _from(chunk: bytes) -> NDArray[Any]:
+    kind, shape, data = msgspec.msgpack.decode(chunk, type=tuple[str, tuple[int, ...], bytes])
+    return np.frombuffer(data, np.dtype(kind)).reshape(shape).copy()
+
+
+class Client:
+    """One client at work. Its `replica` may be its own, or one that it shares with others in the same process."""
+
+    def __init__(
+        self,
+        number: int,
+        replica: Replica,
+        oracle: Oracle,
+        chain: Chain,
+        cache: MutableMapping[Any, Any] | None = None,
+        observe: Observer = unobserved,
+    ):
+        self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
+        self.cache, self.observe = {} if cache is None else cache, observe
+        self.keeps_memory = replica.wire.remembers or chain.feedback
+        self.kept = ClientMemory()
+        self.memory_round: int | None = None
+        """the round the notes are of, where that is known"""
+        self._tried: tuple[int, ClientMemory] | None = None
+        self._chunks: tuple[Chunk, ...] = ()
+        self._work: Work | None = None
+        self._round = self._exchange = self._reported = 0
+        self._residuals: dict[int, F32] = {}
+        self._read: F32 | None = None
+
+    def begin(self, round: int, instruction: bytes, own_replica: bool) -> None:
+        """Start a round. Who shares a replica that is there already need not decode what would bring it there."""
+        if own_replica or self.keeps_memory:
+            message = decode_instruction(instruction)
+            if isinstance(message, Continue | Close):
+                raise Refused("was told to carry on with a round it had not begun")
+            if own_replica:
+                self.replica.obey(message, self.number)
+            self._settle(message.counted)
+        self._round, self._exchange, self._residuals = round, 0, {}
+        self._reported = self.oracle.queries
+        turn = Turn(round, self.number, self.replica.keys, self.kept.memory, self.cache, self.observe)
+        self._work = self.replica.algorithm.client(self.replica.state, turn)
+
+    def _settle(self, counted: int | None) -> None:
+        if self._tried is not None and self._tried[0] == counted:
+            self.memory_round, self.kept = self._tried
+        self._tried = None
+
+    def keep(self) -> tuple[tuple[int | None, ClientMemory], tuple[int, ClientMemory] | None]:
+        """What has to outlast this process: notes that counted, and those that may."""
+        return (self.memory_round, self.kept), self._tried
+
+    def recall(self, counted: tuple[int | None, ClientMemory], tried: tuple[int, ClientMemory] | None) -> None:
+        """What `keep` gave."""
+        (self.memory_round, self.kept), self._tried = counted, tried
+
+    def remembers(self, round: int | None) -> bool:
+        """Whether the notes of a round are here."""
+        return round is None or round == self.memory_round or (self._tried is not None and round == self._tried[0])
+
+    def proceed(self, instruction: bytes) -> Shared:
+        """The answer to what this client shared; to be given to `step`."""
+        message = decode_instruction(instruction)
+        if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
+            raise Refused("was told to carry on with another exchange than the one it is in")
+        return Shared(unpack(message.values), message.clients, self._read)
+
+    def step(self, answer: Answer) -> Ask | bytes:
+        """Carry on until the next ask, or until there is something to send."""
+        assert self._work is not None
+        try:
+            asked = self._work.send(answer)
+        except StopIteration as done:
+            return self._reply(done.value)
+        return self._reply(asked) if isinstance(asked, Share) else asked
+
+    def _reply(self, given: Share | Contribution) -> bytes:
+        exchange = self._exchange
+        sent = self.chain.encode(
+            given.values,
+            self.kept.residuals.get(exchange),
+            lambda: self.replica.keys.generator("filter", self._round, self.number, exchange),
+        )
+        self._read = sent.values
+        if sent.residual is not None:
+            self._residuals[exchange] = sent.residual
+        queries, self._reported = self.oracle.queries - self._reported, self.oracle.queries
+        self._exchange += 1
+        return encode_reply(
+            Reply(
+                round=self._round,
+                exchange=exchange,
+                digest=self.replica.state.digest(self.number),
+                values=sent.data,
+                loss=struct.pack("<f", given.loss if abs(given.loss) < LARGEST else math.inf),
+                queries=queries,
+                memory=self._remember(given, sent.values) if isinstance(given, Contribution) else b"",
+            )
+        )
+
+    def _remember(self, given: Contribution, values: F32) -> bytes:
+        if not self.keeps_memory:
+            return b""
+        memory = self.kept.memory if given.remember is None else given.remember(values)
+        self._tried = self._round, ClientMemory(memory, self._residuals)
+        return memory_digest([chunk.digest for chunk in self.tried()])
+
+    def tried(self) -> tuple[Chunk, ...]:
+        """What this client will remember if the round counts."""
+        assert self._tried is not None
+        self._chunks = self._tried[1].chunks(self._chunks)
+        return self._chunks

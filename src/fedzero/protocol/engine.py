@@ -1,0 +1,49 @@
+"""An engine carries instruction bytes to clients and reply bytes back. Nothing above it knows which one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
+
+from fedzero.errors import FedzeroError
+from fedzero.model.updates import Update
+from fedzero.oracles import Metrics
+from fedzero.protocol.messages import MemoryChange
+
+
+class Interrupted(FedzeroError):
+    """What was going on is lost and has to be done again: the epoch is over, or somebody waits to be let in."""
+
+
+class Engine(Protocol):
+    """One federation's clients, wherever they are."""
+
+    def exchange(
+        self, round: int, exchange: int, instructions: Mapping[int, bytes]
+    ) -> Iterator[tuple[int, bytes | Exception]]:
+        """Deliver and gather: (sender, reply) pairs in any order; an exception stands for a client that failed."""
+        ...
+
+    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
+        """What clients of this process will remember of the round, to be made durable with it."""
+        ...
+
+    def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
+        """The round is on the ledger: deliver its outcome to those who get it now."""
+        ...
+
+    def rebuild(self, clients: Collection[int]) -> None:
+        """These clients work on another model than they should: let them make it anew."""
+        ...
+
+    def renew(self) -> None:
+        """A round was interrupted (`Interrupted`): make ready to play it again."""
+        ...
+
+    def digest(self, after: int) -> bytes:
+        """Of the current model, that of `after` rounds."""
+        ...
+
+    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
+        """Digest and quality of the current model, that of `after` rounds."""
+        ...

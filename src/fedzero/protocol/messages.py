@@ -1,0 +1,141 @@
+"""Messages and bytes. `len(encode(message))` is the figure that is reported, in simulation as on a network.
+
+Decoding is strict: a wrong type, a missing field, trailing bytes or an oversize message is `Refused`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from fedzero.errors import Refused
+from fedzero.model.updates import Natural, Update
+
+
+class Work(Struct, frozen=True, array_like=True, tag=1):
+    """Server to client: fold what you missed, then do your part of the round.
+
+    counted: the last round in which a reply of this client counted; only where clients keep a memory.
+    """
+
+    round: Natural
+    exchange: Natural
+    updates: tuple[Update, ...]
+    counted: Natural | None = None
+
+
+class Snapshot(Struct, frozen=True, array_like=True, tag=2):
+    """Server to client: here is the state (or your part of it) as of the round's start; do your part of the round.
+
+    numbers: what the state holds beside its tensors.
+    """
+
+    round: Natural
+    exchange: Natural
+    numbers: Natural | bytes
+    state: bytes
+    counted: Natural | None = None
+
+
+class Close(Struct, frozen=True, array_like=True, tag=3):
+    """Server to client: the round's outcome, to fold at once (the *sync* variant)."""
+
+    round: Natural
+    update: Update
+
+
+class Continue(Struct, frozen=True, array_like=True, tag=4):
+    """Server to client: what came of the last exchange (float32 numbers, and whose); carry on with the round."""
+
+    round: Natural
+    exchange: Natural
+    values: bytes
+    clients: tuple[Natural, ...] = ()
+
+
+Instruction = Work | Snapshot | Close | Continue
+
+
+class Reply(Struct, frozen=True, array_like=True):
+    """Client to server. The sender is known from the connection, not from the message.
+
+    digest: of the model the values were computed on (8 bytes), so a diverged replica is found in the round it diverges.
+    values: the numbers of the method, float32 or as a filter codes them; loss: one float32, the client's training loss
+    before its local work; memory: digest of what the client will remember of this turn, if it counts.
+    """
+
+    round: Natural
+    exchange: Natural
+    digest: bytes
+    values: bytes
+    loss: bytes
+    queries: Natural
+    memory: bytes = b""
+
+
+class MemoryChange(Struct, frozen=True):
+    """What changed of a client's memory since it was last written: how many pieces it has now, and the new ones."""
+
+    count: int
+    changed: dict[int, bytes]
+
+
+MEMORY_DIGEST = 16
+"""Bytes of a digest of a memory."""
+
+_encoder = msgspec.msgpack.Encoder()
+_instructions = msgspec.msgpack.Decoder(Instruction)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+encode = _encoder.encode
+
+
+def encode_work(round: int, exchange: int, updates: Sequence[bytes], counted: int | None = None) -> bytes:
+    """`encode(Work(…))` from updates that are encoded already: one encoding serves every client that missed a round."""
+    message = (1, round, exchange, [Raw(update) for update in updates])
+    return _encoder.encode(message if counted is None else (*message, counted))
+
+
+def encode_close(round: int, update: bytes) -> bytes:
+    """`encode(Close(…))` from an encoded update."""
+    return _encoder.encode((3, round, Raw(update)))
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """`encode(reply)`, without the field for the memory where there is none."""
+    fields = (reply.round, reply.exchange, reply.digest, reply.values, reply.loss, reply.queries)
+    return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
+
+
+def chunk_digest(chunk: bytes) -> bytes:
+    """Of one piece of a client's memory."""
+    return hashlib.sha256(chunk).digest()
+
+
+def memory_digest(chunks: Sequence[bytes]) -> bytes:
+    """What stands for a client's memory in a reply and on the ledger's chain, from the digests of its pieces.
+
+    A memory may be long and grow by a little every turn: pieces that did not change are not read again.
+    """
+    return hashlib.sha256(b"".join(chunks)).digest()[:MEMORY_DIGEST]
+
+
+def decode_instruction(data: bytes) -> Instruction:
+    try:
+        instruction: Instruction = _instructions.decode(data)
+    except msgspec.DecodeError as error:
+        raise Refused(f"not an instruction: {error}") from error
+    return instruction
+
+
+def decode_reply(data: bytes, limit: int) -> Reply:
+    """A reply of at most `limit` bytes."""
+    if len(data) > limit:
+        raise Refused(f"a reply of {len(data)} bytes where at most {limit} were expected")
+    try:
+        return _replies.decode(data)
+    except msgspec.DecodeError as error:
+        raise Refused(f"not a reply: {error}") from error

@@ -1,0 +1,1 @@
+"""A run: from a recipe to rounds on a ledger, and back."""

@@ -1,0 +1,58 @@
+"""A ledger as the report sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedzero.ledger.records import Shown
+from fedzero.ledger.replay import read
+from fedzero.ledger.store import Ledger
+from fedzero.report.history import History, Point
+from fedzero.run import recipe as recipes
+from fedzero.run.session import LEDGER, folder_of
+
+
+def history(folder: Path) -> History:
+    """Read one run; figures need nothing but the ledger."""
+    ledger = Ledger.open(folder_of(folder) / LEDGER)
+    try:
+        view, start = read(ledger), ledger.start()
+    finally:
+        ledger.close()
+    recipe = recipes.from_canonical(start.recipe, start.needs)
+    clients, rounds = recipe.federation.clients, view.rounds
+    up, down, queries = [0.0], [0.0], [0]
+    for record in rounds:
+        up.append(up[-1] + record.bytes_up / clients)
+        down.append(down[-1] + record.bytes_down / clients)
+        queries.append(queries[-1] + record.queries)
+    evaluations = view.evaluations
+    return History(
+        name=recipe.title or recipe.name,
+        algorithm=recipe.algorithm.name,
+        task=recipe.task.label,
+        parameters=start.parameters,
+        clients=clients,
+        cohort=recipe.federation.cohort,
+        rounds=len(rounds),
+        points=tuple(
+            Point(
+                round=e.round,
+                loss=e.metrics.loss,
+                accuracy=e.metrics.accuracy,
+                bytes_up=up[e.round],
+                bytes_down=down[e.round],
+                queries=queries[e.round],
+                others=e.metrics.others,
+            )
+            for e in evaluations
+        ),
+        train_loss=tuple((r.round, r.loss) for r in rounds if r.loss is not None),
+        seconds=view.seconds,
+        model_digest=evaluations[-1].model.hex() if evaluations else start.base.hex(),
+        recipe=recipes.to_toml(recipe),
+        events=tuple(f"round {r.round}: client {client} {why}" for r in rounds for client, why in r.refused),
+        complete=view.end is not None,
+        facts=start.facts,
+        pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
+    )

@@ -1,0 +1,97 @@
+"""The rounds of a run, from where its ledger stands to its end, whatever engine reaches the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from fedzero.ledger import replay
+from fedzero.ledger.records import Asked, End, Evaluation, Record, Round
+from fedzero.oracles.blackbox import Unmeasured
+from fedzero.protocol.engine import Engine, Interrupted
+from fedzero.run.recipe import Recipe
+from fedzero.run.server import Server
+
+T = TypeVar("T")
+
+
+class Watch(Protocol):
+    """Somebody who looks on while a run goes."""
+
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
+    def round(self, record: Round) -> None: ...
+    def evaluation(self, record: Evaluation) -> None: ...
+    def end(self) -> None: ...
+
+
+def play(
+    recipe: Recipe,
+    view: replay.LedgerView,
+    server: Server,
+    engine: Engine,
+    watch: Watch,
+    seconds: Callable[[], float],
+    pictures: Callable[[int], list[Record]] = lambda after: [],
+    interrupted: Callable[[Interrupted], None] = lambda reason: None,
+) -> None:
+    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again."""
+    ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, len(view.rounds)
+
+    def persist(work: Callable[[], T]) -> T:
+        broken = False
+        while True:
+            try:
+                if broken:
+                    engine.renew()
+                return work()
+            except Interrupted as reason:
+                interrupted(reason)
+                broken = True
+
+    def evaluate(after: int) -> None:
+        records: list[Record] = []
+        with suppress(Unmeasured):
+            records = [Evaluation(after, *persist(lambda: engine.evaluate(after)))]
+        if log is not None and (asked := log.asked(after)):
+            records.insert(0, Asked(after, asked))
+        if records:
+            ledger.append(records, seconds())
+        for record in records:
+            if isinstance(record, Evaluation):
+                watch.evaluation(record)
+
+    def exhausted(round: int) -> str:
+        """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
+        everybody = range(recipe.federation.clients)
+        if log is None or any(log.begun(client, round) for client in everybody):
+            return ""
+        unable = server.unable(round, everybody)
+        return f"no client can pay for round {round}: client 0 {unable[0]}" if len(unable) == len(everybody) else ""
+
+    def play_round(round: int) -> Round:
+        return server.play(round, engine, seconds())
+
+    watch.begin(recipe, server.plan.size, view.rounds)
+    if view.end is not None:
+        return
+    server.save_if_due(done, seconds())
+    evaluated = max([e.round for e in view.evaluations] + [a.round for a in view.asked], default=-1)
+    if _due(recipe, done) and evaluated < done:
+        evaluate(done)
+        evaluated = done
+    reason = ""
+    while done < recipe.rounds and not (reason := exhausted(done)):
+        watch.round(persist(partial(play_round, done)))
+        done += 1
+        if _due(recipe, done):
+            evaluate(done)
+            evaluated = done
+    if evaluated < done:  # a run that ends early ends with an evaluation, too
+        evaluate(done)
+    ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
+
+
+def _due(recipe: Recipe, after: int) -> bool:
+    return after % recipe.evaluate_every == 0 or after == recipe.rounds

@@ -1,0 +1,89 @@
+"""A fine-tune that travels: export a run as a small file, apply it to the base it started from.
+
+The base is a safetensors file; or, of a language model, whatever the model can be loaded from, and what comes out is a
+folder for plain `transformers`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.ledger import patch, replay
+from fedzero.ledger.patch import Patch
+from fedzero.ledger.replay import Progress
+from fedzero.model.checkpoint import load_model, save_tensors
+from fedzero.model.device import device_of
+from fedzero.model.params import Params
+from fedzero.protocol.replica import Replica
+from fedzero.run import recipe as recipes
+from fedzero.run.session import Environment, reopen
+from fedzero.tasks.contract import BuildContext
+
+
+def export_patch(folder: Path, environment: Environment, which: int | Literal["best", "last"] = "last") -> bytes:
+    """The fine-tune of a run as a small file: at its end, after so many rounds, or where it was best."""
+    ledger, setup = reopen(folder, environment)
+    try:
+        view = replay.read(ledger)
+        upto = None if which == "last" else patch.best_round(view) if which == "best" else which
+        recipe, names = setup.recipe, setup.problem.params.names
+        algorithm = msgspec.json.encode(recipe.algorithm, order="sorted")
+        task = msgspec.json.encode(recipe.task.portable(), order="sorted")
+        return patch.export(
+            ledger, view, algorithm, recipe.federation.clients, names, setup.keys, task, upto, recipe.needs
+        )
+    finally:
+        ledger.close()
+
+
+def apply_patch(
+    path: Path,
+    base: str,
+    out: Path,
+    tokenizer: str | None = None,
+    merge: bool = False,
+    progress: Progress = replay.unseen,
+) -> Params:
+    """Base + patch → fine-tune, checked against the digest in the patch; nothing is written unless all is right.
+
+    A safetensors file gives a safetensors file; tensors the patch does not name are passed through. A language model
+    gives a folder for `transformers`; adapters stay adapters unless they are to be merged.
+    """
+    found = patch.load(path)
+    opened = None
+    if found.task and not base.endswith(".safetensors"):
+        context = BuildContext(Keys(found.root, found.direction_root), device_of("auto"), None)
+        opened = recipes.task(msgspec.json.decode(found.task), found.needs).open_base(base, context, out, tokenizer)
+    if opened is not None:
+        if opened.params.names != found.tensors:
+            raise FedzeroError(f"{base} has other parameters than {path} changes: this patch is for another base model")
+        params = _followed(found, path, base, opened.params, progress)
+        opened.save(merge)
+        return params
+    tensors = load_model(Path(base))
+    missing = [name for name in found.tensors if name not in tensors]
+    if missing:
+        raise FedzeroError(f"{base} has no tensor {missing[0]!r}: this patch is for another base model")
+    params = _followed(found, path, base, Params({name: tensors[name] for name in found.tensors}), progress)
+    save_tensors({**tensors, **params.tensors}, out)
+    return params
+
+
+def _followed(found: Patch, path: Path, base: str, params: Params, progress: Progress) -> Params:
+    """All updates of the patch on its base, in place."""
+    if params.digest() != found.base:
+        raise FedzeroError(
+            f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
+            "give the base checkpoint the run started from"
+        )
+    algorithm = recipes.method(msgspec.json.decode(found.algorithm), found.needs)  # sealed by the patch
+    replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
+    replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
+    if replica.digest() != found.result:
+        raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
+    return replica.state.params

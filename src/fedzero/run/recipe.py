@@ -1,0 +1,275 @@
+"""A recipe: a TOML file decoded straight into typed values. What decodes, runs; what does not, says why."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import tomli_w
+from msgspec import Meta, Struct
+
+from fedzero import plugins
+from fedzero.algorithms.contract import Federation, Method
+from fedzero.errors import FedzeroError
+from fedzero.filters import Chain, Filter
+from fedzero.tasks.contract import Task
+
+
+class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="local"):
+    """All clients in this process."""
+
+    merge: bool = True
+    """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also keeps to one
+    thread, so that all engines give the same."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: a GPU if there is one."""
+    replicas: bool = False
+    """Give every client a model of its own (slow; to see that they agree)."""
+
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    AnyMethod: TypeAlias = Method
+    AnyTask: TypeAlias = Task
+    AnyFilters: TypeAlias = tuple[Filter, ...]
+else:  # decoded by kind, with whatever is installed (`plugins`)
+    AnyMethod = AnyTask = AnyFilters = Any
+
+
+class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run."""
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Also the folder's, unless `--out` says otherwise."""
+    title: str = ""
+    """How tables and figures call the run; default: its name."""
+    about: str = ""
+    """One line for `fedzero list`."""
+    rounds: Annotated[int, Meta(ge=1)]
+    """R, how often the server hears from a cohort."""
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Of everything random: directions, cohorts, batches, who gets which samples."""
+    evaluate_every: Annotated[int, Meta(ge=1)] = 10
+    """Rounds between two looks at the test data, which are costly and teach nobody anything."""
+    base: str | None = None
+    """A safetensors file to start from instead of a fresh model."""
+    algorithm: AnyMethod
+    task: AnyTask
+    filters: AnyFilters = ()
+    """Links on what clients send, in order: clip, top-k; quantise or sign; median or trimmed-mean."""
+    federation: Federation
+    """Who takes part."""
+    engine: Local = Local()
+    """Where the clients of `fedzero run` are evaluated."""
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """Distributions, and their versions, that the recipe needs beside this one."""
+        return plugins.needed(
+            ("methods", self.algorithm.name),
+            ("tasks", plugins.tag_of(type(self.task))),
+            *(("filters", link.name) for link in self.filters),
+        )
+
+
+def canonical(recipe: Recipe) -> bytes:
+    """The recipe as the ledger keeps it."""
+    return msgspec.json.encode(recipe, order="sorted")
+
+
+def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
+    """The recipe of a ledger; `needs`: what its start says it was made with."""
+    return _converted(msgspec.json.decode(data), needs)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as `fedzero run` takes it, without what has its default value anyway."""
+    table = _given(msgspec.to_builtins(recipe), recipe)
+    return tomli_w.dumps(
+        {key: table[key] for key in sorted(table, key=lambda key: isinstance(table[key], dict | list))}
+    )
+
+
+def _given(table: dict[str, Any], value: Any) -> dict[str, Any]:
+    """What of a struct's table differs from the defaults; TOML has no null."""
+    kept = {}
+    for info in msgspec.structs.fields(value):
+        found = getattr(value, info.name)
+        default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+        if found is None or (not info.required and found == default):
+            continue
+        item = table[info.encode_name]
+        kept[info.encode_name] = _given(item, found) if isinstance(found, Struct) and isinstance(item, dict) else item
+    config = value.__struct_config__
+    return ({config.tag_field: config.tag} if config.tag is not None else {}) | kept
+
+
+def method(table: Any, needs: Mapping[str, str] | None = None) -> Method:
+    """A method from a table as in a recipe."""
+    found: Method = _part("methods", table, "algorithm", needs)
+    return found
+
+
+def task(table: Any, needs: Mapping[str, str] | None = None) -> Task:
+    """A task from a table as in a recipe."""
+    found: Task = _part("tasks", table, "task", needs)
+    return found
+
+
+def _part(group: plugins.Group, table: Any, where: str, needs: Mapping[str, str] | None) -> Any:
+    if not isinstance(table, dict):
+        raise msgspec.ValidationError(f"Expected `object`, got `{type(table).__name__}` - at `$.{where}`")
+    if "kind" not in table:
+        raise msgspec.ValidationError(f"Object missing required field `kind` - at `$.{where}`")
+    kind = plugins.find(group, table["kind"], needs)
+    try:
+        return msgspec.convert(table, kind.type)
+    except msgspec.ValidationError as error:
+        complaint, _, path = str(error).partition(" - at `$")
+        raise msgspec.ValidationError(f"{complaint} - at `$.{where}{path or '`'}") from None
+
+
+def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
+    """Methods, tasks and filters by what is installed, the rest by its type."""
+    if isinstance(table, dict):
+        table = _upgraded(table)
+        decoders: dict[str, Callable[[Any, Mapping[str, str] | None], Any]] = {
+            "algorithm": method,
+            "task": task,
+            "filters": _filters,
+        }
+        table = table | {name: decode(table[name], needs) for name, decode in decoders.items() if name in table}
+    return msgspec.convert(table, Recipe)
+
+
+def _filters(tables: Any, needs: Mapping[str, str] | None) -> tuple[Filter, ...]:
+    if not isinstance(tables, list | tuple):
+        raise msgspec.ValidationError(f"Expected `array`, got `{type(tables).__name__}` - at `$.filters`")
+    return tuple(_part("filters", link, f"filters[{i}]", needs) for i, link in enumerate(tables))
+
+
+def _upgraded(table: dict[str, Any]) -> dict[str, Any]:
+    """Recipes of 0.1: what is a property of the federation stood among the fields of a method."""
+    old, federation = table.get("algorithm"), table.get("federation")
+    moved = ("after", "pull_after", "server_model")
+    if not isinstance(old, dict) or not isinstance(federation, dict) or not set(moved) & old.keys():
+        return table
+    fresh = {name: old[name] for name in ("pull_after", "server_model") if name in old}
+    if old.get("after") == "sync":
+        fresh["sync"] = True
+    kept = {
+        name: value
+        for name, value in old.items()
+        if name not in moved or (name == "after" and value not in ("sync", "revert"))
+    }
+    return table | {"algorithm": kept, "federation": fresh | federation}
+
+
+def load(source: str | Path, overrides: list[str] | None = None, **replacements: Any) -> Recipe:
+    """Read a recipe from a file or from those in the package, with `a.b=c` overrides."""
+    path = find(source)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedzeroError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
+    for override in overrides or []:
+        _override(table, override)
+    table |= {key: value for key, value in replacements.items() if value is not None}
+    return decode(table, str(path))
+
+
+def find(source: str | Path) -> Path:
+    path = Path(source)
+    if path.exists():
+        return path
+    packaged = plugins.recipes()
+    if str(source) in packaged:
+        return packaged[str(source)]
+    raise FedzeroError(f"{source}: no such file, and no recipe of that name; `fedzero list` shows what there is")
+
+
+def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
+    _refuse_infinite(table, where, "")
+    try:
+        recipe = _converted(table)
+    except msgspec.ValidationError as error:
+        raise FedzeroError(f"{where}: {_explain(str(error), table)}") from None
+    except plugins.NotInstalled as error:
+        raise FedzeroError(f"{where}: {error}") from None
+    m, n = recipe.federation.cohort, recipe.federation.clients
+    if m > n:
+        raise FedzeroError(
+            f"{where}: federation.cohort = {m} is more than federation.clients = {n}: sample at most all of them"
+        )
+    Chain(recipe.filters).check_order()
+    recipe.algorithm.check(recipe.federation)
+    return recipe
+
+
+def _refuse_infinite(value: Any, where: str, path: str) -> None:
+    """TOML can write inf and nan; nothing here can use them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FedzeroError(f"{where}: {path} = {value}: give a finite number")
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in inner:
+        _refuse_infinite(
+            item, where, f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}" if path else str(key)
+        )
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """`a.b=c`, c in TOML; a bare word is taken as a string."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise FedzeroError(f"--set {override}: write it as key=value, for instance --set algorithm.directions=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = path.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise FedzeroError(f"--set {override}: {parent} is a value, not a table")
+    table[last] = value
+
+
+_PATTERNS = [
+    (r"Object contains unknown field `(.+?)`", r"unknown key {}: remove it or correct its spelling{}"),
+    (r"Object missing required field `(.+?)`", r"{} is missing: add it{}"),
+]
+
+
+def _advice(field: str, table: dict[str, Any]) -> str:
+    """Which `fedzero list` names the keys of the table that `field` is, or is in."""
+    place = field.split(".", 1)[0]
+    part = table.get(place) if place in ("algorithm", "task") else None
+    kind = part.get("kind") if isinstance(part, dict) else None
+    return f"; `fedzero list {kind or 'recipe'}` names all keys"
+
+
+def _explain(message: str, table: dict[str, Any]) -> str:
+    """msgspec's message as one sentence that names the field, what was found, and the mend."""
+    complaint, _, path = message.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").strip(".")
+    prefix = f"{field}." if field else ""
+    for pattern, template in _PATTERNS:
+        if match := re.search(pattern, complaint):
+            return template.format(prefix + match[1], _advice(field, table))
+    found: Any = table
+    for part in re.findall(r"[^.\[\]]+", field):
+        try:
+            found = found[int(part)] if isinstance(found, list) else found[part]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return f"{field}: {complaint}"
+    if complaint.startswith("Invalid value") and field.rsplit(".", 1)[-1] == "kind":
+        return f"{field} = {found!r}: there is no such kind; `fedzero list` shows what there is"
+    return f"{field} = {found!r} does not fit: {complaint[0].lower()}{complaint[1:]}".replace("`", "")

@@ -1,0 +1,191 @@
+"""What may be written in a recipe, read off the types it is decoded into: every key, what it takes, what it means.
+
+A meaning is the text below a field; words that mean the same everywhere have theirs here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.inspect import (
+    BoolType,
+    DictType,
+    Field,
+    FloatType,
+    IntType,
+    LiteralType,
+    NoneType,
+    StrType,
+    StructType,
+    TupleType,
+    Type,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
+
+from fedzero import plugins
+from fedzero.run.recipe import Recipe
+
+Kind = type[Struct]
+
+TABLES: dict[str, tuple[str, plugins.Group]] = {
+    "Algorithms": ("algorithm", "methods"),
+    "Filters": ("filters", "filters"),
+    "Tasks": ("task", "tasks"),
+}
+"""Where in a recipe kinds can be chosen: the table's name, and the group they are registered in."""
+
+COMMON = {
+    "rate": "η: a number, or how it changes with the round",
+    "directions": "P, along which a client evaluates in a step",
+    "local_steps": "K, how many in a row before the server is told",
+    "radius": "μ, how far from the model evaluations are",
+    "difference": "of values: at x + μz and x; at x ± μz; or at x + μz and the mean of the other directions",
+    "distribution": "of directions; sphere: of radius √d; unit-sphere: of radius 1, with the factor d",
+    "samples": "an evaluation looks at a mini-batch, or at all of the client's data",
+    "form": "dense: numbers of the model travel; seeded: scalars of directions; auto: whichever is fewer bytes",
+    "box": "low and high: every coordinate is clipped to them after every step",
+    "window": "which observations are looked at",
+    "batch": "samples of a mini-batch",
+    "partition": "which client gets which samples",
+    "dimension": "d, how many coordinates there are",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A key, as a person would ask about it; `default` is None where a value must be given."""
+
+    name: str
+    takes: str
+    default: str | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Keys of one table of a recipe: `place` is its name (`task.train`), `kind` what makes it this one, if anything."""
+
+    place: str
+    kind: str | None
+    about: str
+    options: tuple[Option, ...]
+
+
+def named(name: str) -> list[Section] | None:
+    """All there is to know about an algorithm, filter or task; `recipe`: about what surrounds them."""
+    if name == "recipe":
+        return [*_sections("", Recipe, set(), skip=("algorithm", "task", "filters"))]
+    for place, group in TABLES.values():
+        if name in (known := plugins.kinds(group)):
+            return [*_sections(place, known[name].type, set())]
+    return None
+
+
+def first_line(kind: Kind) -> str:
+    return (kind.__doc__ or "").split("\n")[0]
+
+
+def written(value: Any) -> str:
+    """A value as it is written in TOML, on one line."""
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        inside = ", ".join(f"{_key(name)} = {written(item)}" for name, item in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else written(name)
+
+
+def _sections(place: str, kind: Kind, seen: set[Kind], skip: tuple[str, ...] = ()) -> Iterator[Section]:
+    """The table of a kind, then the tables that can stand in it; each kind once."""
+    seen.add(kind)
+    shape = type_info(kind)
+    assert isinstance(shape, StructType)
+    fields, texts = [field for field in shape.fields if field.name not in skip], _texts(kind)
+    options = (Option(f.name, takes(f.type), _default(f), _meaning(f.name, texts)) for f in fields)
+    tag = None if shape.tag is None else str(shape.tag)
+    yield Section(place, tag, inspect.cleandoc(kind.__doc__ or ""), tuple(options))
+    for field in fields:
+        for inner in _structs(field.type):
+            if inner.fields and inner.cls not in seen:
+                yield from _sections(f"{place}.{field.name}".strip("."), inner.cls, seen)
+
+
+def _meaning(name: str, texts: dict[str, str]) -> str:
+    """The field's own text, unless it is only the symbol that a common word's begins with."""
+    own, common = texts.get(name, ""), COMMON.get(name, "")
+    return common if common.startswith(own) else own
+
+
+def _texts(kind: Kind) -> dict[str, str]:
+    """The text below each field, of the kind and of what it inherits from."""
+    found = {}
+    for owner in reversed(kind.__mro__):
+        try:
+            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        except (OSError, TypeError):  # of a language's own types there is no source
+            continue
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                assert isinstance(field.target, ast.Name)
+                found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def _default(field: Field) -> str | None:
+    if field.required:
+        return None
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return "" if value is None else written(msgspec.to_builtins(value))
+
+
+def _structs(shape: Type) -> list[StructType]:
+    if isinstance(shape, StructType):
+        return [shape]
+    if isinstance(shape, UnionType):
+        return [found for inner in shape.types for found in _structs(inner)]
+    if isinstance(shape, VarTupleType):
+        return _structs(shape.item_type)
+    return []
+
+
+def takes(shape: Type) -> str:
+    """What may be written for a value of this type."""
+    if isinstance(shape, UnionType):
+        return ", ".join(takes(inner) for inner in shape.types if not isinstance(inner, NoneType))
+    if isinstance(shape, LiteralType):
+        return ", ".join(written(value) for value in shape.values)
+    if isinstance(shape, StructType):
+        return f'{{ kind = "{shape.tag}"{", …" if shape.fields else ""} }}' if shape.tag else "{ … }"
+    if isinstance(shape, VarTupleType):
+        return f"list of {takes(shape.item_type)}"
+    if isinstance(shape, TupleType):
+        return f"[{', '.join(map(takes, shape.item_types))}]"
+    if isinstance(shape, DictType):
+        return f"{{ {takes(shape.key_type)} = {takes(shape.value_type)}, … }}"
+    if isinstance(shape, IntType | FloatType):
+        return f"{'whole ' if isinstance(shape, IntType) else ''}number{_bounds(shape)}"
+    return {BoolType: "true, false", StrType: "text"}.get(type(shape), "anything")
+
+
+def _bounds(shape: IntType | FloatType) -> str:
+    said = [(">", shape.gt), ("≥", shape.ge), ("<", shape.lt), ("≤", shape.le)]
+    return "".join(f" {sign} {bound:g}" for sign, bound in said if bound is not None and abs(bound) < 2**62)

@@ -1,0 +1,339 @@
+"""One round of a federation, start to finish, seen from the server.
+
+cohort ← sample                     a function of the keys and the round
+who cannot pay its queries sits out
+instructions → engine → replies     bytes out, bytes in, both counted; once for every exchange of the round
+admit each reply, or refuse it by name and go on with the others
+update ← aggregate                  → ledger (durable) → only then does any state change
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedzero.algorithms.contract import Federation, Gathered, Method, Part, Scale, Wire
+from fedzero.directions import Keys
+from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError, Refused
+from fedzero.filters import NO_FILTERS, Chain
+from fedzero.ledger.query_log import Meter
+from fedzero.ledger.records import Round, Saved
+from fedzero.ledger.replay import LedgerView
+from fedzero.ledger.store import Ledger
+from fedzero.model.updates import Dense, encode_update, pack, unpack
+from fedzero.protocol.engine import Engine
+from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
+from fedzero.protocol.replica import Replica
+
+CHECKPOINT_EVERY = 10
+"""Rounds between rolling checkpoints of a run with dense updates."""
+
+
+def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
+    """C_r, sorted; with replacement a client may be in it more than once."""
+    clients, cohort = federation.clients, federation.cohort
+    if cohort == clients and not federation.replacement:
+        return tuple(range(clients))
+    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
+    return tuple(sorted(int(client) for client in chosen))
+
+
+@dataclass
+class ClientTracker:
+    """The server's working set: what each client knows, when it last counted, and the updates somebody still needs.
+
+    `history` is pruned to the most lagged client (or to `pull_after`); the ledger is not.
+    """
+
+    known: list[int]
+    counted: list[int | None]
+    history: dict[int, bytes]
+
+    @staticmethod
+    def of(view: LedgerView | None, federation: Federation) -> ClientTracker:
+        """After the rounds of a ledger; None: before the first."""
+        tracker, rounds = ClientTracker([0] * federation.clients, [None] * federation.clients, {}), []
+        if view is not None:
+            rounds = view.rounds
+        for record in rounds:
+            tracker.note(record, federation.sync)
+        tracker.prune(len(rounds), federation.pull_after)
+        return tracker
+
+    def note(self, record: Round, sync: bool) -> None:
+        """Carry on after a round: who knows what, and what has to be kept."""
+        out = {client for client, _ in record.refused}
+        for client in record.cohort:
+            if client not in out:
+                self.known[client] = record.round + sync
+                self.counted[client] = record.round
+        if record.update is not None and not record.dense:
+            self.history[record.round] = record.update
+
+    def prune(self, next_round: int, pull_after: int | None) -> None:
+        keep_from = min(self.known)
+        if pull_after is not None:
+            keep_from = max(keep_from, next_round - pull_after)
+        for round in [r for r in self.history if r < keep_from]:
+            del self.history[round]
+
+    def missed(self, client: int, round: int) -> list[bytes]:
+        return [self.history[r] for r in range(self.known[client], round) if r in self.history]
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A reply that counts, unpacked."""
+
+    values: F32
+    loss: float
+    queries: int
+    digest: bytes
+    memory: bytes
+
+
+@dataclass
+class Tally:
+    """What a round has cost and brought so far, over its exchanges."""
+
+    replies: dict[int, Admitted] = field(default_factory=dict)
+    """of the last exchange"""
+    shared: list[dict[int, F32]] = field(default_factory=list)
+    """values of the exchanges before it"""
+    refused: dict[int, str] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    queries: int = 0
+    losses: dict[int, float] = field(default_factory=dict)
+    """at the start of the round"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d."""
+
+    algorithm: Method
+    federation: Federation
+    keys: Keys
+    size: int
+    chain: Chain = NO_FILTERS
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.size, self.federation.clients)
+
+    def wire(self, round: int) -> Wire:
+        return self.algorithm.wire(round, self.scale)
+
+
+class Server:
+    """Plays rounds.
+
+    replica: None on a server without a model. view: what the ledger holds already, if anything. meter: where clients'
+    queries are logged and paid for, if they are.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        replica: Replica | None,
+        ledger: Ledger,
+        view: LedgerView | None = None,
+        meter: Meter | None = None,
+    ):
+        self.plan, self.algorithm, self.federation, self.keys = plan, plan.algorithm, plan.federation, plan.keys
+        self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
+        self.tracker = ClientTracker.of(view, plan.federation)
+        self.saved = view.saved.round if view is not None and view.saved is not None else 0
+        """the round of the last checkpoint"""
+        self._remembering = plan.wire(0).remembers or plan.chain.feedback
+        self._wire = 0, plan.wire(0)
+
+    def wire(self, round: int) -> Wire:
+        """Of the round that is being played; asked for often."""
+        if self._wire[0] != round:
+            self._wire = round, self.plan.wire(round)
+        return self._wire[1]
+
+    def play(self, round: int, engine: Engine, seconds: float) -> Round:
+        """One round; returns when its record is durable and the model has moved on."""
+        cohort = cohort_of(self.keys, round, self.federation)
+        weights = Counter(cohort)
+        tally = self._exchanges(round, engine, weights)
+        replies = tally.replies
+        update = self.algorithm.aggregate(self._gathered(round, tally, weights)) if replies else None
+        encoded = None if update is None else encode_update(update)
+        closings = {} if encoded is None or not self.federation.sync else self._closings(round, encoded, replies)
+        losses = [tally.losses[client] for client in sorted(replies)]
+        dense = isinstance(update, Dense)
+        record = Round(
+            round=round,
+            cohort=cohort,
+            update=hashlib.sha256(encoded).digest() if encoded is not None and dense else encoded,
+            dense=dense,
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down + sum(map(len, closings.values())),
+            queries=tally.queries,
+            loss=float(np.mean(losses)) if losses else None,
+            refused=tuple(sorted(tally.refused.items())),
+            remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
+            queried=() if self.meter is None else self.meter.log.queried(round),
+        )
+        kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
+        self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
+        if update is not None and self.replica is not None:
+            self.replica.follow([update])
+        engine.close(round, update, closings)
+        self.tracker.note(record, self.federation.sync)
+        self.tracker.prune(round + 1, self.federation.pull_after)
+        self.save_if_due(round + 1, seconds)
+        return record
+
+    def save_if_due(self, done: int, seconds: float) -> None:
+        """The rolling checkpoint of a run with dense updates; also written on resume, if the crash came before it."""
+        if self.replica is None or self.plan.wire(done).seeded:
+            return
+        if done == 0 or done % CHECKPOINT_EVERY or self.saved >= done:
+            return
+        state = self.replica.state
+        content = state.to_bytes()
+        record = Saved(done, state.numbers, hashlib.sha256(content).digest())
+        self.ledger.append([record], seconds, checkpoint=content)
+        self.saved = done
+
+    def _exchanges(self, round: int, engine: Engine, weights: Mapping[int, int]) -> Tally:
+        """All exchanges of a round; who drops out of one is out of the round."""
+        unable = self.unable(round, weights)
+        tally = Tally(refused=dict(unable))
+        instructions = self._instructions(round, sorted(weights.keys() - unable.keys()))
+        for exchange in range(len(self.wire(round).replies)):
+            if exchange:
+                tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
+                instructions = self._continue(round, exchange, tally, weights)
+            tally.bytes_down += sum(map(len, instructions.values()))
+            tally.replies = self._gather(round, exchange, engine, instructions, tally)
+            if not tally.replies:
+                break
+        return tally
+
+    def unable(self, round: int, clients: Iterable[int]) -> Mapping[int, str]:
+        """Who of these clients cannot pay the queries of a turn, and why."""
+        if self.meter is None:
+            return {}
+        return self.meter.unable(round, {client: self._queries(round, client) for client in clients})
+
+    def _queries(self, round: int, client: int) -> int:
+        """How often a client asks its function in a round, at most."""
+        wire = self.wire(round)
+        return wire.queries + (wire.first_queries if self.tracker.counted[client] is None else 0)
+
+    def _gathered(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Gathered:
+        return Gathered(
+            round=round,
+            scale=self.plan.scale,
+            keys=self.keys,
+            contributions={client: reply.values for client, reply in tally.replies.items()},
+            weights=weights,
+            combine=self.chain.combine,
+            state=None if self.replica is None else self.replica.state,
+            shared=tuple(tally.shared),
+        )
+
+    def _continue(self, round: int, exchange: int, tally: Tally, weights: Mapping[int, int]) -> dict[int, bytes]:
+        shared = self.algorithm.share(self._gathered(round, tally, weights))
+        message = encode(Continue(round, exchange, pack(shared.values), shared.clients))
+        return dict.fromkeys(tally.replies, message)
+
+    def _instructions(self, round: int, cohort: Sequence[int]) -> dict[int, bytes]:
+        snapshots, limit = self.wire(round).delivery == "snapshot", self.federation.pull_after
+        states: dict[Part, bytes] = {}
+        instructions = {}
+        for client in cohort:
+            counted = self.tracker.counted[client] if self._remembering else None
+            lag = round - self.tracker.known[client]
+            if snapshots or (limit is not None and lag > limit):
+                if self.replica is None:
+                    raise FedzeroError("a server without a model cannot send one")
+                state, part = self.replica.state, self.replica.state.carry.part(client)
+                if part not in states:
+                    states[part] = state.to_bytes(part)
+                instructions[client] = encode(Snapshot(round, 0, state.numbers, states[part], counted))
+            else:
+                instructions[client] = encode_work(round, 0, self.tracker.missed(client, round), counted)
+        return instructions
+
+    def _gather(
+        self, round: int, exchange: int, engine: Engine, instructions: Mapping[int, bytes], tally: Tally
+    ) -> dict[int, Admitted]:
+        """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
+        replies: dict[int, Admitted] = {}
+        refused: dict[int, str] = {}
+        expected = self.wire(round).replies[exchange]
+        for client, data in engine.exchange(round, exchange, instructions):
+            if isinstance(data, bytes):
+                tally.bytes_up += len(data)
+            try:
+                if client not in instructions:
+                    raise Refused("was not asked")
+                if isinstance(data, Exception):
+                    raise Refused(f"failed: {data}")
+                if client in replies:
+                    raise Refused("answered twice; the first answer counts")
+                replies[client] = self._admit(round, exchange, client, data, expected)
+                refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
+            except Refused as reason:
+                if client not in replies:
+                    refused[client] = str(reason)
+        for client in instructions.keys() - replies.keys() - refused.keys():
+            refused[client] = "did not answer"
+        engine.rebuild(self._refuse_diverged(replies, refused))
+        tally.refused = refused | tally.refused
+        for client, reply in replies.items():
+            tally.queries += reply.queries
+            tally.losses.setdefault(client, reply.loss)
+        return replies
+
+    def limit(self, round: int, exchange: int) -> int:
+        """Bytes of a reply at most."""
+        return self.chain.limit(self.wire(round).replies[exchange]) + 128
+
+    def _admit(self, round: int, exchange: int, client: int, data: bytes, expected: int) -> Admitted:
+        reply = decode_reply(data, self.limit(round, exchange))
+        if reply.round != round:
+            raise Refused(f"answered round {reply.round}, not round {round}")
+        if reply.exchange != exchange:
+            raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
+        values, loss = self.chain.decode(reply.values, expected), unpack(reply.loss)
+        if loss.size != 1:
+            raise Refused("sent no training loss")
+        most = self._queries(round, client)
+        if reply.queries > most:
+            raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
+        keeps = self._remembering and exchange + 1 == len(self.wire(round).replies)
+        if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):
+            raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
+        return Admitted(values, float(loss[0]), reply.queries, reply.digest, reply.memory)
+
+    def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> list[int]:
+        """Values computed on another model than ours (or, without a model, than most others') do not count."""
+        if not replies:
+            return []
+        if self.replica is not None:
+            right = {client: self.replica.state.digest(client) for client in replies}
+        else:
+            votes = Counter(reply.digest for reply in replies.values())
+            right = dict.fromkeys(replies, max(votes, key=lambda digest: (votes[digest], digest)))
+        diverged = [c for c, reply in replies.items() if reply.digest != right[c]]
+        for client in diverged:
+            found = replies.pop(client).digest.hex()
+            refused[client] = f"worked on model {found}, not {right[client].hex()}: must rebuild"
+        return diverged
+
+    @staticmethod
+    def _closings(round: int, update: bytes, replies: Mapping[int, Admitted]) -> dict[int, bytes]:
+        return dict.fromkeys(replies, encode_close(round, update))

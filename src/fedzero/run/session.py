@@ -1,0 +1,379 @@
+"""A run from recipe to model, and back from a ledger: start, resume, replay, verify.
+
+The folder of a run holds `ledger.db` and, when it is finished, `model.safetensors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedzero.algorithms.contract import Method, Observer, unobserved
+from fedzero.directions import VERSION, Keys
+from fedzero.errors import FedzeroError
+from fedzero.filters import Chain
+from fedzero.ledger import query_log, replay
+from fedzero.ledger.query_log import LedgerLog, Meter
+from fedzero.ledger.records import Record, Shown, Start
+from fedzero.ledger.replay import LedgerView
+from fedzero.ledger.store import Claim, Ledger, Tampered
+from fedzero.model.checkpoint import load_model, save_model
+from fedzero.model.device import device_of, threads
+from fedzero.protocol.engine import Engine, Interrupted
+from fedzero.protocol.local import LocalEngine
+from fedzero.protocol.replica import Replica
+from fedzero.run import recipe as recipes
+from fedzero.run.loop import Watch, play
+from fedzero.run.recipe import Recipe
+from fedzero.run.server import Plan, Server
+from fedzero.tasks.contract import BuildContext, Problem
+
+LEDGER, MODEL = "ledger.db", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions by name,
+    and who looks on while rounds of a ledger are folded again."""
+
+    data: Path | None = None
+    secret: bytes | None = None
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    replaying: replay.Progress = replay.unseen
+
+
+def secret_of(key: bytes | None) -> bytes | None:
+    """What a person gave as the clients' secret, as a key."""
+    return hashlib.sha256(key).digest() if key is not None and len(key) > 64 else key
+
+
+def data_folder(path: str | Path | None) -> Path | None:
+    if path is not None and not Path(path).is_dir():
+        raise FedzeroError(f"--data {path}: no such folder")
+    return None if path is None else Path(path)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A recipe made concrete."""
+
+    recipe: Recipe
+    keys: Keys
+    problem: Problem
+    replaying: replay.Progress = replay.unseen
+
+    @property
+    def algorithm(self) -> Method:
+        return self.recipe.algorithm
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.recipe.filters)
+
+    @property
+    def plan(self) -> Plan:
+        return plan_of(self.recipe, self.keys, self.problem.params.size)
+
+    def replica(self) -> Replica:
+        """A replica of the base model; it takes the problem's own parameters, so there is one at a time."""
+        return Replica(self.algorithm, self.problem.params, self.keys, self.recipe.federation.clients)
+
+    @property
+    def start(self) -> Start:
+        return Start(
+            recipe=recipes.canonical(self.recipe),
+            base=self.problem.params.digest(),
+            parameters=self.problem.params.size,
+            directions=VERSION,
+            secret=self.keys.secret,
+            facts=dict(self.problem.facts),
+            needs=self.recipe.needs,
+        )
+
+
+def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
+    return Plan(recipe.algorithm, recipe.federation, keys, size, Chain(recipe.filters))
+
+
+def prepare(recipe: Recipe, environment: Environment) -> Setup:
+    """Build task and base model. What is wrong with a recipe shows here, before anything is written."""
+    private = recipe.federation.private
+    if private and not environment.secret:
+        raise FedzeroError("federation.private = true needs the clients' secret: FEDZERO_SECRET or --secret FILE")
+    keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
+    place = BuildContext(keys, device_of(recipe.engine.device), environment.data, environment.functions)
+    problem = recipe.task.build(recipe.federation.clients, place)
+    if recipe.base is not None:
+        try:
+            problem.params.load(load_model(Path(recipe.base)))
+        except FedzeroError as error:
+            raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
+    setup = Setup(recipe, keys, problem, environment.replaying)
+    wire, method = setup.plan.wire(0), recipe.algorithm.name
+    if wire.first_order and problem.metered is not None:
+        raise FedzeroError(
+            f"algorithm.kind = {method!r} needs gradients, and task.kind = 'black-box' has none: "
+            "choose a zeroth-order method, such as 'fedzo'"
+        )
+    if wire.delivery == "snapshot":
+        why = f"{method} sends the model to clients"
+        recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
+    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting)
+    return setup
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of a run, also where its ledger was named instead."""
+    return path.parent if path.name == LEDGER else path
+
+
+def reopen(folder: Path, environment: Environment, writable: bool = False) -> tuple[Ledger, Setup]:
+    """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit."""
+    path = folder_of(folder) / LEDGER
+    ledger = Ledger.open(path)
+    try:
+        start = ledger.start()
+        if start.directions != VERSION:
+            raise FedzeroError(f"the run uses direction stream {start.directions}; this release makes stream {VERSION}")
+        recipe = recipes.from_canonical(start.recipe, start.needs)
+        if not writable:  # reading a ledger needs no particular device: the bits are the same on all
+            recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
+        setup = prepare(recipe, environment)
+        if setup.keys.secret != start.secret:
+            raise FedzeroError("the secret is not the one this run was started with")
+        replay.check_base(ledger, setup.problem.params)
+        _check_facts(start.facts, setup.problem.facts)
+    except BaseException:
+        ledger.close()
+        raise
+    if writable:
+        ledger.close()
+        ledger = Ledger.open(path, writable=True)
+    return ledger, setup
+
+
+def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            raise FedzeroError(
+                f"this run was started with {name}: {then.get(name, 'none')}; here it is {now.get(name, 'none')}"
+            )
+
+
+def start(
+    recipe: Recipe,
+    folder: Path,
+    environment: Environment,
+    watch: Watch,
+    overwrite: bool = False,
+    observe: Observer = unobserved,
+) -> dict[str, Any]:
+    """Run a recipe into a folder; the summary of what came out."""
+    if (folder / LEDGER).exists() and not overwrite:
+        raise FedzeroError(
+            f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite starts anew, "
+            "--out chooses another folder"
+        )
+    setup = prepare(recipe, environment)
+    if setup.problem.metered is not None:
+        setup.problem.metered.ready()
+    return drive(local(setup, observe), create(folder, setup.start, overwrite), folder, watch)
+
+
+def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
+    """The ledger of a new run."""
+    path = folder / LEDGER
+    folder.mkdir(parents=True, exist_ok=True)
+    claim = Claim(folder)
+    if path.exists() and not overwrite:  # somebody was quicker
+        claim.release()
+        raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
+    for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
+        leftover.unlink(missing_ok=True)
+    return Ledger.create(path, first, claim)
+
+
+def resume(folder: Path, environment: Environment, watch: Watch) -> dict[str, Any]:
+    """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
+    ledger, setup = reopen(folder, environment, writable=True)
+    return drive(local(setup), ledger, folder_of(folder), watch)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What differs between a run whose clients are in this process and one whose clients are at sites.
+
+    setup: None on a server without a model, which builds nothing. engine: made with a replica of the base model.
+    attach: is told of server, ledger and replica once they stand where the ledger ends.
+    """
+
+    recipe: Recipe
+    plan: Plan
+    setup: Setup | None
+    engine: Callable[[Replica | None], Engine]
+    attach: Callable[[Any, Server, LedgerView, Replica | None], None]
+    interrupted: Callable[[Interrupted], None] = lambda reason: None
+
+
+def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
+    """All clients in this process; `observe` is told of their local steps."""
+
+    def engine(replica: Replica | None) -> LocalEngine:
+        assert replica is not None
+        how, problem = setup.recipe.engine, setup.problem
+        return LocalEngine(
+            replica, problem.objective, problem.shards, how.merge, how.replicas, setup.chain, observe, problem.measure
+        )
+
+    def attach(engine: LocalEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:
+        if setup.recipe.engine.replicas and not view.dense:
+            engine.rejoin(server.tracker.known, list(replay.updates_of(server.ledger, view)))
+        engine.recall(server.ledger.memories(view.remembered))
+
+    return Assembly(setup.recipe, setup.plan, setup, engine, attach)
+
+
+def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> dict[str, Any]:
+    """A run from where its ledger stands to its end; the summary of what came out."""
+    try:
+        recipe, began, view = how.recipe, time.perf_counter(), replay.read(ledger)
+        replica = None if how.setup is None else how.setup.replica()
+        engine = how.engine(replica)
+        if how.setup is not None and replica is not None:
+            replay.rebuild(ledger, view, replica, progress=how.setup.replaying)
+        held = replica if recipe.federation.server_model else None
+        server = Server(how.plan, held, ledger, view, _meter(how.setup, ledger, view))
+        how.attach(engine, server, view, replica)
+
+        def seconds() -> float:
+            return view.seconds + time.perf_counter() - began
+
+        def pictures(after: int) -> list[Record]:
+            if how.setup is None or replica is None or how.setup.problem.pictures is None:
+                return []
+            return [Shown(after, how.setup.problem.pictures(replica.state.params))]
+
+        with threads(None if recipe.engine.merge else 1):
+            play(recipe, view, server, engine, watch, seconds, pictures, how.interrupted)
+        if replica is not None:
+            save_model(replica.state.params, folder / MODEL)
+        return summary(ledger)
+    finally:
+        watch.end()
+        ledger.close()
+
+
+def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | None:
+    """The log of queries of a run that has one, found intact: a budget is counted by it."""
+    metered = None if setup is None else setup.problem.metered
+    if metered is None or view.end is not None:
+        return None
+    metered.ready()
+    replay.check_queries(ledger, view)
+    log = LedgerLog(ledger)
+    metered.attach(log)
+    return Meter(log, metered.unable)
+
+
+def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
+    """The recipe of the run in a folder; `wanted`: refuse any other."""
+    ledger = Ledger.open(folder_of(folder) / LEDGER)
+    try:
+        start = ledger.start()
+    finally:
+        ledger.close()
+    found = recipes.from_canonical(start.recipe, start.needs)
+    if wanted is not None and wanted != found:
+        before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
+        raise FedzeroError(
+            f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or start "
+            "anew with --overwrite"
+        )
+    return found
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """The first field in which two recipes differ, and its values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    return f"{path} = {before!r} there and {now!r} here"
+
+
+def summary(ledger: Ledger) -> dict[str, Any]:
+    """The totals of a run, as `--json` prints them."""
+    view, first = replay.read(ledger), ledger.start()
+    recipe = recipes.from_canonical(first.recipe, first.needs)
+    rounds, last = view.rounds, view.evaluations[-1] if view.evaluations else None
+    up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
+    turns = sum(len(set(r.cohort)) for r in rounds)
+    return {
+        "name": recipe.name,
+        "algorithm": recipe.algorithm.name,
+        "rounds": len(rounds),
+        "parameters": first.parameters,
+        "clients": recipe.federation.clients,
+        "final_loss": last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
+        "final_accuracy": None if last is None else last.metrics.accuracy,
+        "bytes_up_per_client": up / recipe.federation.clients,
+        "bytes_down_per_client": down / recipe.federation.clients,
+        "bytes_up_per_turn": up / turns if turns else 0.0,
+        "bytes_down_per_turn": down / turns if turns else 0.0,
+        "queries": sum(r.queries for r in rounds),
+        "attempts": query_log.spent(ledger),
+        "refused": sum(len(r.refused) for r in rounds),
+        "seconds": round(view.seconds, 3),
+        "complete": view.end is not None,
+        "reason": "" if view.end is None else view.end.reason,
+        "ledger_head": ledger.head.hex(),
+        "model_digest": (model.model if (model := view.end or last) is not None else first.base).hex(),
+    }
+
+
+def replayed(folder: Path, environment: Environment, upto: int | None) -> Replica:
+    """The model before round `upto` (default: after the last), rebuilt from the ledger alone."""
+    ledger, setup = reopen(folder, environment)
+    try:
+        view = replay.read(ledger)
+        if upto is not None and not 0 <= upto <= len(view.rounds):
+            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {len(view.rounds)}")
+        replica = setup.replica()
+        replay.rebuild(ledger, view, replica, upto, setup.replaying)
+        return replica
+    finally:
+        ledger.close()
+
+
+def verified(folder: Path, environment: Environment) -> replay.LedgerView:
+    """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
+    folder = folder_of(folder)
+    ledger = Ledger.open(folder / LEDGER)
+    try:
+        replay.verify(ledger, None)  # the chain first: a damaged recipe must not be obeyed
+    finally:
+        ledger.close()
+    ledger, setup = reopen(folder, environment)
+    try:
+        replica = setup.replica()
+        view = replay.verify(ledger, replica, setup.replaying)
+    finally:
+        ledger.close()
+    model = folder / MODEL
+    if model.exists():
+        if view.end is None:
+            raise Tampered(len(view.rounds), f"{model} is finished but the ledger is not: it was cut off")
+        try:
+            replica.state.params.load(load_model(model))
+        except FedzeroError as error:
+            raise Tampered(view.end.round, str(error)) from error
+        if replica.digest() != view.end.model:
+            raise Tampered(view.end.round, f"{model} is not the model of this run")
+    return view
