@@ -273,10 +273,7 @@ def inline(value: Any) -> str:
     return json.dumps(value)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--rounds", 0), ("--rounds", -3), ("--seed", -3), ("--seed", 2**70)],
-)
+@pytest.mark.parametrize(("option", "value"), [("--rounds", 0), ("--rounds", -3), ("--seed", -3), ("--seed", 2**70)])
 def test_bad_number_as_option(fedzero, tiny, tmp_path, option, value):
     fedzero("run", tiny, "--out", tmp_path / "out", option, value).refused(option.strip("-"), str(value))
     assert files(tmp_path) == {}
@@ -370,16 +367,7 @@ def test_resume_of_a_finished_run_changes_nothing(fedzero, tiny, tmp_path):
     assert fedzero("verify", folder).code == 0
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "resume",
-        "verify",
-        "replay",
-        "report",
-        "patch export",
-    ],
-)
+@pytest.mark.parametrize("command", ["resume", "verify", "replay", "report", "patch export"])
 def test_ledger_file_instead_of_its_folder(fedzero, tiny, tmp_path, command):
     folder = tmp_path / "run"
     fedzero("run", tiny, "--out", folder)

@@ -291,10 +291,7 @@ def test_evaluations_that_query_are_logged_and_paid_for(tmp_path):
     boxes = Boxes({1: lambda number: raises(number) if number == 0 else None})
     result = minimise(boxes, tmp_path, rounds=2, evaluate="query", retries=0, budget=2 * TURN + 2)
     view = intact(tmp_path)
-    assert [type(e.record) for e in view.entries if isinstance(e.record, Asked | Evaluation)] == [
-        Asked,
-        Evaluation,
-    ] * 2
+    assert [type(e.record) for e in view.entries if isinstance(e.record, Asked | Evaluation)] == [Asked, Evaluation] * 2
     assert [(e.round, e.metrics.others) for e in view.evaluations] == [(0, {"clients unheard": 1.0}), (2, {})]
     assert boxes.calls == dict.fromkeys(range(3), 2 * TURN + 2)
     value = np.mean([((result.x - c) ** 2).sum() for c in CENTRES])

@@ -206,9 +206,7 @@ def near_ties(dtype: torch.dtype, lowest: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "lowest"),
-    [(torch.bfloat16, 2.0**-100), (torch.float16, 2.0**-17)],
-    ids=["bfloat16", "float16"],
+    ("dtype", "lowest"), [(torch.bfloat16, 2.0**-100), (torch.float16, 2.0**-17)], ids=["bfloat16", "float16"]
 )
 def test_view_rounds_ties_to_even(dtype, lowest):
     values = near_ties(dtype, lowest)

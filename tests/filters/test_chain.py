@@ -189,9 +189,7 @@ WRONG_PLACES = {
 
 @pytest.mark.parametrize("name", WRONG_PLACES)
 @pytest.mark.parametrize(
-    ("chain", "codes"),
-    [(chain_of(TOP_K), bytes(8)), (chain_of(TOP_K, QUANTISE), bytes(2))],
-    ids=["plain", "quantised"],
+    ("chain", "codes"), [(chain_of(TOP_K), bytes(8)), (chain_of(TOP_K, QUANTISE), bytes(2))], ids=["plain", "quantised"]
 )
 def test_wrong_places_are_refused(chain, codes, name) -> None:
     scale = b"" if chain.coder.length(1) == 4 else struct.pack("<f", 1.0)

@@ -16,10 +16,7 @@ from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language import Full, Layers
 from fedzero.tasks.language.pretrained import adapt, load
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 BATCHES = [
     [Texts(([5, 17, 9, 40, 2], [8]), (0, 1)), Texts(([99, 1, 250], [6, 6], [31]), (1, 1, 0))],

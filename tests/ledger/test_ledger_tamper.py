@@ -143,13 +143,7 @@ def test_an_untouched_run_is_intact(seeded, dense_copy):
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [
-        ("entries", "body"),
-        ("entries", "chain"),
-        ("clock", "at"),
-        ("clock", "seconds"),
-        ("clock", "seal"),
-    ],
+    [("entries", "body"), ("entries", "chain"), ("clock", "at"), ("clock", "seconds"), ("clock", "seal")],
 )
 @pytest.mark.parametrize("which", ["seeded", "dense_copy"])
 def test_one_bit_of_every_value_of_every_entry(request, which, table, column):
@@ -193,11 +187,7 @@ def delete(run: Copy, seq: int, tables: tuple[str, ...]) -> None:
         run.sql(f"DELETE FROM {table} WHERE seq = ?", seq)
 
 
-@pytest.mark.parametrize(
-    "tables",
-    [("entries",), ("clock",), ("entries", "clock")],
-    ids=["entry", "time", "both"],
-)
+@pytest.mark.parametrize("tables", [("entries",), ("clock",), ("entries", "clock")], ids=["entry", "time", "both"])
 def test_deleted_row(seeded, tables):
     """Any but the last."""
     records = seeded.records()
@@ -209,11 +199,7 @@ def test_deleted_row(seeded, tables):
     assert found == right
 
 
-@pytest.mark.parametrize(
-    "tables",
-    [("entries",), ("clock",), ("entries", "clock")],
-    ids=["entry", "time", "both"],
-)
+@pytest.mark.parametrize("tables", [("entries",), ("clock",), ("entries", "clock")], ids=["entry", "time", "both"])
 def test_deleted_last_row(seeded, tables):
     delete(seeded, len(seeded.records()) - 1, tables)
     assert seeded.verdict() == ROUNDS

@@ -27,11 +27,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, int, int]:
     return labels, draw(st.integers(1, count // 2)), draw(st.integers(0, 2**40))
 
 
-partitions = st.one_of(
-    st.just(Iid()),
-    st.floats(1e-3, 1e3).map(Dirichlet),
-    st.integers(1, 2).map(Shards),
-)
+partitions = st.one_of(st.just(Iid()), st.floats(1e-3, 1e3).map(Dirichlet), st.integers(1, 2).map(Shards))
 
 
 @settings(max_examples=150, deadline=None)
@@ -158,11 +154,7 @@ def test_more_clients_than_samples(partition):
     assert [len(part) for part in split(partition, np.zeros(4, np.int64), 4, Keys.of_seed(0))] == [1] * 4
 
 
-@given(
-    st.lists(st.integers(0, 3), min_size=2, max_size=60),
-    st.integers(1, 40),
-    st.integers(0, 5),
-)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=60), st.integers(1, 40), st.integers(0, 5))
 def test_even_batches_take_each_label_in_turn(labels, size, round):
     """As many of a label as of any other, or all there are of it; the rest is what `drawn` promises anyway."""
     every, part = np.array(labels), np.arange(0, len(labels), 2)
@@ -192,10 +184,7 @@ def test_labels_come_as_often_as_they_shall():
     assert np.bincount(every[chosen]).tolist() == [32, 8]
 
 
-@given(
-    st.lists(st.integers(0, 3), min_size=1, max_size=40),
-    st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),
-)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4))
 def test_weights_make_up_for_what_a_client_lacks(labels, shares):
     """Of the labels that are there each counts its share, and all together one."""
     every, wanted = np.array(labels), np.array(shares) / sum(shares)

@@ -94,10 +94,7 @@ PRESETS = {
         Active(initial=50, around=50),
     ),
     "shared": Preset(
-        Constant(),
-        Surrogate(window=NEAREST),
-        Transfer(window=NEAREST),
-        Active(initial=50, around=50, shared=True),
+        Constant(), Surrogate(window=NEAREST), Transfer(window=NEAREST), Active(initial=50, around=50, shared=True)
     ),
 }
 

@@ -27,12 +27,7 @@ from torch import Tensor
 
 from fedzero.algorithms.contract import Carry, Part, State, Turn, Vectors, Work, rounds_of
 from fedzero.algorithms.optimizers import Fraction, root
-from fedzero.algorithms.walk import (
-    OwnDirections,
-    mean_walk,
-    run_walk,
-    vector_of,
-)
+from fedzero.algorithms.walk import OwnDirections, mean_walk, run_walk, vector_of
 from fedzero.directions import Distribution, Keys
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at

@@ -41,12 +41,7 @@ from fedzero.algorithms.contract import (
 from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.optimizers import Fraction
 from fedzero.algorithms.seeded import average
-from fedzero.algorithms.walk import (
-    OwnDirections,
-    difference_of,
-    mean_walk,
-    shares_of,
-)
+from fedzero.algorithms.walk import OwnDirections, difference_of, mean_walk, shares_of
 from fedzero.directions import Domain, Keys
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes

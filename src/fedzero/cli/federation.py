@@ -145,11 +145,7 @@ def serve(
 
 
 @app.command(rich_help_panel=PANEL)
-def submit(
-    project: ProjectFolder,
-    recipe: RecipeName,
-    set_: Overrides = None,
-) -> None:
+def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -> None:
     """Hand a recipe to the supervisor of a project: it is played into PROJECT/runs/NAME when its turn comes.
 
     Example: fedzero submit hospital recipe.toml --set name=second
@@ -169,9 +165,7 @@ def submit(
 
 
 @app.command(rich_help_panel=PANEL)
-def stop(
-    project: ProjectFolder,
-) -> None:
+def stop(project: ProjectFolder) -> None:
     """End the supervisor of a project, as Ctrl-C would: what it was playing can be gone on with."""
     from fedzero.deploy import queue as submissions
 

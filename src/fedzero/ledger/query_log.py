@@ -87,8 +87,7 @@ def check(ledger: Ledger, rounds: Sequence[Round], asked: Sequence[Asked], ended
     right |= {(record.round, True): record.queried for record in asked}
     found: dict[tuple[int, bool], Queried] = {}
     for (round, evaluation), rows in groupby(
-        sorted(_read(ledger), key=lambda row: (row.round, row.ordinal >= 0)),
-        lambda row: (row.round, row.ordinal < 0),
+        sorted(_read(ledger), key=lambda row: (row.round, row.ordinal >= 0)), lambda row: (row.round, row.ordinal < 0)
     ):
         kept = list(rows)
         for row in kept:

@@ -11,14 +11,4 @@ from fedzero.report.page import write
 from fedzero.report.tables import rows, terminal_table
 from fedzero.report.units import human_bytes
 
-__all__ = [
-    "Comparison",
-    "History",
-    "Point",
-    "compare",
-    "human_bytes",
-    "rows",
-    "sentence",
-    "terminal_table",
-    "write",
-]
+__all__ = ["Comparison", "History", "Point", "compare", "human_bytes", "rows", "sentence", "terminal_table", "write"]

@@ -1,4 +1,4 @@
-"""Sites that misbehave. Python imports this by itself where it is on the path; `fedzero.deploy.site` is changed once loaded.
+"""Sites that misbehave. Python imports this by itself where it is on the path; `deploy.site` is changed once loaded.
 
 In the folder FEDZERO_FAULTS: `pace` holds seconds that every turn takes longer, `spoil-SITE` how a site misbehaves.
 """

@@ -42,10 +42,7 @@ class Simulation:
         )
 
 
-SIMULATIONS = (
-    Simulation("as printed", 10_000, (2e3, 2.0)),
-    Simulation("reproducing", 100_000, (1e3, 1.0)),
-)
+SIMULATIONS = (Simulation("as printed", 10_000, (2e3, 2.0)), Simulation("reproducing", 100_000, (1e3, 1.0)))
 
 
 def shares(simulation: Simulation, noises: tuple[float, ...], runs: int, seed: int = 0) -> F64:
