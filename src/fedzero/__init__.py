@@ -37,9 +37,7 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(import_module(_PUBLIC[name]), name)
     if name[:1].isupper():
-        from fedzero import plugins
-
-        for kind in plugins.kinds("methods").values():
+        for kind in import_module("fedzero.plugins").kinds("methods").values():
             if kind.type.__name__ == name:
                 return kind.type
     raise AttributeError(f"module 'fedzero' has no attribute {name!r}")
