@@ -160,9 +160,12 @@ class Server:
             self._wire = round, self.plan.wire(round)
         return self._wire[1]
 
+    def cohort(self, round: int) -> tuple[int, ...]:
+        return cohort_of(self.keys, round, self.federation)
+
     def play(self, round: int, engine: Engine, seconds: float) -> Round:
         """One round; returns when its record is durable and the model has moved on."""
-        cohort = cohort_of(self.keys, round, self.federation)
+        cohort = self.cohort(round)
         weights = Counter(cohort)
         tally = self._exchanges(round, engine, weights)
         replies = tally.replies
