@@ -6,19 +6,20 @@ Everything here follows from the fields of the structs and from the contract; no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
 
-from fedzero.algorithms import AnyAlgorithm
-from fedzero.algorithms.contract import Scale
-from fedzero.errors import FedzeroError
-from fedzero.filters import AnyFilter, Chain
+from fedzero import plugins
+from fedzero.algorithms.contract import Wire
+from fedzero.filters import Chain
+from fedzero.run import recipe as recipes
+from fedzero.run.server import Plan
+from fedzero.testing.trial import DIMENSION, federation_for
 
-KINDS = get_args(AnyAlgorithm)
-DIMENSION = 50
-"""Of the quadratic that `harness.small` makes."""
+KINDS = tuple(kind.type for kind in plugins.kinds("methods").values())
 
 FEW_QUERIES = {"initial": 6, "a_step": 2, "candidates": 6, "around": 4, "around_candidates": 8}
 
@@ -28,9 +29,6 @@ CHOICES: dict[str, list[Any]] = {
     "directions": [{"start": 3, "then": [[2, 6]]}],
     "rate": [{"kind": "inverse-sqrt", "start": 4e-3}],
     "form": ["dense"],
-    "after": ["sync"],
-    "pull_after": [1],
-    "server_model": [False],
     "optimizer": [{"kind": kind} for kind in ("sgd", "momentum", "adam", "sign")],
     "local_optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
     "box": [[-0.5, 1.5]],
@@ -43,6 +41,7 @@ CHOICES: dict[str, list[Any]] = {
     "graph": [{"kind": "ring"}, {"kind": "edges", "pairs": [[0, 1], [1, 2], [2, 3]]}],
     "alpha": [0.0],
     "tau": [3],
+    "pool": [16],
     "momentum": [0.5],
     "preset": ["authors", "shared"],
     "gamma": [{"kind": "inverse"}, {"kind": "constant", "value": 0.5}, {"kind": "corollary"}],
@@ -66,15 +65,19 @@ def base_of(kind: Any) -> dict[str, Any]:
     """Several steps along several directions, scalars on the wire where there is a choice."""
     wanted = {"rate": 2e-3, "local_steps": 2, "directions": 5, "server_rate": 0.05, "form": "seeded"}
     wanted |= {"transfer": {"count": 40}, "active": FEW_QUERIES}
-    fields = kind.__struct_fields__
-    return {"kind": kind.__struct_config__.tag} | {name: value for name, value in wanted.items() if name in fields}
+    table: dict[str, Any] = {"kind": kind.__struct_config__.tag, "rate": wanted["rate"]}
+    for name in [name for name in wanted if name in kind.__struct_fields__]:
+        with suppress(msgspec.ValidationError):  # say, of methods that take one step only
+            recipes.method(table | {name: wanted[name]})
+            table[name] = wanted[name]
+    return table
 
 
 def _accepted(tables: Iterable[dict[str, Any]]) -> Iterator[Any]:
     """Those that decode: not every field of a name takes every value that another of the name does."""
     for table in tables:
         try:
-            yield msgspec.convert(table, AnyAlgorithm)
+            yield recipes.method(table)
         except msgspec.ValidationError:
             continue
 
@@ -88,7 +91,7 @@ def _forms(name: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
 
 def _variants(kind: Any) -> Iterator[Any]:
     fields, base = kind.__struct_fields__, base_of(kind)
-    yield msgspec.convert(base, AnyAlgorithm)
+    yield recipes.method(base)
     for name in sorted(set(fields) & CHOICES.keys()):
         forms = _forms(name, fields)
         yield from _accepted(base | {name: value} | form for value in CHOICES[name] for form in forms)
@@ -108,7 +111,7 @@ def changes(algorithm: Any) -> dict[str, Any]:
 
 
 def _base(algorithm: Any) -> Any:
-    return msgspec.convert(base_of(type(algorithm)), AnyAlgorithm)
+    return recipes.method(base_of(type(algorithm)))
 
 
 def label(case: Any) -> str:
@@ -121,19 +124,9 @@ def label(case: Any) -> str:
     return "-".join((case.name, *(f"{k}={v}" for k, v in words)))
 
 
-def federation_for(algorithm: Any) -> dict[str, int]:
-    """Ten clients, four of them a round, or what the method insists on."""
-    for clients, cohort in ((10, 4), (4, 4), (10, 1), (1, 1)):
-        try:
-            algorithm.check(clients, cohort, False)
-        except FedzeroError:
-            continue
-        return {"clients": clients, "cohort": cohort}
-    raise AssertionError("there is no federation this method takes")
-
-
-def scale_of(algorithm: Any) -> Scale:
-    return Scale(DIMENSION, federation_for(algorithm)["clients"])
+def wire_of(algorithm: Any) -> Wire:
+    federation = federation_for(algorithm)
+    return Plan(algorithm, federation, None, DIMENSION).wire(0)  # type: ignore[arg-type]
 
 
 # One variant of a kind for every way its contributions are made into a model.
@@ -141,9 +134,8 @@ SHAPES = _distinct(v for v in VARIANTS if not changes(v).keys() & set(HOW_TO_EST
 
 
 def travels(algorithm: Any) -> tuple[Any, ...]:
-    scale = scale_of(algorithm)
-    how = algorithm.seeded(scale), algorithm.delivery(scale), algorithm.exchanges, algorithm.sync
-    return type(algorithm), *how, algorithm.server_model
+    wire = wire_of(algorithm)
+    return type(algorithm), wire.seeded, wire.delivery, len(wire.replies)
 
 
 # And fewer still: one for every way they travel.
@@ -155,7 +147,7 @@ shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)
 
 
 def chain_of(*links: dict[str, Any]) -> Chain:
-    return Chain(msgspec.convert(links, tuple[AnyFilter, ...]))
+    return Chain(tuple(msgspec.convert(link, plugins.find("filters", link["kind"]).type) for link in links))
 
 
 CLIP = {"kind": "clip", "norm": 0.05}
@@ -173,11 +165,10 @@ CHAINS = [
 def allowed(algorithm: Any, chain: Chain) -> bool:
     """Who compares clients number by number needs numbers that can be compared, and enough clients; and what a method
     carries on by itself must not be carried on a second time."""
-    if chain.feedback and algorithm.makes_up(scale_of(algorithm)):
+    wire, combiner = wire_of(algorithm), chain.combiner
+    if chain.feedback and wire.self_correcting:
         return False
-    places, combiner = federation_for(algorithm), chain.combiner
-    comparable = algorithm.addable(scale_of(algorithm))
-    return combiner is None or (comparable and places["cohort"] >= (3 if hasattr(combiner, "fraction") else 2))
+    return combiner is None or (wire.comparable and federation_for(algorithm).cohort >= combiner.least())
 
 
 PAIRS = [(algorithm, chain) for algorithm in WIRES for chain in CHAINS]

@@ -11,31 +11,27 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from cases import CHAINS, KEEPS_A_REST, SHAPES, VARIANTS, WIRES, allowed, federation_for, label, scale_of
-from harness import Small, small
-from trouble import (
-    BAD_CODES,
-    BAD_NUMBERS,
-    BAD_PLACES,
-    BAD_REPLIES,
-    BAD_SCALES,
-    Absence,
-    Bad,
-    Tampering,
-    altered,
-    first_replaced,
-)
+from cases import CHAINS, KEEPS_A_REST, SHAPES, WIRES, allowed, label, wire_of
+from trouble import BAD_CODES, BAD_NUMBERS, BAD_PLACES, BAD_REPLIES, BAD_SCALES
 
 from fedzero.filters import NO_FILTERS, Chain
 from fedzero.filters.links import Plain
 from fedzero.protocol.messages import Reply
+from fedzero.testing.engines import Changing
+from fedzero.testing.methods import Bad, altered, first_replaced
+from fedzero.testing.trial import Trial, federation_for, recipe_of, trial
 
 ROUNDS, DURING = 6, range(2, 4)
 """Trouble comes when clients have something to remember, and goes while there are turns left to use it in."""
 
 
-def places_of(algorithm: Any, chain: Chain = NO_FILTERS) -> dict[str, Any]:
-    return federation_for(algorithm) | {"filters": chain.links}
+def small(folder: Path, algorithm: Any, chain: Chain = NO_FILTERS, replicas: bool = False) -> Trial:
+    return trial(folder, recipe_of(algorithm, filters=chain.links, replicas=replicas))
+
+
+def absence(engine: Any, exchange: int) -> Changing:
+    """The first of those who are asked is not heard."""
+    return Changing(engine, first_replaced(lambda reply, data: []), exchange, DURING)
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Outcome:
     memories: dict[int, bytes]
 
 
-def outcome(run: Small) -> Outcome:
+def outcome(run: Trial) -> Outcome:
     records = run.records
     return Outcome(
         model=run.replica.digest(),
@@ -68,39 +64,35 @@ def outcome(run: Small) -> Outcome:
 def without(algorithm: Any, exchange: int, chain: Chain = NO_FILTERS) -> Outcome:
     """The run in which the client is simply not there, and that its absence makes a difference."""
     with TemporaryDirectory() as folder:
-        places = places_of(algorithm, chain)
-        absent, clean = (
-            small(Path(folder, "absent"), algorithm, **places),
-            small(Path(folder, "x"), algorithm, **places),
-        )
-        absent.engine = Absence(absent.engine, exchange, DURING)
+        absent, clean = (small(Path(folder, name), algorithm, chain) for name in ("absent", "clean"))
+        absent.engine = absence(absent.engine, exchange)
         absent.play(ROUNDS)
         clean.play(ROUNDS)
         found = outcome(absent)
     assert found.model != clean.replica.digest()
     assert [len(names) for names in found.refused] == [round in DURING for round in range(ROUNDS)]
-    alone = places["cohort"] == 1
+    alone = federation_for(algorithm).cohort == 1
     assert [update is None for update in found.updates] == [alone and round in DURING for round in range(ROUNDS)]
     return found
 
 
 def refused_without_a_trace(
     folder: Path, algorithm: Any, exchange: int, bad: Bad, chain: Chain = NO_FILTERS, replicas: bool = False
-) -> Small:
-    run = small(folder, algorithm, replicas=replicas, **places_of(algorithm, chain))
-    run.engine = Tampering(run.engine, first_replaced(bad), exchange, DURING)
+) -> Trial:
+    run = small(folder, algorithm, chain, replicas)
+    run.engine = Changing(run.engine, first_replaced(bad), exchange, DURING)
     run.play(ROUNDS)
     assert outcome(run) == without(algorithm, exchange, chain)
     return run
 
 
 def exchanges(algorithms: list[Any]) -> list[tuple[Any, int]]:
-    return [(algorithm, exchange) for algorithm in algorithms for exchange in range(algorithm.exchanges)]
+    return [(algorithm, exchange) for algorithm in algorithms for exchange in range(len(wire_of(algorithm).replies))]
 
 
 def every_kind_once() -> Iterator[tuple[Any, int]]:
     """One variant of every kind of method, for each of its exchanges."""
-    yield from {(type(a), a.exchanges, e): (a, e) for a, e in reversed(exchanges(WIRES))}.values()
+    yield from {(type(a), len(wire_of(a).replies), e): (a, e) for a, e in reversed(exchanges(WIRES))}.values()
 
 
 EVERY_WAY = [
@@ -108,13 +100,6 @@ EVERY_WAY = [
     for algorithm, exchange in every_kind_once()
     for name, bad in (BAD_REPLIES | BAD_NUMBERS).items()
 ]
-TWO_WAYS = [
-    pytest.param(algorithm, exchange, bad, id=f"{label(algorithm)}-{exchange}-{name}")
-    for algorithm, exchange in exchanges(VARIANTS)
-    for name, bad in (("nan", BAD_NUMBERS["nan"]), ("failed", BAD_REPLIES["failed"]))
-    if algorithm in SHAPES or (name == "nan" and algorithm.remembers(scale_of(algorithm)))
-]
-"""Ways to estimate differ here only in what clients remember."""
 
 
 @pytest.mark.parametrize(("algorithm", "exchange", "bad"), EVERY_WAY)
@@ -122,15 +107,9 @@ def test_every_way_to_go_wrong(tmp_path: Path, algorithm, exchange, bad) -> None
     refused_without_a_trace(tmp_path, algorithm, exchange, bad)
 
 
-@pytest.mark.parametrize(("algorithm", "exchange", "bad"), TWO_WAYS)
-def test_every_variant(tmp_path: Path, algorithm, exchange, bad) -> None:
-    """On replicas of their own: what the server will not count, a client must not have moved on by."""
-    refused_without_a_trace(tmp_path, algorithm, exchange, bad, replicas=True)
-
-
 @pytest.mark.parametrize(("algorithm", "chain"), KEEPS_A_REST, ids=label)
 def test_what_a_filter_left_out_is_kept_for_turns_that_count(tmp_path: Path, algorithm, chain) -> None:
-    last = algorithm.exchanges - 1
+    last = len(wire_of(algorithm).replies) - 1
     run = refused_without_a_trace(tmp_path, algorithm, last, BAD_REPLIES["late"], chain, replicas=True)
     assert run.memories()
 
@@ -167,15 +146,15 @@ def test_of_two_answers_the_first_counts(tmp_path: Path, algorithm) -> None:
     def twice(reply: Reply, data: bytes) -> list[bytes | Exception]:
         return [data, altered(reply, values=bytes(len(reply.values)))]
 
-    run, clean = (small(tmp_path / name, algorithm, **places_of(algorithm)) for name in ("twice", "clean"))
-    run.engine = Tampering(run.engine, first_replaced(twice))
+    run, clean = (small(tmp_path / name, algorithm) for name in ("twice", "clean"))
+    run.engine = Changing(run.engine, first_replaced(twice))
     run.play(3)
     clean.play(3)
     assert outcome(run) == outcome(clean)
 
 
 @pytest.mark.parametrize("name", sorted(BAD_REPLIES.keys() - {"silent", "diverged"}))
-@pytest.mark.parametrize("algorithm", [a for a in WIRES if a.remembers(scale_of(a))], ids=label)
+@pytest.mark.parametrize("algorithm", [a for a in WIRES if wire_of(a).remembers], ids=label)
 def test_nonsense_before_an_answer_does_not_spoil_it(tmp_path: Path, algorithm, name) -> None:
     """Say, the late answer to the round before: the right one counts, and the books say so.
 
@@ -185,8 +164,8 @@ def test_nonsense_before_an_answer_does_not_spoil_it(tmp_path: Path, algorithm, 
     def nonsense_first(reply: Reply, data: bytes) -> list[bytes | Exception]:
         return [*BAD_REPLIES[name](reply, data), data]
 
-    run, clean = (small(tmp_path / which, algorithm, **places_of(algorithm)) for which in ("run", "clean"))
-    run.engine = Tampering(run.engine, first_replaced(nonsense_first), None, DURING)
+    run, clean = (small(tmp_path / which, algorithm) for which in ("run", "clean"))
+    run.engine = Changing(run.engine, first_replaced(nonsense_first), None, DURING)
     run.play(ROUNDS)
     clean.play(ROUNDS)
     assert outcome(run) == outcome(clean)
@@ -195,16 +174,16 @@ def test_nonsense_before_an_answer_does_not_spoil_it(tmp_path: Path, algorithm, 
 @pytest.mark.parametrize(("algorithm", "exchange"), exchanges(WIRES), ids=label)
 def test_who_was_not_asked_has_no_say(tmp_path: Path, algorithm, exchange) -> None:
     """Somebody from outside, and a client that is not in the cohort, with a perfectly good reply."""
-    run, clean = (small(tmp_path / name, algorithm, **places_of(algorithm)) for name in ("run", "clean"))
+    run, clean = (small(tmp_path / name, algorithm) for name in ("run", "clean"))
     strangers: list[tuple[int, ...]] = []
 
     def intrude(replies: list[Any], round: int, exchange: int) -> list[Any]:
         asked = {client for client, _ in replies}
-        idle = set(range(federation_for(algorithm)["clients"])) - asked
+        idle = set(range(federation_for(algorithm).clients)) - asked
         strangers.append((*sorted(idle)[:1], 4711))
         return [*((stranger, replies[0][1]) for stranger in strangers[-1]), *replies]
 
-    run.engine = Tampering(run.engine, intrude, exchange)
+    run.engine = Changing(run.engine, intrude, exchange)
     run.play(3)
     clean.play(3)
     assert run.replica.digest() == clean.replica.digest()
@@ -220,8 +199,8 @@ def bad_values(chain: Chain) -> dict[str, Bad]:
     return BAD_CODES | ({} if isinstance(chain.coder, Plain) else BAD_SCALES) | (BAD_PLACES if chain.sparse else {})
 
 
-REMEMBERS = [algorithm for algorithm in WIRES if algorithm.remembers(scale_of(algorithm))]
-ALL_CHAINS = next(a for a in WIRES if not a.seeded(scale_of(a)) and all(allowed(a, chain) for chain in CHAINS))
+REMEMBERS = [algorithm for algorithm in WIRES if wire_of(algorithm).remembers]
+ALL_CHAINS = next(a for a in WIRES if not wire_of(a).seeded and all(allowed(a, chain) for chain in CHAINS))
 FILTERED_WAYS = [
     pytest.param(algorithm, chain, bad, id=f"{label(algorithm)}-{label(chain)}-{name}")
     for algorithm in (ALL_CHAINS, *REMEMBERS)

@@ -7,19 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from cases import federation_for, methods
-from harness import small
+from cases import VARIANTS, label
 
 from fedzero.ledger import replay
 from fedzero.run import session
 from fedzero.run.session import Environment
+from fedzero.testing.trial import recipe_of, trial
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@methods
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
 def test_a_ledger_made_on_a_cpu_replays_on_a_gpu(tmp_path: Path, algorithm) -> None:
-    run = small(tmp_path, algorithm, **federation_for(algorithm))
+    run = trial(tmp_path, recipe_of(algorithm))
     run.play(13)
     engine = msgspec.structs.replace(run.setup.recipe.engine, device="cuda")
     there = session.prepare(msgspec.structs.replace(run.setup.recipe, engine=engine), Environment()).replica()

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedzero import plugins
+from fedzero.algorithms.contract import Scale
 from fedzero.errors import FedzeroError
 from fedzero.run import recipe as recipes
 from fedzero.run import session
@@ -47,7 +49,7 @@ def overrides_for(recipe: recipes.Recipe) -> list[str]:
     return ["rounds=2", "evaluate_every=2", *smaller, *(["federation.cohort=3"] if sampled else [])]
 
 
-@pytest.mark.parametrize("name", recipes.recipes())
+@pytest.mark.parametrize("name", plugins.recipes())
 def test_decodes_as_it_is(name) -> None:
     recipe = recipes.load(name)
     assert recipe.name == name
@@ -56,7 +58,7 @@ def test_decodes_as_it_is(name) -> None:
     assert recipes.decode(msgspec.to_builtins(recipe)) == recipe
 
 
-@pytest.mark.parametrize("name", recipes.recipes())
+@pytest.mark.parametrize("name", plugins.recipes())
 def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
     packaged = recipes.load(name)
     task, overrides = packaged.task, overrides_for(packaged)
@@ -73,6 +75,6 @@ def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
         pytest.skip(f"neither in the package nor in a data folder: {missing}")
     assert (found["complete"], found["rounds"], found["refused"]) == (True, 2, 0)
     turns = recipe.rounds * recipe.federation.cohort
-    first = recipe.federation.clients * recipe.algorithm.first_queries
-    assert 0 < found["queries"] <= turns * recipe.algorithm.queries(0) + first
+    wire = recipe.algorithm.wire(0, Scale(found["parameters"], recipe.federation.clients))
+    assert 0 < found["queries"] <= turns * wire.queries + recipe.federation.clients * wire.first_queries
     assert session.replayed(tmp_path / "run", environment, None).digest().hex() == found["model_digest"]

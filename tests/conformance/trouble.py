@@ -1,89 +1,16 @@
-"""Engines that look on or get in the way, and clients that go wrong."""
+"""Ways in which a client's reply can be wrong."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from fedzero.model.updates import pack
-from fedzero.protocol.messages import Reply, decode_reply, encode_reply
-
-Sent = tuple[int, bytes | Exception]
-Replies = Iterator[Sent]
-LIMIT = 1 << 20
-
-
-class Wrapped:
-    """An engine, and somebody between it and the server."""
-
-    def __init__(self, engine: Any):
-        self.engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
-
-
-class Meter(Wrapped):
-    """Counts what really goes over the wire."""
-
-    up = down = 0
-
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
-        self.down += sum(map(len, instructions.values()))
-        for client, data in self.engine.exchange(round, exchange, instructions):
-            self.up += len(data)
-            yield client, data
-
-    def close(self, round: int, update: Any, closings: Mapping[int, bytes]) -> None:
-        self.down += sum(map(len, closings.values()))
-        self.engine.close(round, update, closings)
-
-
-class Tampering(Wrapped):
-    """Changes what the server is told, in every exchange or `at` one, in every round or `during` some.
-
-    change(replies, round, exchange) → replies
-    """
-
-    def __init__(self, engine: Any, change: Any, at: int | None = None, during: range | None = None):
-        super().__init__(engine)
-        self.change, self.at, self.during = change, at, during
-
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
-        replies = list(self.engine.exchange(round, exchange, instructions))
-        here = self.at in (None, exchange) and (self.during is None or round in self.during)
-        yield from self.change(replies, round, exchange) if here else replies
-
-
-class Absence(Wrapped):
-    """The first of those who are asked in exchange `at` of the rounds `during` is not reached."""
-
-    def __init__(self, engine: Any, at: int, during: range):
-        super().__init__(engine)
-        self.at, self.during = at, during
-
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
-        away = next(iter(instructions)) if exchange == self.at and round in self.during else None
-        yield from self.engine.exchange(round, exchange, {c: i for c, i in instructions.items() if c != away})
-
-
-def first_replaced(by: Callable[[Reply, bytes], list[bytes | Exception]]) -> Any:
-    """A change for `Tampering`: what the first client sends is replaced by what is made of it."""
-
-    def change(replies: list[Sent], round: int, exchange: int) -> list[Sent]:
-        (client, data), *rest = replies
-        assert isinstance(data, bytes)
-        return [*((client, sent) for sent in by(decode_reply(data, LIMIT), data)), *rest]
-
-    return change
-
-
-def altered(reply: Reply, **changes: Any) -> bytes:
-    return encode_reply(msgspec.structs.replace(reply, **changes))
+from fedzero.protocol.messages import Reply
+from fedzero.testing.methods import Bad, altered
 
 
 def _with(reply: Reply, value: float) -> bytes:
@@ -92,8 +19,6 @@ def _with(reply: Reply, value: float) -> bytes:
     values[0] = value
     return altered(reply, values=pack(values))
 
-
-Bad = Callable[[Reply, bytes], list[bytes | Exception]]
 
 # What may be wrong with any reply, whatever its numbers look like.
 BAD_REPLIES: dict[str, Bad] = {
@@ -160,17 +85,3 @@ BAD_SCALES: dict[str, Bad] = {
         "two scales": struct.pack("<ff", 1.0, 1.0),
     }.items()
 }
-
-
-def troubled(honest: Any) -> Any:
-    """An engine's `exchange` that is never quite well: nobody answers in rounds 3 and 9, and in other odd rounds the
-    reply of the first client to one of the exchanges is of another round."""
-
-    def exchange(self: Any, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
-        replies = list(honest(self, round, exchange, instructions))
-        if round in (3, 9):
-            return
-        spoilt = round % 2 and exchange == (round // 2) % self.replica.algorithm.exchanges
-        yield from first_replaced(BAD_REPLIES["late"])(replies, round, exchange) if spoilt else replies
-
-    return exchange

@@ -1,0 +1,63 @@
+"""A package of one's own: `fedzero new method|task|filter NAME`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedzero import __version__
+from fedzero.cli.common import app, out
+from fedzero.errors import FedzeroError
+
+ABOUT = {
+    "method": "Shared directions of which only the steepest count.",
+    "task": "The Rosenbrock function, shifted for every client.",
+    "filter": "Outliers of a contribution are pulled in.",
+}
+
+
+@app.command(rich_help_panel="Your own")
+def new(
+    kind: Annotated[Literal["method", "task", "filter"], typer.Argument(help="What to write.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
+    ] = None,
+) -> None:
+    """Write an installable package with a method, task or filter that works, its test and an example recipe.
+
+    Install it (pip install -e NAME), and recipes, `fedzero list`, ledgers and sites know it like any of ours.
+
+    Example: fedzero new method my-method
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from fedzero import plugins
+
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise FedzeroError(f"{name!r} is no name for a {kind}: use small letters, digits and hyphens")
+    if any(name == known for known in plugins.kinds(f"{kind}s")):  # type: ignore[arg-type]
+        raise FedzeroError(f"there is a {kind} {name!r} already: choose another name")
+    target = folder or Path(name)
+    if target.exists():
+        raise FedzeroError(f"{target} exists: choose another folder with --out")
+    module = name.replace("-", "_")
+    values = {"kind": kind, "name": name, "module": module, "about": ABOUT[kind], "version": __version__}
+    values["cls"] = "".join(word.capitalize() for word in name.split("-"))
+    loader = PackageLoader("fedzero.cli", "templates")
+    templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    written = {
+        "pyproject.toml": "pyproject.toml.j2",
+        "README.md": "README.md.j2",
+        "example.toml": "example.toml.j2",
+        f"src/{module}/__init__.py": f"{kind}.py.j2",
+        f"tests/test_{module}.py": "test.py.j2",
+    }
+    for path, template in written.items():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_text(templates.get_template(template).render(values), encoding="utf-8")
+    out.print(f"{target}/src/{module}/__init__.py is a {kind} that works. Next:", highlight=False)
+    out.print(f"  pip install -e {target} && pytest {target} && fedzero run {target}/example.toml", highlight=False)
