@@ -1,4 +1,4 @@
-"""Memory of a server without a model (`algorithm.server_model = false`): 10,000 rounds for 1e5 and 1e8 parameters.
+"""Memory of a server without a model (`federation.server_model = false`): 10,000 rounds for 1e5 and 1e8 parameters.
 
 A process for each size plays DeComFL (N 8, m 2, P 10) with a ledger. Its clients are made up: replies of the right
 length, with the digest of a model that is nowhere. One float32 vector of 1e8 parameters would be 400 MB; also memory

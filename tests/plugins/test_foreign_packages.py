@@ -1,4 +1,5 @@
-"""Packages outside the repository, as `fedzero new` writes them: installed in a fresh environment, they work like ours."""
+"""Packages outside the repository, as `fedzero new` writes them: installed in an environment of their own, they work
+like ours."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import venv
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,14 +74,14 @@ def test_the_list_says_where_they_come_from(there) -> None:
 
 def rounds_of(folder: Path) -> int:
     try:
-        with sqlite3.connect(f"file:{folder / 'ledger.db'}?mode=ro", uri=True) as db:
+        with closing(sqlite3.connect(f"file:{folder / 'ledger.db'}?mode=ro", uri=True)) as db:
             return db.execute("SELECT count(*) FROM entries").fetchone()[0]
     except sqlite3.Error:
         return 0
 
 
 def test_from_a_recipe_to_a_report_with_a_kill_between(there) -> None:
-    """All three at once: run, kill, resume, verify, replay, patch, report; where they are not installed, one sentence."""
+    """All three at once: run, kill, resume, verify, replay, patch, report; where they are missing, one sentence."""
     environment, folder = there
     recipe = folder / "strange-method" / "example.toml"
     recipe.write_text(
@@ -107,7 +109,7 @@ def test_from_a_recipe_to_a_report_with_a_kill_between(there) -> None:
     environment.fedzero("replay", killed, "--round", 0, "--out", base)
     assert whole["model_digest"] in environment.fedzero("replay", killed, "--out", end_model).stdout
     environment.fedzero("patch", "export", killed, "--out", folder / "small.patch")
-    environment.fedzero("patch", "apply", folder / "small.patch", base, "--out", folder / "patched.safetensors")
+    environment.fedzero("patch", "apply", folder / "small.patch", "--base", base, "--out", folder / "patched.safetensors")
     assert (folder / "patched.safetensors").read_bytes() == end_model.read_bytes()
     environment.fedzero("report", killed, "--out", folder / "page.html")
     assert "strange-method" in (folder / "page.html").read_text()
