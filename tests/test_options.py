@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 from msgspec.inspect import type_info
 
+from fedzero import plugins
 from fedzero.run import recipe as recipes
 from fedzero.run import schema as options
 
-NAMES = ["recipe", *(name for _, union in options.TABLES.values() for name in options.kinds(union))]
+NAMES = ["recipe", *(name for _, group in options.TABLES.values() for name in plugins.kinds(group))]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -30,16 +31,16 @@ def test_every_option_has_a_meaning(name):
             assert option.meaning or re.search(rf"\b{option.name}\b", section.about), (section, option.name)
 
 
-@pytest.mark.parametrize("name", sorted(recipes.recipes()))
+@pytest.mark.parametrize("name", sorted(plugins.recipes()))
 def test_every_key_of_every_recipe_is_listed(name):
-    table = tomllib.loads(recipes.recipes()[name].read_text(encoding="utf-8"))
+    table = tomllib.loads(plugins.recipes()[name].read_text(encoding="utf-8"))
     for place in ("algorithm", "task"):
         top = options.named(table[place]["kind"])[0]
         assert set(table[place]) - {"kind"} <= {option.name for option in top.options}
-    environment_of = options.named("recipe")
-    listed = {option.name for option in environment_of[0].options} | {"algorithm", "task", "filters"}
+    around = options.named("recipe")
+    listed = {option.name for option in around[0].options} | {"algorithm", "task", "filters"}
     assert set(table) <= listed
-    (federation,) = (section for section in environment_of if section.place == "federation")
+    (federation,) = (section for section in around if section.place == "federation")
     assert set(table["federation"]) <= {option.name for option in federation.options}
 
 
@@ -114,7 +115,12 @@ def test_texts_of_what_is_inherited_count():
 
 
 def test_one_of_each_in_full(fedzero):
-    for name, wanted in {"decomfl": "pull_after", "top-k": "[[filters]]", "language": "[task.train]"}.items():
+    for name, wanted in {
+        "decomfl": "optimizer",
+        "top-k": "[[filters]]",
+        "language": "[task.train]",
+        "recipe": "pull_after",
+    }.items():
         outcome = fedzero("list", name)
         assert outcome.code == 0
         assert wanted in outcome.out

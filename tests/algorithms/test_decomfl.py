@@ -11,7 +11,7 @@ from harness import Free, small
 
 from fedzero.algorithms import DeComFL, MeZO
 from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
-from fedzero.directions import Keys, reference
+from fedzero.directions import Keys, Rule, reference
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.model.schedules import Count, Piecewise
@@ -66,14 +66,14 @@ def by_hand(run, rounds: int, K: int, P: int, eta: float, mu: float, sync: bool)
     return server
 
 
-@pytest.mark.parametrize("after", ["revert", "sync"])
+@pytest.mark.parametrize("sync", [False, True], ids=["revert", "sync"])
 @pytest.mark.parametrize("K", [1, 3])
-def test_thirty_rounds_equal_the_paper_by_hand(tmp_path: Path, after, K) -> None:
+def test_thirty_rounds_equal_the_paper_by_hand(tmp_path: Path, sync, K) -> None:
     eta, mu, P = 2e-3, 1e-2, 4
-    algorithm = DeComFL(rate=eta, directions=P, local_steps=K, radius=mu, after=after)
-    run = small(tmp_path, algorithm, replicas=True)
+    algorithm = DeComFL(rate=eta, directions=P, local_steps=K, radius=mu)
+    run = small(tmp_path, algorithm, replicas=True, sync=sync)
     run.play(30)
-    expected = by_hand(run, 30, K, P, eta, mu, after == "sync")
+    expected = by_hand(run, 30, K, P, eta, mu, sync)
     got = run.replica.state.params.vector().double().numpy()
     scale = np.abs(expected).max()
     assert scale > 0.1, "the run must have moved"
@@ -84,8 +84,8 @@ def test_thirty_rounds_equal_the_paper_by_hand(tmp_path: Path, after, K) -> None
 @pytest.mark.parametrize("K", [1, 2])
 def test_revert_equals_sync_bit_for_bit_with_real_replicas(tmp_path: Path, K) -> None:
     runs = []
-    for after in ("revert", "sync"):
-        run = small(tmp_path / after, DeComFL(rate=2e-3, local_steps=K, after=after), replicas=True)
+    for sync in (False, True):
+        run = small(tmp_path / str(sync), DeComFL(rate=2e-3, local_steps=K), replicas=True, sync=sync)
         run.play(30)
         runs.append(run)
         assert not any(r.refused for r in run.records), "every reply carried the server's digest"
@@ -127,9 +127,9 @@ def test_a_replica_that_slept_equals_one_that_never_did(tmp_path: Path, optimize
     asleep.obey(Work(20, 0, tuple(updates)), 0)
     assert asleep.digest() == awake.digest()
     assert asleep.round == awake.round == 20
-    assert asleep.state.steps == awake.state.steps
-    for mine, theirs in zip(asleep.state.slots or (), awake.state.slots or (), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    assert asleep.state.carry.steps == awake.state.carry.steps == (20 if optimizer.rule is Rule.SGD else 40)
+    for mine, theirs in zip(asleep.state.carry.tensors(), awake.state.carry.tensors(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_momentum_and_adam_against_closed_forms(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_mezo_against_a_plain_loop(tmp_path: Path) -> None:
 
 
 def test_private_shift_changes_the_directions_and_nothing_else(tmp_path: Path) -> None:
-    algorithm = DeComFL(rate=1e-3, server_model=False)
-    open_, private = (small(tmp_path / str(s), algorithm, secret=s) for s in (None, b"between us"))
+    algorithm = DeComFL(rate=1e-3)
+    open_, private = (small(tmp_path / str(s), algorithm, secret=s, server_model=False) for s in (None, b"between us"))
     open_.play(10)
     private.play(10)
     for a, b in zip(open_.records, private.records, strict=True):
@@ -196,7 +196,7 @@ def test_private_shift_changes_the_directions_and_nothing_else(tmp_path: Path) -
 
 def test_server_without_a_model_gives_the_same_run(tmp_path: Path) -> None:
     with_model = small(tmp_path / "with", DeComFL(rate=1e-3))
-    without = small(tmp_path / "without", DeComFL(rate=1e-3, server_model=False), replicas=True)
+    without = small(tmp_path / "without", DeComFL(rate=1e-3), replicas=True, server_model=False)
     with_model.play(15)
     without.play(15)
     assert without.server.replica is None
@@ -215,13 +215,13 @@ def test_schedules_of_directions_and_rate_reach_both_sides(tmp_path: Path) -> No
 
 
 def test_a_client_past_the_lag_pulls_the_model(tmp_path: Path) -> None:
-    algorithm = DeComFL(rate=1e-3, pull_after=4, optimizer=Momentum(beta=0.5))
-    run = small(tmp_path, algorithm, clients=12, cohort=2, replicas=True)
+    algorithm = DeComFL(rate=1e-3, optimizer=Momentum(beta=0.5))
+    run = small(tmp_path, algorithm, clients=12, cohort=2, replicas=True, pull_after=4)
     run.play(30)
     assert not any(r.refused for r in run.records)
     assert max(r.bytes_down for r in run.records) > 2 * 4 * 50, "somebody was sent model and momentum"
     assert len(run.server.tracker.history) <= 4, "and nothing older than the lag is kept"
-    plain = small(tmp_path / "plain", DeComFL(rate=1e-3, optimizer=Momentum(beta=0.5)), clients=12, cohort=2)
+    plain = small(tmp_path / "plain", algorithm, clients=12, cohort=2)
     plain.play(30)
     assert run.replica.digest() == plain.replica.digest()
 
@@ -258,15 +258,12 @@ def test_catch_up_is_at_most_sixty_bytes_a_missed_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"after": "sync", "optimizer": Momentum()}, "plain SGD"),
-        ({"pull_after": 3, "server_model": False}, "pull_after"),
-    ],
+    ("optimizer", "federation", "words"),
+    [(Momentum(), {"sync": True}, "plain SGD"), (Sgd(), {"pull_after": 3, "server_model": False}, "pull_after")],
 )
-def test_impossible_combinations_are_explained(tmp_path: Path, changes, words) -> None:
+def test_impossible_combinations_are_explained(tmp_path: Path, optimizer, federation, words) -> None:
     with pytest.raises(FedzeroError, match=words):
-        small(tmp_path, DeComFL(rate=1e-3, **changes))
+        small(tmp_path, DeComFL(rate=1e-3, optimizer=optimizer), **federation)
     with pytest.raises(FedzeroError, match="server_model = false"):
         small(tmp_path, DeComFL(rate=1e-3), secret=b"x")
 

@@ -48,7 +48,7 @@ def by_hand(world, rounds: int, eta, gamma: float, L: np.ndarray, how: How, lost
 
 
 def nodes(run) -> np.ndarray:
-    return np.stack([run.replica.state.slot(i).double().numpy() for i in range(N)])
+    return np.stack([run.replica.state.carry.models[i].double().numpy() for i in range(N)])
 
 
 @FORMS
@@ -90,7 +90,7 @@ def test_without_an_objective_the_nodes_come_to_agree(tmp_path: Path, graph, for
     run, _ = federation(tmp_path, algorithm, clients=N, cohort=N, objective=Free())
     X = np.random.default_rng(3).normal(size=(N, D)).astype(np.float32).astype(np.float64)
     for i in range(N):
-        run.replica.state.set_slot(i, torch.from_numpy(X[i]).float())
+        run.replica.state.carry.models.set(i, torch.from_numpy(X[i]).float())
     mean, apart, slowest = X.mean(axis=0), np.linalg.norm(X - X.mean(axis=0)), 1 - gamma * np.linalg.eigvalsh(L)[1]
     for r in range(1, 21):
         run.play(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from byhand import EPS, D, Losing, assert_near, federation, model, start
 
-from fedzero.algorithms import FZooS
+from fedzero.algorithms import Federation, FZooS
 from fedzero.algorithms.corrections import Constant, Corollary, Inverse
 from fedzero.algorithms.optimizers import Adam, Sgd
 from fedzero.directions import SHARED
@@ -169,7 +169,7 @@ def test_five_rounds_equal_the_paper_by_hand(tmp_path: Path, gamma, length, acti
     plain, _ = by_hand(world, 5, eta, lambda t, r: 0.0, active, at, box, adam)
     assert np.abs(x - plain).max() > 1e-3, "the correction must be felt"
     assert_near(model(run), x, 1e-6)
-    found = run.replica.state.slots[0][0].double().numpy()
+    found = run.replica.state.carry.w.double().numpy()
     assert np.abs(found - w).max() < 1e-6 * np.abs(w).max()
     assert not any(r.refused for r in run.records)
 
@@ -187,7 +187,7 @@ def test_clients_that_leave_in_the_middle(tmp_path: Path) -> None:
     x, w = by_hand(world, 6, 0.02, length, active, at, box, False, gone)
     assert sum(len(r.refused) for r in run.records) > 5
     assert_near(model(run), x, 1e-6)
-    assert np.abs(run.replica.state.slots[0][0].double().numpy() - w).max() < 1e-6 * np.abs(w).max()
+    assert np.abs(run.replica.state.carry.w.double().numpy() - w).max() < 1e-6 * np.abs(w).max()
 
 
 def test_shared_candidates_cancel_what_clients_differ_in(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_shared_candidates_cancel_what_clients_differ_in(tmp_path: Path) -> None
     V = generator.standard_normal((M, world.d), np.float32).astype(np.float64)
     b = (generator.random(M, np.float32) * np.float32(2 * np.pi)).astype(np.float64)
     expected = mine.weights(V, b)
-    found = run.replica.state.slots[0][0].double().numpy()
+    found = run.replica.state.carry.w.double().numpy()
     assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
 
 
@@ -242,7 +242,7 @@ def test_presets_hold_where_a_field_is_not_given() -> None:
 )
 def test_what_cannot_work_is_refused(fields, words: str) -> None:
     with pytest.raises(FedzeroError, match=words):
-        FZooS(**fields).check(4, 4, False)
+        FZooS(**fields).check(Federation(clients=4, cohort=4))
 
 
 def test_a_large_history_is_not_written_anew_every_round(tmp_path: Path) -> None:

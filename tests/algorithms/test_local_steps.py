@@ -13,7 +13,7 @@ import torch
 from byhand import EPS, D, How, Listening, Vector, World, assert_near, federation, model, params, start
 from harness import small
 
-from fedzero.algorithms import FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
+from fedzero.algorithms import Federation, FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
 from fedzero.algorithms.contract import Scale
 from fedzero.algorithms.optimizers import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
 from fedzero.directions import Domain, Program, Terms, stream_of
@@ -119,7 +119,7 @@ def test_nobody_leaves_the_box(tmp_path: Path, name, dtype) -> None:
         assert np.abs(x).max() <= 1
         run.play(1)
         for _, exchange, _, _, reply in (h for h in ear.heard if h[0] == r):
-            if exchange == method.exchanges - 1:
+            if exchange == len(method.wire(r, Scale(D, 5)).replies) - 1:
                 change = np.frombuffer(msgspec.msgpack.decode(reply)[3], "<f4")[:D]
                 ends.append(np.abs(x + change))
     # What travels is a difference, rounded once.
@@ -147,12 +147,13 @@ def test_a_filter_cannot_lead_out_of_the_box(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fields", [{"local_optimizer": Adam()}, {"box": (0.0, 1.0)}], ids=str)
 def test_scalars_cannot_tell_of_such_steps(tmp_path: Path, name, fields) -> None:
     kind, own = METHODS[name]
-    assert kind(rate=1e-3, **own).seeded(LARGE), "plain steps of a large model travel as scalars"
+    assert kind(rate=1e-3, **own).wire(0, LARGE).seeded, "plain steps of a large model travel as scalars"
     for form in ("auto", "dense"):
         method = kind(rate=1e-3, form=form, **own, **fields)
-        method.check(10, 3, False)
-        assert not method.seeded(LARGE)
-        assert method.delivery(LARGE) == "snapshot"
+        method.check(Federation(clients=10, cohort=3))
+        wire = method.wire(0, LARGE)
+        assert not wire.seeded
+        assert wire.delivery == "snapshot"
     with pytest.raises(FedzeroError, match=r"form = 'seeded' .* no sum of directions: use form = 'dense'"):
         small(tmp_path, kind(rate=1e-3, form="seeded", **own, **fields))
 
@@ -167,9 +168,9 @@ def test_a_box_without_an_inside_is_refused(tmp_path: Path, name, box) -> None:
 
 def test_others_of_the_family_take_plain_steps(tmp_path: Path) -> None:
     """Who has not the fields is asked for them all the same."""
-    assert ZOAdaFL().seeded(LARGE)
+    assert ZOAdaFL().wire(0, LARGE).seeded
     with pytest.raises(FedzeroError, match="private"):
-        ZOAdaFL().check(10, 3, True)
+        ZOAdaFL().check(Federation(clients=10, cohort=3, private=True))
 
 
 @pytest.mark.parametrize("name", ["fedzo", "fedprox-zo", "scaffold-zo I"])

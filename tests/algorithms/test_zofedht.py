@@ -12,8 +12,8 @@ import torch
 from byhand import D, How, Losing, assert_near, federation, model, slope, start, updates_of
 from harness import small
 
-from fedzero.algorithms import FedZO, Turn, ZOFedHT
-from fedzero.algorithms.contract import Gathered, Scale
+from fedzero.algorithms import FedZO, ZOFedHT
+from fedzero.algorithms.contract import Gathered, Scale, Turn
 from fedzero.directions import Keys
 from fedzero.filters import mean
 from fedzero.model.params import Params
@@ -64,7 +64,7 @@ def by_hand(world, rounds: int, K: int, eta, alpha: float, how: How, silent=(), 
 
 
 def columns_of(run) -> np.ndarray:
-    return np.stack([run.replica.state.slot(TAU + j).double().numpy() for j in range(TAU)], axis=1)
+    return np.stack([run.replica.state.carry.vectors[TAU + j].double().numpy() for j in range(TAU)], axis=1)
 
 
 def method(how: How, **fields) -> ZOFedHT:
@@ -91,7 +91,7 @@ def test_eleven_rounds_equal_the_paper_by_hand(tmp_path: Path, how, alpha, form)
     x, used = by_hand(world, rounds, K, lambda r: eta, alpha, how)
     before = columns_of(run)
     for r in range(rounds):
-        assert (run.replica.state.steps > 0) == (r >= TAU)
+        assert (run.replica.state.carry.renewals > 0) == (r >= TAU)
         if r % TAU == 0 and r:
             # Q = [Δ …] R⁻¹: errors of Δ (dense: EPS·|x|, whatever the length of Δ) are magnified by R's condition.
             assert_near(columns_of(run), used[r], 10 * how.bound)
@@ -207,8 +207,8 @@ def asked(alpha: float, Q: np.ndarray | None, P: int, tau: int, d: int) -> np.nd
     state = algorithm.init(Params.of_vector(torch.zeros(d)), 1)
     if Q is not None:
         for j, column in enumerate(Q.T):
-            state.set_slot(tau + j, torch.from_numpy(column.astype(np.float32)))
-        state = replace(state, steps=1)
+            state.carry.vectors.set(tau + j, torch.from_numpy(column.astype(np.float32)))
+        state = replace(state, carry=replace(state.carry, renewals=1))
     ask = next(algorithm.client(state, Turn(0, 0, Keys.of_seed(3))))
     points = np.stack([ask.base.view(point).vector().double().numpy() for point in ask.points])
     if ask.basis is not None:
@@ -247,11 +247,11 @@ def test_a_history_of_one_direction_only(tmp_path: Path) -> None:
     state = algorithm.init(Params.of_vector(torch.zeros(D)), 1)
     line = torch.linspace(-1, 2, D)
     for j, factor in enumerate((1.0, -0.5)):
-        state.set_slot(j, line * factor)
+        state.carry.vectors.set(j, line * factor)
     state, keys = replace(state, round=2), Keys.of_seed(1)
     given = {0: (line * 0.25).numpy()}
     update = algorithm.aggregate(Gathered(2, Scale(D, 1), keys, given, {0: 1}, mean, state))
     state = algorithm.apply(state, [update], keys)
-    Q = torch.stack([state.slot(TAU + j) for j in range(TAU)]).double().numpy()
+    Q = torch.stack([state.carry.vectors[TAU + j] for j in range(TAU)]).double().numpy()
     assert np.allclose(Q[0], line.double().numpy() / line.double().norm().item(), atol=1e-6)
     assert np.array_equal(Q[1:], np.zeros((2, D)))

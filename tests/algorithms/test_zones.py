@@ -45,7 +45,7 @@ def test_fourteen_rounds_equal_the_paper_by_hand(tmp_path: Path, how, form) -> N
     x, multipliers = by_hand(world, rounds, lambda r: eta, how)
     assert np.abs(x - start()).max() > 0.3, "the run must have moved"
     assert_near(model(run), x, how.bound)
-    assert_near(run.replica.state.slot(0), multipliers.sum(axis=0), 2 * how.bound)
+    assert_near(run.replica.state.carry.total[0], multipliers.sum(axis=0), 2 * how.bound)
     assert not any(r.refused for r in run.records)
     if form == "dense":
         for i in range(N):
@@ -67,7 +67,7 @@ def test_a_rate_that_changes_and_rounds_without_an_answer(tmp_path: Path, form) 
         assert (run.replica.digest() == before) == (r in silent)
     x, multipliers = by_hand(world, 14, lambda r: 5e-2 / np.sqrt(r + 1), how, silent)
     assert_near(model(run), x, how.bound)
-    assert_near(run.replica.state.slot(0), multipliers.sum(axis=0), 2 * how.bound)
+    assert_near(run.replica.state.carry.total[0], multipliers.sum(axis=0), 2 * how.bound)
 
 
 def test_after_its_turn_a_clients_multiplier_is_minus_its_estimate(tmp_path: Path) -> None:

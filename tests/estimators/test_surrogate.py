@@ -261,16 +261,16 @@ def test_a_history_told_again_says_the_same_to_the_last_bit(window) -> None:
     for turn in range(3):
         for block in range(4):
             history.observe(*asked(3 + block, 10 * turn + block))
-        told = history.tell()
+        told = history.to_arrays()
     again = empty()
-    again.hear(told)
+    again.from_arrays(told)
     assert torch.equal(again.surrogate.gradient(at), history.surrogate.gradient(at))
     assert torch.equal(again.weights(at), history.weights(at))
     again.observe(*asked(5, 99))
     history.observe(*asked(5, 99))
     assert torch.equal(again.surrogate.gradient(at), history.surrogate.gradient(at))
     assert again.bytes == history.bytes > 0
-    assert all(new is old for new, old in zip(history.tell(), told, strict=False)), "old arrays are not written anew"
+    assert all(new is old for new, old in zip(history.to_arrays(), told, strict=False)), "old arrays stay"
 
 
 def test_a_factor_made_anew_is_part_of_what_is_told() -> None:
@@ -278,20 +278,27 @@ def test_a_factor_made_anew_is_part_of_what_is_told() -> None:
     history = History(Surrogate(kernel=Rbf(50.0), noise=1e-18), Transfer(count=8), features, D)
     for _ in range(3):
         history.observe(*asked(8, 0))
-    *_, record = history.tell()
+    *_, record = history.to_arrays()
     assert [tuple(row) for row in record] == [(r.points, r.jitter) for r in history.surrogate.rebuilds]
     assert len(record)
     history.observe(*asked(4, 1))
-    assert len(history.tell()[-1]) == len(history.surrogate.rebuilds) - len(record), "each is told once"
+    assert len(history.to_arrays()[-1]) == len(history.surrogate.rebuilds) - len(record), "each is told once"
 
 
-def test_a_shelf_gives_a_history_once_and_only_for_its_own_arrays() -> None:
-    features, shelf = features_of(KEYS, 8, D, 1.0), SurrogateCache()
+def test_a_cached_history_is_given_once_and_only_for_what_its_client_remembers() -> None:
+    features, cache = features_of(KEYS, 8, D, 1.0), SurrogateCache()
     history = History(Surrogate(), Transfer(count=8), features, D)
     history.observe(*asked(4, 0))
-    told = history.tell()
-    shelf.put(history)
-    assert shelf.take(tuple(array.copy() for array in told)) is None
-    assert shelf.take(told) is history
-    assert shelf.take(told) is None
-    assert shelf.take(()) is None
+    told = history.to_arrays()
+    cache.put(3, history)
+    assert cache.take(4, told) is None, "another client"
+    assert cache.take(3, told) is history
+    assert cache.take(3, told) is None, "it is the taker's now"
+    cache.put(3, history)
+    assert cache.take(3, tuple(array.copy() for array in told)) is history, "the same numbers"
+    points, *rest = (array.copy() for array in told)
+    points[0, 0] += 1
+    for other in ((points, *rest), (), told + told):
+        cache.put(3, history)
+        assert cache.take(3, other) is None
+        assert cache.take(3, told) is None, "what does not fit is dropped"

@@ -62,7 +62,7 @@ def test_round_trip(chain, values) -> None:
     assert read.dtype == np.float32
     assert read.tobytes() == sent.values.tobytes()
     assert len(sent.data) <= chain.limit(len(values))
-    assert sent.rest is None
+    assert sent.residual is None
 
 
 @with_feedback
@@ -80,7 +80,7 @@ def test_nothing_is_lost_with_feedback(chain, values, turns) -> None:
         meant += fresh if first is None else first.shape(fresh)
         allowed += 2 * EPS * (np.abs(fresh) + (0 if rest is None else np.abs(rest))) + 2.0**-148
         out = chain.encode(fresh, rest, draw(turn))
-        rest = out.rest
+        rest = out.residual
         assert rest is not None
         assert rest.dtype == np.float32
         sent += out.values
@@ -95,7 +95,7 @@ def test_feedback_makes_up_for_what_a_turn_left_out() -> None:
     arrived = np.zeros(20)
     for turn in range(40):
         out = chain.encode(values, rest, draw(turn))
-        arrived, rest = arrived + out.values, out.rest
+        arrived, rest = arrived + out.values, out.residual
     assert (arrived != 0).all()
     plain = chain_of({**TOP_K, "fraction": 0.1})
     assert np.count_nonzero(plain.encode(values, None, draw()).values) == 2, "without feedback the same two always"

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedzero.filters import AnyFilter, Chain
+from fedzero import plugins
+from fedzero.filters import Chain
 
 EPS = 2.0**-24
 """Half a unit in the last place of float32: the relative error of one rounding."""
@@ -28,7 +29,7 @@ tame = lengths.flatmap(lambda n: arrays(np.float32, n, elements=st.floats(-100, 
 
 
 def chain_of(*links: dict[str, Any]) -> Chain:
-    return Chain(msgspec.convert(links, tuple[AnyFilter, ...]))
+    return Chain(tuple(msgspec.convert(link, plugins.find("filters", link["kind"]).type) for link in links))
 
 
 def draw(seed: int = 1) -> Callable[[], np.random.Generator]:

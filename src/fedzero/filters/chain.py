@@ -95,10 +95,10 @@ class Chain:
                 raise FedzeroError(f"filters: {before!r} and {name!r} both in one chain: only one of them can be used")
             stage, before = own, name
 
-    def check(self, method: str, addable: bool, cohort: int, makes_up: bool = False) -> None:
+    def check(self, method: str, comparable: bool, cohort: int, self_correcting: bool = False) -> None:
         """Refuse chains that destroy what a method needs."""
         self.check_order()
-        if self.feedback and makes_up:
+        if self.feedback and self_correcting:
             raise FedzeroError(
                 f"filters: feedback = true adds what was left out to the next contribution, but {method} carries it on "
                 "by itself, and it would count twice: set feedback = false"
@@ -106,7 +106,7 @@ class Chain:
         if self.combiner is None:
             return
         name = self.combiner.name
-        if not addable:
+        if not comparable:
             raise FedzeroError(
                 f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
                 "different directions or models, or add to what each client keeps: use form = 'dense' (and type = 'I' "
