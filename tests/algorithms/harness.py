@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fedzero.algorithms import Federation
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
@@ -17,7 +18,7 @@ from fedzero.model.params import Params
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
 from fedzero.run import recipe as recipes
-from fedzero.run.server import ClientTracker, Federation, Server
+from fedzero.run.server import Server
 from fedzero.run.session import Environment, Setup, prepare
 from fedzero.tasks import Quadratic
 
@@ -64,12 +65,11 @@ def recipe_of(
     seed: int = 5,
     replicas: bool = False,
     merge: bool = False,
-    private: bool = False,
     task: Any = None,
     filters: tuple[Any, ...] = (),
-    replacement: bool = False,
+    **federation: Any,
 ) -> recipes.Recipe:
-    """A federation on a small quadratic."""
+    """A federation on a small quadratic; `federation`: further fields of `Federation`."""
     recipe = recipes.Recipe(
         name="small",
         rounds=50,
@@ -77,7 +77,7 @@ def recipe_of(
         algorithm=algorithm,
         task=task or Quadratic(dimension=50, noise=0.1),
         filters=filters,
-        federation=Federation(clients=clients, cohort=cohort, private=private, replacement=replacement),
+        federation=Federation(clients=clients, cohort=cohort, **federation),
         engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
     )
     return recipes.decode(msgspec.to_builtins(recipe))
@@ -86,22 +86,16 @@ def recipe_of(
 def small(
     folder: Path,
     algorithm: Any,
-    clients: int = 10,
-    cohort: int = 3,
-    seed: int = 5,
     replicas: bool = False,
     merge: bool = False,
     secret: bytes | None = None,
-    task: Any = None,
     objective: Any = None,
-    filters: tuple[Any, ...] = (),
-    replacement: bool = False,
     recast: Callable[[Params], Params] | None = None,
+    **options: Any,
 ) -> Small:
-    """`recast` makes other tensors of the task's parameters: several of them, or shorter floats."""
-    recipe = recipe_of(
-        algorithm, clients, cohort, seed, replicas, merge, secret is not None, task, filters, replacement
-    )
+    """`recast` makes other tensors of the task's parameters: several of them, or shorter floats. `options`: further
+    arguments of `recipe_of`, such as clients, cohort, task, filters, sync, pull_after and server_model."""
+    recipe = recipe_of(algorithm, replicas=replicas, merge=merge, private=secret is not None, **options)
 
     def prepared() -> Setup:
         setup = prepare(recipe, Environment(secret=secret))
@@ -115,7 +109,5 @@ def small(
     engine = LocalEngine(replica, objective, shards, merge, replicas, setup.chain)
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
-    held = replica if algorithm.server_model else None
-    size, tracker = setup.problem.params.size, ClientTracker.empty(clients)
-    server = Server(algorithm, recipe.federation, setup.keys, size, held, ledger, tracker, 0, setup.chain)
+    server = Server(setup.plan, replica if recipe.federation.server_model else None, ledger)
     return Small(setup, replica, engine, server, ledger, prepared)
