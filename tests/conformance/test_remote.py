@@ -10,7 +10,8 @@ from cases import federation_for, methods, shapes
 from harness import recipe_of
 from sites import Here
 
-from fedzero.deploy.conduct import Service, conduct
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
 from fedzero.run import session
 from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
