@@ -34,7 +34,8 @@ from typing import Any
 import psutil
 from table import show
 
-from fedzero.deploy.conduct import Service, conduct
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import launch as federating
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
@@ -138,14 +139,14 @@ def federation(sites: int, asked: int, rounds: int, idle: float = 0.0) -> Figure
     with tempfile.TemporaryDirectory(prefix="fedzero-bench-", ignore_cleanup_errors=True) as root:
         folder = Path(root)
         port = kits.provision(folder / "project", names, port=federating.free_port()).port
-        epochs = Epochs(folder / "project", names, WaitPolicy(minimum=sites, say=_complain))
+        epochs = Epochs(folder / "project", WaitPolicy(minimum=sites, report=_complain))
         try:
             for name in names:
                 kit = kits.kit_of(folder / "project", name)
                 federating.configure(kit, Settings(threads=1, device="cpu"))
                 started.append(processes.start(kit, {"OMP_NUM_THREADS": "1"}))
             watch = Stopwatch(rounds, lambda: port_bytes(port), lambda: look_at(epochs, started[0]), idle)
-            service = Service(epochs, lambda: names, say=_complain)
+            service = Service(epochs, lambda: names, report=_complain)
             conduct(recipe_of(sites, asked, rounds), folder / "run", Environment(), watch, service)
             watch.figures.epochs = epochs.epochs
             watch.figures.idle /= sites

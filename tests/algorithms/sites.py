@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedzero.deploy import Interrupted
 from fedzero.deploy.site import Settings, Site
 from fedzero.errors import Refused
+from fedzero.protocol.engine import Interrupted
 
 
 class Here:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedzero.deploy.conduct import SiteAssignment
+from fedzero.deploy.assignment import SiteAssignment
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.launch import free_port
 from fedzero.ledger import replay

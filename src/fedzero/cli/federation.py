@@ -31,16 +31,16 @@ from fedzero.errors import FedzeroError
 PANEL = "Federations of several machines"
 
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
-Minimum = Annotated[int, typer.Option(min=1, help="Sites without which nothing is begun.")]
+Minimum = Annotated[int, typer.Option(min=1, help="Sites without which no epoch begins.")]
 Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that were there before.")]
 
 
 @app.command(rich_help_panel=PANEL)
 def federate(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe; leave it out to go on with the run in OUT.", show_default=False)
+        str | None, typer.Argument(help="A recipe; leave it out to resume the run in OUT.", show_default=False)
     ] = None,
-    sites: Annotated[int, typer.Option(min=1, help="How many sites; clients are dealt to them in turn.")] = 3,
+    sites: Annotated[int, typer.Option(min=1, help="How many sites; clients are assigned to them in turn.")] = 3,
     set_: Overrides = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -64,11 +64,11 @@ def federate(
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
-        raise FedzeroError("name a recipe, or with --out the folder of a run to go on with")
+        raise FedzeroError("name a recipe, or with --out the folder of a run to resume")
     folder = out_ or Path("runs") / str(loaded and loaded.name)
-    environment, policy = environment_of(data, secret), WaitPolicy(sites if loaded is not None else 1, say=say)
+    policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
-        summary = carry_out(loaded, sites, folder, environment, watch_on(err), policy, deadline, overwrite)
+        summary = carry_out(loaded, sites, folder, environment_of(data, secret), watch_on(err), policy, overwrite)
     finish(summary, folder, as_json)
 
 
@@ -107,7 +107,7 @@ def serve(
     out_: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder of the run, also to go on with; default PROJECT/runs/NAME.", show_default=False
+            "--out", help="Folder of the run, or of one to resume; default PROJECT/runs/NAME.", show_default=False
         ),
     ] = None,
     deadline: Deadline = 60.0,
@@ -116,15 +116,16 @@ def serve(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a run to the sites of a project: they may come, crash, return and join while it goes.
+    """Play a run with the sites of a project, which may crash, return and join in the middle of it.
 
-    Killed or unplugged, the same command goes on from the ledger. `fedzero watch` looks on from elsewhere, and
-    `fedzero stop` ends it. Without a recipe it stays, and plays what `fedzero submit` brings.
+    After a crash the same command resumes the run from its ledger. `fedzero watch` shows it elsewhere, `fedzero stop`
+    ends it. Without a recipe it waits for those that `fedzero submit` brings, and plays them one after the other.
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
+    from fedzero.deploy.conduct import conduct
     from fedzero.deploy.flare.epochs import WaitPolicy
-    from fedzero.deploy.flare.launch import serve as carry_out
+    from fedzero.deploy.flare.launch import service_of
     from fedzero.deploy.flare.project import Project
     from fedzero.deploy.queue import supervising
     from fedzero.deploy.supervisor import serve_queue
@@ -133,20 +134,20 @@ def serve(
 
     Project.of(project)
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
-    environment, policy = environment_of(data, None), WaitPolicy(minimum, patience, say)
+    environment, policy = environment_of(data, None), WaitPolicy(minimum, patience, deadline, say)
     if loaded is None and out_ is None:
-        with interruptible(project, "serve"), supervising(project):
-            serve_queue(project, environment, lambda: watch_on(err), policy, deadline, show)
-        return
+        with interruptible(project, "serve"), supervising(project), service_of(project, policy) as service:
+            serve_queue(project, environment, lambda: watch_on(err), service, show)
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    with interruptible(folder, f"serve {project} --out"), supervising(project):
-        summary = carry_out(project, loaded, folder, environment, watch_on(err), policy, deadline, overwrite)
+    resume = f"serve {project} --out"
+    with interruptible(folder, resume), supervising(project), service_of(project, policy) as service:
+        summary = conduct(loaded, folder, environment, watch_on(err), service, overwrite)
     finish(summary, folder, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
 def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -> None:
-    """Hand a recipe to the supervisor of a project: it is played into PROJECT/runs/NAME when its turn comes.
+    """Add a recipe to the queue of a project: `fedzero serve` plays it into PROJECT/runs/NAME when its turn comes.
 
     Example: fedzero submit hospital recipe.toml --set name=second
     """
@@ -160,27 +161,28 @@ def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -
     check_name_free(project, loaded.name)
     submissions.submit(project, loaded)
     pid = submissions.supervisor(project)
-    how = f"process {pid} serves it" if pid is not None else f"nobody serves {project} yet: fedzero serve {project}"
-    out.print(f"{loaded.name} is number {len(submissions.waiting(project))} in the queue; {how}", highlight=False)
+    idle = f"no server is running for {project} yet: fedzero serve {project}"
+    how = idle if pid is None else f"process {pid} serves the project"
+    out.print(f"{loaded.name} is number {len(submissions.entries(project))} in the queue; {how}", highlight=False)
 
 
 @app.command(rich_help_panel=PANEL)
 def stop(project: ProjectFolder) -> None:
-    """End the supervisor of a project, as Ctrl-C would: what it was playing can be gone on with."""
+    """Stop the server of a project, as Ctrl-C would: the run it was playing can be resumed."""
     from fedzero.deploy import queue as submissions
 
     if not submissions.stop(project):
-        raise FedzeroError(f"nobody serves {project}")
-    out.print("stopped; the same `fedzero serve` goes on from the ledger")
+        raise FedzeroError(f"no server is running for {project}")
+    out.print("stopped; the same `fedzero serve` resumes from the ledger")
 
 
 @app.command(rich_help_panel=PANEL)
 def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.", show_default=False)],
     data: Data = None,
-    model: Annotated[str | None, typer.Option(help="Where this site has the model.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="Path of the model at this site.", show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; default: all.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)] = None,
     secret: Secret = None,
 ) -> None:
     """Take part in a federation as a site, until Ctrl-C. What is given here is kept in KIT/local/fedzero.toml.
@@ -201,9 +203,9 @@ def join(
     if given:
         settings = Settings.of({**msgspec.to_builtins(settings), **given}, "fedzero join")
         configure(kit, settings)
-    settings.environment()  # what is wrong with it shows here
+    settings.environment()  # raises what is wrong with it
     try:
         carry_out(kit, say)
     except KeyboardInterrupt:
-        err.print("left the federation; the same command comes back to it")
+        err.print("left the federation; the same command joins it again")
         raise typer.Exit(130) from None

@@ -3,7 +3,7 @@
     engine.open()        an epoch begins: sites say what they have; what they lack they are sent, from the ledger
     engine.exchange(…)   instructions to the clients' sites, replies back
 
-An epoch that ends in the middle of a round raises `Interrupted`; the round is then played again under its own number.
+An epoch that ends in the middle of a round raises `Interrupted`; the round is then repeated under its own number.
 """
 
 from __future__ import annotations
@@ -12,180 +12,142 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
-from fedzero.deploy.assignment import Assignment, at_sites, site_of
+from msgspec import structs
+
+from fedzero.deploy import messages
+from fedzero.deploy.assignment import Assignment, at_sites
 from fedzero.deploy.link import Link
-from fedzero.deploy.messages import (
-    Answer,
-    Deliver,
-    Delivered,
-    Exchange,
-    Failed,
-    Measure,
-    Measured,
-    Prepare,
-    Prepared,
-    Recover,
-    Recovered,
-    Replies,
-    decode_answer,
-    encode,
-)
 from fedzero.errors import FedzeroError, Refused
+from fedzero.ledger import replay
 from fedzero.model.updates import Update
-from fedzero.oracles import Metrics
+from fedzero.oracles import Metrics, Objective
 from fedzero.protocol.engine import Interrupted
 from fedzero.protocol.messages import MemoryChange
+from fedzero.run.server import Server
+
+T = TypeVar("T", bound=messages.Answer)
 
 BURST = 256
 """Updates in one message to a replica that is behind."""
 PREPARING, RECOVERING = 3600.0, 600.0
 """Seconds a site may take to load its model and data, and to fold a burst."""
-ROOM = 4096
+OVERHEAD = 4096
 """Bytes of an answer beside the replies in it."""
 
 
 @dataclass(frozen=True)
-class Own:
-    """What a server with a model measures itself."""
+class Service:
+    """How a run is served. roster: all sites there are, whether present or not; deadline: seconds of an exchange;
+    report: is told, in a sentence, what happens to sites and epochs."""
 
-    digest: Callable[[], bytes]
-    evaluate: Callable[[], Metrics]
+    link: Link
+    roster: Callable[[], Sequence[str]]
+    deadline: float = 60.0
+    report: Callable[[str], None] = lambda text: None
 
 
-@dataclass(frozen=True)
-class Run:
-    """What the engine has to know of the run it serves.
-
-    updates(first, last): encoded updates of those rounds, from the ledger. known(client): the round its replica is
-    ready for, by the server's books. limit(round, exchange): bytes of a reply at most.
-    """
-
-    updates: Callable[[int, int], Sequence[bytes]]
-    known: Callable[[int], int]
-    limit: Callable[[int, int], int]
-    catch_up: bool
-    own: Own | None = None
+class SiteFailure(FedzeroError):
+    """What a site itself says it could not do."""
 
 
 class RemoteEngine:
-    """`name` tells the run from all others. `assign` says which clients are at which site, anew at the beginning of an
-    epoch, when the sites are known."""
+    """prepare: the order that begins an epoch, to be completed by the clients of each site. assign: which clients are
+    at which site, asked at the beginning of an epoch, when the sites are known. objective: of a server with a model,
+    which evaluates it itself."""
 
     def __init__(
         self,
-        link: Link,
-        name: str,
-        recipe: bytes,
-        assignment: Callable[[Collection[str]], Assignment],
-        deadline: float = 60.0,
-        say: Callable[[str], None] = lambda text: None,
+        service: Service,
+        prepare: messages.Prepare,
+        assign: Callable[[Collection[str]], Assignment],
+        objective: Objective | None = None,
     ):
-        self.link, self.name, self.recipe, self.assign, self.deadline, self.say = (
-            link,
-            name,
-            recipe,
-            assignment,
-            deadline,
-            say,
-        )
+        self.link, self.deadline, self.report = service.link, service.deadline, service.report
+        self.prepare, self.assign, self.objective = prepare, assign, objective
         self.assignment: Assignment = {}
-        self.site_of_client: dict[int, str] = {}
         self.away: dict[str, str] = {}
-        """sites that have no part in this epoch, or none any more, and why"""
-        self.run: Run | None = None
-        self._groups: dict[int, tuple[int, ...]] = {}
-        """clients that share a replica with this one"""
-        self._ready: dict[int, int] = {}
-        """the round a client's replica is known to be ready for; −1: to be made anew"""
+        """sites that do not take part in this epoch, or no longer, and why"""
+        self._site_of: dict[int, str] = {}
+        self._ready: dict[str, int] = {}
+        """the round a site's replica is known to be ready for; −1: to be rebuilt"""
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None, "attach comes before the first round"
+        return self._server
+
+    def attach(self, server: Server) -> None:
+        """The server whose rounds are played, once it stands where its ledger ends."""
+        self._server = server
 
     # ---- epochs
 
-    def open(self) -> Prepared:
-        """Begin an epoch; what the sites agree on. Who has another base than most is left out, by name."""
+    def open(self) -> messages.Prepared:
+        """Begin an epoch; what the sites agree on. A site with another base model than most is left out, by name."""
         here = self.link.begin()
         self.assignment = self.assign(here)
-        self.site_of_client, self.away = (
-            site_of(self.assignment),
-            {site: "is away" for site in self.assignment if site not in here},
-        )
-        orders = {
-            site: encode(Prepare(self.name, self.recipe, self.assignment[site]))
-            for site in here
-            if self.assignment.get(site)
-        }
-        found: dict[str, Prepared] = {}
-        for site, answer in self._answers(orders, PREPARING, 1 << 20):
-            if isinstance(answer, Prepared):
-                found[site] = answer
+        self.away = {site: "is away" for site in self.assignment if site not in here}
+        self._site_of = {client: site for site, clients in self.assignment.items() for client in clients}
+        orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
+        found: dict[str, messages.Prepared] = {}
+        for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20):
+            if isinstance(answer, Exception):
+                self._lose(site, f"cannot take part: {answer}")
             else:
-                self._lose(site, str(answer.reason) if isinstance(answer, Failed) else str(answer))
+                found[site] = answer
         if not found:
             reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
-            # A run that has begun waits for better times; one that has not is told.
-            raise (FedzeroError if self.run is None else Interrupted)(f"no site could make ready: {reasons}")
+            # A run that has begun waits until a site is ready; one that has not ends here.
+            raise (FedzeroError if self._server is None else Interrupted)(f"no site is ready: {reasons}")
         votes = Counter((p.base, p.parameters, p.secret) for p in found.values())
         common = max(votes, key=lambda key: (votes[key], key[0]))
         for site in [s for s, p in found.items() if (p.base, p.parameters, p.secret) != common]:
             self._lose(site, f"starts from model {found.pop(site).base.hex()}, not {common[0].hex()}")
-        self._ready, self._groups = {}, {}
-        for site, prepared in found.items():
-            for group, round in prepared.replicas:
-                for client in set(group) & set(self.assignment[site]):
-                    self._ready[client], self._groups[client] = round, group
+        self._ready = {site: prepared.round for site, prepared in found.items()}
         return next(iter(found.values()))
 
     def renew(self) -> None:
-        """After an interruption."""
         self.open()
 
     def _lose(self, site: str, why: str) -> None:
         self.away[site] = why
-        self.say(f"{site} {why}")
+        self.report(f"{site} {why}")
 
     # ---- the contract
 
     def exchange(
         self, round: int, exchange: int, instructions: Mapping[int, bytes]
     ) -> Iterator[tuple[int, bytes | Exception]]:
+        by_site = at_sites(self.assignment, instructions)
         if not exchange:
             if waiting := sorted(self.link.waiting()):
                 raise Interrupted(f"{', '.join(waiting)} waits to take part")
-            ahead = [client for client in instructions if self._ready.get(client, 0) > round]
-            self.rebuild(ahead)  # of rounds that are not on the ledger (any more)
-            self._recover(instructions)
-        by_site = at_sites(self.assignment, instructions)
-        for client in instructions.keys() - self.site_of_client.keys():
-            yield client, FedzeroError("nobody is this client yet")
+            self._recover(round, by_site)
+        for client in sorted(instructions.keys() - self._site_of.keys()):
+            yield client, FedzeroError("no site has this client yet")
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
                 yield client, FedzeroError(f"its site {site} {self.away[site]}")
-        orders = {
-            site: encode(Exchange(round, exchange, {client: instructions[client] for client in clients}))
-            for site, clients in by_site.items()
-        }
-        assert self.run is not None
-        limit = ROOM + max(map(len, by_site.values()), default=0) * (self.run.limit(round, exchange) + 64)
-        for site, answer in self._answers(orders, self.deadline, limit):
+        orders = {s: messages.Exchange(round, exchange, {c: instructions[c] for c in by_site[s]}) for s in by_site}
+        limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.server.limit(round, exchange) + 64)
+        for site, answer in self._ask(orders, messages.Replies, self.deadline, limit):
             yield from self._replies(round, site, answer, by_site[site])
 
     def _replies(
-        self, round: int, site: str, answer: Answer | Exception, clients: Sequence[int]
+        self, round: int, site: str, answer: messages.Replies | Exception, clients: Sequence[int]
     ) -> Iterator[tuple[int, bytes | Exception]]:
-        if isinstance(answer, Replies):
+        if isinstance(answer, messages.Replies):
             others = (answer.replies.keys() | answer.failed.keys()) - set(clients)
             if others:
-                answer = Refused(f"{site} spoke for client {min(others)}, which it was not asked about")
-        elif isinstance(answer, Failed):
-            answer = FedzeroError(answer.reason)
-        elif not isinstance(answer, Exception):
-            answer = Refused(f"{site} answered something else")
+                answer = Refused(f"{site} answered for client {min(others)}, which it was not asked about")
         for client in clients:
             if isinstance(answer, Exception):
                 yield client, answer
             elif client in answer.replies:
-                for sharing in self._groups.get(client, (client,)):
-                    self._ready[sharing] = max(round, self._ready.get(sharing, 0))
+                self._ready[site] = max(round, self._ready[site])
                 yield client, answer.replies[client]
             else:
                 yield client, FedzeroError(answer.failed.get(client, "did not answer"))
@@ -196,87 +158,95 @@ class RemoteEngine:
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
         by_site = {s: clients for s, clients in at_sites(self.assignment, closings).items() if s not in self.away}
-        orders = {s: encode(Deliver(round, {c: closings[c] for c in clients})) for s, clients in by_site.items()}
+        orders = {s: messages.Deliver(round, {c: closings[c] for c in clients}) for s, clients in by_site.items()}
         with suppress(Interrupted):  # the round is on the ledger; who did not get this is sent it before its next turn
-            for site, answer in self._answers(orders, self.deadline, ROOM):
-                if isinstance(answer, Delivered):
-                    for client in by_site[site]:
-                        self._ready[client] = round + 1
+            for site, answer in self._ask(orders, messages.Done, self.deadline, OVERHEAD):
+                if isinstance(answer, messages.Done):
+                    self._ready[site] = round + 1
 
     def rebuild(self, clients: Collection[int]) -> None:
-        for client in clients:
-            for sharing in self._groups.get(client, (client,)):
-                self._ready[sharing] = -1
+        self._ready |= {self._site_of[client]: -1 for client in clients}
 
     def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
-        assert self.run is not None
-        if self.run.own is not None:
-            return self.run.own.digest(), self.run.own.evaluate()
+        replica = self.server.replica
+        if replica is not None and self.objective is not None:
+            return replica.digest(), self.objective.evaluate(replica.state.params)
         measured = self._measure(after)
         if measured.metrics is None:
-            raise FedzeroError("no site can measure the model")
+            raise FedzeroError("no site can evaluate the model")
         return measured.model, measured.metrics
 
     def digest(self, after: int) -> bytes:
-        assert self.run is not None
-        return self.run.own.digest() if self.run.own is not None else self._measure(after).model
+        replica = self.server.replica
+        return replica.digest() if replica is not None else self._measure(after).model
 
     # ---- replicas that are behind
 
-    def _recover(self, clients: Collection[int]) -> None:
-        """Bring replicas to where the server believes them to be."""
-        assert self.run is not None
-        if not self.run.catch_up:
-            return  # every instruction carries the state
-        for site, some in at_sites(self.assignment, clients).items():
-            for client in some:
-                if site in self.away or self._ready.get(client, 0) >= self.run.known(client):
-                    continue
-                self._bring(site, client, max(self.run.known(c) for c in self._groups.get(client, (client,))))
+    @property
+    def _catch_up(self) -> bool:
+        """False: every instruction carries the state, so no replica is ever behind."""
+        return self.server.wire(0).delivery == "catch-up"
 
-    def _bring(self, site: str, client: int, to: int) -> None:
-        assert self.run is not None
-        ready = self._ready.get(client, 0)
-        updates, fresh = self.run.updates(max(ready, 0), to), ready < 0
+    def _recover(self, round: int, by_site: Assignment) -> None:
+        """Bring replicas to where the server takes them to be; those of rounds that are not on the ledger (any more)
+        begin from the base model."""
+        for site in [s for s in by_site if s not in self.away and self._catch_up]:
+            if self._ready[site] > round:
+                self._ready[site] = -1
+            known = max(self.server.tracker.known[client] for client in by_site[site])
+            if self._ready[site] < known:
+                self._bring(site, known)
+
+    def _bring(self, site: str, to: int) -> None:
+        ready = self._ready[site]
+        updates, seconds = self._updates(ready, to), PREPARING if ready < 0 else RECOVERING
         for first in range(0, max(1, len(updates)), BURST):
-            order = encode(Recover(client, fresh and not first, tuple(updates[first : first + BURST])))
-            for _, answer in self._answers({site: order}, PREPARING if fresh else RECOVERING, ROOM):
-                if isinstance(answer, Failed):
-                    self._lose(site, f"cannot rebuild its model: {answer.reason}")
-                if not isinstance(answer, Recovered):
+            order = messages.Recover(ready < 0 and not first, tuple(updates[first : first + BURST]))
+            for _, answer in self._ask({site: order}, messages.Done, seconds, OVERHEAD):
+                if isinstance(answer, SiteFailure):
+                    self._lose(site, f"cannot rebuild its model: {answer}")
+                if isinstance(answer, Exception):
                     return  # silent, perhaps: it is asked again before its next turn
-        for sharing in self._groups.get(client, (client,)):
-            self._ready[sharing] = to
+        self._ready[site] = to
 
-    def _measure(self, after: int) -> Measured:
+    def _updates(self, first: int, last: int) -> list[bytes]:
+        """Encoded updates of rounds first … last − 1: recent ones are in memory, others on the ledger."""
+        server, tracker, first = self.server, self.server.tracker, max(first, 0)
+        if server.federation.pull_after is None and first >= min(tracker.known):
+            return [tracker.history[round] for round in range(first, last) if round in tracker.history]
+        rounds = replay.read(server.ledger).rounds[first:last]
+        return [record.update for record in rounds if record.update is not None and not record.dense]
+
+    def _measure(self, after: int) -> messages.Measured:
         """By the first site that can."""
-        assert self.run is not None
-        for site in [s for s, clients in sorted(self.assignment.items()) if clients and s not in self.away]:
-            client = self.assignment[site][0]
+        for site in sorted(self._ready.keys() - self.away.keys()):
             updates: Sequence[bytes] = ()
-            if self.run.catch_up:
-                if self._ready.get(client, 0) < 0:
-                    self._bring(site, client, after)
-                updates = self.run.updates(max(self._ready.get(client, 0), 0), after)
-            order = encode(Measure(after, tuple(updates)))
-            for _, answer in self._answers({site: order}, PREPARING, 1 << 20):
-                if isinstance(answer, Measured):
-                    for sharing in self._groups.get(client, (client,)):
-                        self._ready[sharing] = max(after, self._ready.get(sharing, 0))
+            if self._catch_up:
+                if self._ready[site] < 0:
+                    self._bring(site, after)
+                updates = self._updates(self._ready[site], after)
+            order = messages.Measure(after, tuple(updates))
+            for _, answer in self._ask({site: order}, messages.Measured, PREPARING, 1 << 20):
+                if isinstance(answer, messages.Measured):
+                    self._ready[site] = max(after, self._ready[site])
                     return answer
-                self.say(f"{site} could not measure the model: {answer}")
-        raise Interrupted("no site could measure the model")
+                self.report(f"{site} could not evaluate the model: {answer}")
+        raise Interrupted("no site could evaluate the model")
 
-    def _answers(
-        self, orders: Mapping[str, bytes], seconds: float, limit: int
-    ) -> Iterator[tuple[str, Answer | Exception]]:
+    def _ask(
+        self, orders: Mapping[str, messages.Order], wanted: type[T], seconds: float, limit: int
+    ) -> Iterator[tuple[str, T | Exception]]:
+        """Orders to sites; from each, an answer of the wanted kind or why there is none."""
         if not orders:
             return
-        for site, data in self.link.ask(orders, seconds, limit):
-            if isinstance(data, bytes):
-                try:
-                    yield site, decode_answer(data)
-                except Refused as reason:
-                    yield site, reason
-            else:
-                yield site, data
+        encoded = {site: messages.encode(order) for site, order in orders.items()}
+        for site, data in self.link.ask(encoded, seconds, limit):
+            try:
+                answer = messages.decode_answer(data) if isinstance(data, bytes) else data
+            except Refused as reason:
+                answer = reason
+            if isinstance(answer, messages.Failed):
+                answer = SiteFailure(answer.reason)
+            elif not isinstance(answer, wanted | Exception):
+                answer = Refused(f"{site} sent an answer of another kind")
+            yield site, answer

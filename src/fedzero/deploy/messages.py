@@ -1,4 +1,4 @@
-"""What supervisor and sites say to each other. A site may be home to several clients.
+"""What supervisor and sites say to each other. A site may have several clients.
 
 Orders wrap instructions, answers wrap replies, both untouched; what is counted and put on the ledger are those.
 """
@@ -16,17 +16,18 @@ from fedzero.oracles import Metrics
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
-    """Make ready for a run: what tells it from all others, its recipe (canonical JSON), and which clients live here."""
+    """Get ready for a run: what tells it from all others, its recipe (canonical JSON), the clients that are here, and
+    distributions, with versions, that the recipe needs beside fedzero."""
 
     run: str
     recipe: bytes
     clients: tuple[Natural, ...]
+    needs: dict[str, str] = {}
 
 
 class Recover(Struct, frozen=True, array_like=True, tag=2):
-    """Bring the replica of a client forward: encoded updates to fold, `fresh`: from the base model on."""
+    """Bring the replica forward: encoded updates to fold, `fresh`: from the base model on."""
 
-    client: Natural
     fresh: bool
     updates: tuple[bytes, ...]
 
@@ -57,20 +58,18 @@ Order = Prepare | Recover | Exchange | Deliver | Measure
 
 
 class Prepared(Struct, frozen=True, array_like=True, tag=1):
-    """What a site found: base model and its size, facts, fingerprint of its secret; clients that share a replica, and
-    the round each such replica is ready for."""
+    """What a site found: base model and its size, facts, fingerprint of its secret; and the round that its replica,
+    which all its clients share, is ready for."""
 
     base: bytes
     parameters: Natural
     facts: dict[str, str]
     secret: str | None
-    replicas: tuple[tuple[tuple[Natural, ...], Natural], ...]
-
-
-class Recovered(Struct, frozen=True, array_like=True, tag=2):
-    """The round the replica is ready for now."""
-
     round: Natural
+
+
+class Done(Struct, frozen=True, array_like=True, tag=2):
+    """What was to be folded is folded."""
 
 
 class Replies(Struct, frozen=True, array_like=True, tag=3):
@@ -80,29 +79,23 @@ class Replies(Struct, frozen=True, array_like=True, tag=3):
     failed: dict[int, str]
 
 
-class Delivered(Struct, frozen=True, array_like=True, tag=4):
-    pass
-
-
-class Measured(Struct, frozen=True, array_like=True, tag=5):
+class Measured(Struct, frozen=True, array_like=True, tag=4):
     """The digest of the model, and how good it is (None where nobody can say)."""
 
     model: bytes
     metrics: Metrics | None
 
 
-class Failed(Struct, frozen=True, array_like=True, tag=6):
+class Failed(Struct, frozen=True, array_like=True, tag=5):
     """The site could not do it."""
 
     reason: str
 
 
-Answer = Prepared | Recovered | Replies | Delivered | Measured | Failed
+Answer = Prepared | Done | Replies | Measured | Failed
 
-_encoder = msgspec.msgpack.Encoder()
+encode = msgspec.msgpack.Encoder().encode
 _orders, _answers = msgspec.msgpack.Decoder(Order), msgspec.msgpack.Decoder(Answer)
-
-encode = _encoder.encode
 
 
 def decode_order(data: bytes) -> Order:

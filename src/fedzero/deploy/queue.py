@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import psutil
 from msgspec import Struct
 
 from fedzero.errors import FedzeroError
@@ -28,30 +29,29 @@ class Process(Struct, frozen=True):
     """A process, told from a later one with the same number by when it began."""
 
     pid: int
-    began: str
+    began: float
 
-
-def submit(project: Path, recipe: Recipe) -> Path:
-    """Put a recipe in the queue."""
-    queue = project / QUEUE
-    path = queue / f"{time.time_ns():020d}-{recipe.name}.json"
-    files.write(path, recipes.canonical(recipe))
-    return path
-
-
-def first(project: Path) -> tuple[Path, Recipe] | None:
-    """The recipe that is next."""
-    for path in sorted((project / QUEUE).glob("*.json")):
+    @staticmethod
+    def of(pid: int) -> Process | None:
+        """`began` counts from the start of the machine: it does not change when the clock is set."""
         try:
-            return path, recipes.from_canonical(path.read_bytes())
-        except msgspec.DecodeError as error:
-            raise FedzeroError(f"{path}: {error}; remove it") from error
-    return None
+            return Process(pid, round(psutil.Process(pid).create_time() - psutil.boot_time(), 2))
+        except psutil.NoSuchProcess:
+            return None
 
 
-def waiting(project: Path) -> list[str]:
-    """Names of the recipes in the queue."""
-    return [path.stem.split("-", 1)[1] for path in sorted((project / QUEUE).glob("*.json"))]
+def submit(project: Path, recipe: Recipe) -> None:
+    """Put a recipe in the queue."""
+    files.write(project / QUEUE / f"{time.time_ns():020d}-{recipe.name}.json", recipes.canonical(recipe))
+
+
+def entries(project: Path) -> list[Path]:
+    """The recipes in the queue, the next one first."""
+    return sorted((project / QUEUE).glob("*.json"))
+
+
+def name_of(entry: Path) -> str:
+    return entry.stem.split("-", 1)[-1]
 
 
 def supervisor(project: Path) -> int | None:
@@ -60,19 +60,19 @@ def supervisor(project: Path) -> int | None:
         found = msgspec.json.decode((project / SUPERVISOR).read_bytes(), type=Process)
     except (OSError, msgspec.DecodeError):
         return None
-    return found.pid if _began(found.pid) == found.began else None
+    return found.pid if Process.of(found.pid) == found else None
 
 
 @contextmanager
 def supervising(project: Path) -> Iterator[None]:
-    """One supervisor at a time. It ends by SIGTERM as by Ctrl-C: what a shell starts behind an & does not hear that."""
+    """One supervisor at a time. It ends by SIGTERM as by Ctrl-C, which does not reach what a shell starts with &."""
     other = supervisor(project)
     if other is not None:
-        raise FedzeroError(f"process {other} serves {project} already: `fedzero stop {project}` ends it")
+        raise FedzeroError(f"process {other} already serves {project}: `fedzero stop {project}` ends it")
     path = project / SUPERVISOR
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        path.write_bytes(msgspec.json.encode(Process(os.getpid(), _began(os.getpid()))))
+        files.write(path, msgspec.json.encode(Process.of(os.getpid())))
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -80,7 +80,7 @@ def supervising(project: Path) -> Iterator[None]:
 
 
 def stop(project: Path, seconds: float = 30.0) -> bool:
-    """End the supervisor as Ctrl-C would; whether there was one. Its run can be gone on with."""
+    """End the supervisor as Ctrl-C would; whether there was one. Its run can be resumed."""
     pid = supervisor(project)
     if pid is None:
         return False
@@ -88,14 +88,6 @@ def stop(project: Path, seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while supervisor(project) is not None:
         if time.monotonic() > end:
-            raise FedzeroError(f"process {pid} does not end; it may be in the middle of something long")
+            raise FedzeroError(f"process {pid} has not ended after {seconds:g} s: try again later, or kill it")
         time.sleep(0.1)
     return True
-
-
-def _began(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""

@@ -1,9 +1,8 @@
-"""A site: home of one or more clients, in a process of its own. Orders in, answers out; what carries them is not known
-here.
+"""A site: one or more clients in a process of their own. Orders in, answers out; what carries them is not known here.
 
-The model is loaded when a run is made ready and stays; clients of a site share one replica where they may. What must
-outlast the process is kept in the site's own folder: what clients remember, before a reply leaves, and the replica now
-and then. A site that has lost its folder rebuilds its replica from base model and ledger.
+The model is loaded when a run is prepared and stays; all clients of a site share one replica. What must outlast the
+process is kept in the site's own folder: what clients remember, before a reply leaves, and the replica now and then. A
+site that has lost its folder rebuilds its replica from base model and ledger.
 """
 
 from __future__ import annotations
@@ -20,24 +19,8 @@ import msgspec
 import torch
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import EVERYTHING, Numbers
-from fedzero.deploy.messages import (
-    Answer,
-    Deliver,
-    Delivered,
-    Exchange,
-    Failed,
-    Measure,
-    Measured,
-    Order,
-    Prepare,
-    Prepared,
-    Recover,
-    Recovered,
-    Replies,
-    decode_order,
-    encode,
-)
+from fedzero.algorithms.contract import Numbers
+from fedzero.deploy import messages
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.model.updates import decode_update
@@ -45,7 +28,6 @@ from fedzero.oracles import GradientOracle, Oracle
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Close, Continue, decode_instruction
-from fedzero.protocol.replica import Replica
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.recipe import Recipe
@@ -102,98 +84,86 @@ class Site:
 
     def __init__(self, settings: Settings, keep: Path):
         self.settings, self.keep = settings, keep
-        self._home: SiteRun | None = None
+        self.run: SiteRun | None = None
 
     def answer(self, data: bytes) -> bytes:
         try:
-            return encode(self._obey(decode_order(data)))
+            return messages.encode(self._obey(messages.decode_order(data)))
         except FedzeroError as error:
-            return encode(Failed(str(error)))
+            return messages.encode(messages.Failed(str(error)))
 
-    def _obey(self, order: Order) -> Answer:
-        if isinstance(order, Prepare):
+    def _obey(self, order: messages.Order) -> messages.Answer:
+        if isinstance(order, messages.Prepare):
             if self.settings.threads is not None:
                 torch.set_num_threads(self.settings.threads)
-            self._home = SiteRun(order, self.settings, self.keep)
-            return self._home.prepared()
-        if self._home is None:
-            raise Refused("was given work before it was made ready")
+            self.run = SiteRun(order, self.settings, self.keep)
+            return self.run.prepared()
+        if self.run is None:
+            raise Refused("was given work before it was prepared for a run")
         match order:
-            case Recover():
-                return self._home.recover(order)
-            case Exchange():
-                return self._home.exchange(order)
-            case Deliver():
-                return self._home.deliver(order)
-            case Measure():
-                return self._home.measure(order)
+            case messages.Recover():
+                return self.run.recover(order)
+            case messages.Exchange():
+                return self.run.exchange(order)
+            case messages.Deliver():
+                return self.run.deliver(order)
+            case messages.Measure():
+                return self.run.measure(order)
 
     def leave(self) -> None:
         """The process ends."""
-        if self._home is not None:
-            self._home.save()
+        if self.run is not None:
+            self.run.save()
 
 
 class SiteRun:
     """A run at this site."""
 
-    def __init__(self, order: Prepare, settings: Settings, keep: Path):
+    def __init__(self, order: messages.Prepare, settings: Settings, keep: Path):
         if not order.clients:
-            raise FedzeroError("no client lives here")
-        self.recipe, self.settings = _at_home(recipes.from_canonical(order.recipe), settings), settings
+            raise FedzeroError("no client is assigned to this site")
+        self.recipe, self.settings = _localized(_recipe_of(order), settings), settings
         self.setup = self._fresh()
         if self.setup.problem.metered is not None:
-            raise FedzeroError("black boxes are asked by the local engine only (`fedzero run`)")
-        self.base, self.size = self.setup.problem.params.digest(), self.setup.problem.params.size
+            raise FedzeroError("black boxes run in one process only: use `fedzero run`")
+        self.base = self.setup.problem.params.digest()
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base).hexdigest()[:24]
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.shared, self.cache = True, dict[Any, Any]()
-        self.clients: dict[int, Client] = {}
-        self._saved = time.monotonic()
-        for client in order.clients:
-            self.clients[client] = self._client(client)
-            self.shared = self.shared and self.clients[client].replica.state.carry.part(client) == EVERYTHING
+        self._saved, self._cache = time.monotonic(), dict[Any, Any]()
+        self.replica = self.setup.replica()
+        self.clients = {number: self._client(number) for number in order.clients}
         self._recall()
 
     def _fresh(self) -> Setup:
         return session.prepare(self.recipe, self.settings.environment())
 
     def _client(self, number: int) -> Client:
-        setup = self.setup
-        if self.shared and self.clients:
-            replica = next(iter(self.clients.values())).replica
-        else:
-            params = setup.problem.params if not self.clients else self._fresh().problem.params
-            replica = Replica(setup.algorithm, params, setup.keys, self.recipe.federation.clients)
+        setup, replica = self.setup, self.replica
         kind = GradientOracle if replica.wire.first_order else Oracle
         oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number)
-        return Client(number, replica, oracle, setup.chain, self.cache)
+        return Client(number, replica, oracle, setup.chain, self._cache)
 
-    def prepared(self) -> Prepared:
-        groups: dict[int, list[int]] = {}
-        for number, client in self.clients.items():
-            groups.setdefault(id(client.replica), []).append(number)
-        replicas = tuple((tuple(group), self.clients[group[0]].replica.round) for group in groups.values())
-        return Prepared(self.base, self.size, dict(self.setup.problem.facts), self.setup.keys.secret, replicas)
+    def prepared(self) -> messages.Prepared:
+        problem, secret = self.setup.problem, self.setup.keys.secret
+        return messages.Prepared(self.base, problem.params.size, dict(problem.facts), secret, self.replica.round)
 
     # ---- work
 
-    def exchange(self, order: Exchange) -> Replies:
+    def exchange(self, order: messages.Exchange) -> messages.Replies:
         """One client after the other, as the local engine without merging does."""
         replies, failed = {}, {}
         for number, instruction in order.instructions.items():
-            client = self.clients.get(number)
             try:
-                if client is None:
-                    raise Refused("does not live here")
-                replies[number] = self._turn(client, order, instruction)
+                if number not in self.clients:
+                    raise Refused("is not at this site")
+                replies[number] = self._turn(self.clients[number], order, instruction)
             except FedzeroError as error:
                 failed[number] = str(error)
         if time.monotonic() - self._saved > SAVE_EVERY:
             self.save()
-        return Replies(replies, failed)
+        return messages.Replies(replies, failed)
 
-    def _turn(self, client: Client, order: Exchange, instruction: bytes) -> bytes:
+    def _turn(self, client: Client, order: messages.Exchange, instruction: bytes) -> bytes:
         answer: Any = None
         if order.exchange:
             answer = client.proceed(instruction)
@@ -201,7 +171,7 @@ class SiteRun:
             message = decode_instruction(instruction)
             counted = None if isinstance(message, Close | Continue) else message.counted
             if client.keeps_memory and not client.remembers(counted):
-                raise Refused(f"has lost what it remembered of round {counted}: bring back its folder")
+                raise Refused(f"has lost what it remembered of round {counted}: restore its folder")
             client.begin(order.round, instruction, True)
         asked = client.step(answer)
         while not isinstance(asked, bytes):
@@ -210,91 +180,95 @@ class SiteRun:
             self._save_memory(client, order.round)
         return asked
 
-    def _save_memory(self, client: Client, round: int) -> None:
-        """A process that was frozen and thawed must not write over what its successor wrote."""
-        path = self.folder / f"client-{client.number}.notes"
-        if path.exists() and _round_of(path.read_bytes()) > round:
-            raise Refused("has a successor that is further")
-        files.write(path, _packed(client), durable=True)
-
-    def deliver(self, order: Deliver) -> Delivered:
+    def deliver(self, order: messages.Deliver) -> messages.Done:
         for number, closing in order.closings.items():
             message = decode_instruction(closing)
-            if not isinstance(message, Close) or number not in self.clients:
-                raise Refused("was told the end of something else than a round of its own")
-            self.clients[number].replica.obey(message, number)
-        return Delivered()
+            if not isinstance(message, Close):
+                raise Refused("was sent something else than the outcome of a round")
+            self.replica.obey(message, number)
+        return messages.Done()
 
-    def recover(self, order: Recover) -> Recovered:
-        client = self.clients.get(order.client)
-        if client is None:
-            raise Refused(f"client {order.client} does not live here")
+    def recover(self, order: messages.Recover) -> messages.Done:
+        replica = self.replica
         if order.fresh:
-            replica = client.replica
             replica.state.params.load(self._fresh().problem.params.tensors)
             replica.state = replica.algorithm.init(replica.state.params, self.recipe.federation.clients)
-        client.replica.follow([decode_update(update) for update in order.updates])
-        return Recovered(client.replica.round)
+        replica.follow([decode_update(update) for update in order.updates])
+        return messages.Done()
 
-    def measure(self, order: Measure) -> Measured:
-        client = next(iter(self.clients.values()))
-        client.replica.follow([decode_update(update) for update in order.updates])
-        params, metrics = client.replica.state.params, None
+    def measure(self, order: messages.Measure) -> messages.Measured:
+        self.replica.follow([decode_update(update) for update in order.updates])
+        params, metrics = self.replica.state.params, None
         with suppress(Unmeasured):
             metrics = self.setup.problem.objective.evaluate(params)
-        return Measured(params.digest(), metrics)
+        return messages.Measured(params.digest(), metrics)
 
     # ---- what outlasts the process
 
     def save(self) -> None:
-        """The replica, where all clients share it and it is not sent with every instruction anyway."""
+        """The replica, unless it is sent with every instruction anyway."""
         self._saved = time.monotonic()
-        replica = next(iter(self.clients.values())).replica
-        if self.shared and replica.round and replica.wire.delivery == "catch-up":
-            content = replica.state.to_bytes()
-            header = msgspec.msgpack.encode((replica.round, replica.state.numbers, hashlib.sha256(content).digest()))
+        state = self.replica.state
+        if state.round and self.replica.wire.delivery == "catch-up":
+            content = state.to_bytes()
+            header = msgspec.msgpack.encode((state.round, state.numbers, hashlib.sha256(content).digest()))
             files.write(self.folder / "replica", len(header).to_bytes(4, "little") + header + content, durable=True)
 
+    def _save_memory(self, client: Client, round: int) -> None:
+        """A process that was suspended must not overwrite what its successor wrote meanwhile."""
+        path = self._memory_file(client)
+        if path.exists() and (written := _round_of(path.read_bytes())) > round:
+            raise Refused(f"is an old process: a newer one already wrote round {written}")
+        files.write(path, _packed(client), durable=True)
+
+    def _memory_file(self, client: Client) -> Path:
+        return self.folder / f"client-{client.number}.notes"
+
     def _recall(self) -> None:
-        for number, client in self.clients.items():
-            path = self.folder / f"client-{number}.notes"
-            if client.keeps_memory and path.exists():
-                _unpack(client, path.read_bytes())
+        for client in self.clients.values():
+            if client.keeps_memory and self._memory_file(client).exists():
+                _unpack(client, self._memory_file(client).read_bytes())
         path = self.folder / "replica"
-        if self.shared and path.exists():
+        if path.exists():
             content = path.read_bytes()
             size = int.from_bytes(content[:4], "little")
             with suppress(msgspec.DecodeError):
                 round, numbers, digest = msgspec.msgpack.decode(content[4 : 4 + size], type=tuple[int, Numbers, bytes])
-                replica = next(iter(self.clients.values())).replica
-                if hashlib.sha256(content[4 + size :]).digest() == digest:  # else from base and ledger
-                    replica.state = replica.state.restored(content[4 + size :], round, numbers)
+                if hashlib.sha256(content[4 + size :]).digest() == digest:  # else from base model and ledger
+                    self.replica.state = self.replica.state.restored(content[4 + size :], round, numbers)
 
 
-def _at_home(recipe: Recipe, settings: Settings) -> Recipe:
-    """The recipe with what this site has its own way."""
+def _recipe_of(order: messages.Prepare) -> Recipe:
+    try:
+        return recipes.from_canonical(order.recipe, order.needs)
+    except msgspec.DecodeError as error:
+        raise FedzeroError(f"cannot read the recipe ({error}): install the server's release of fedzero") from error
+
+
+def _localized(recipe: Recipe, settings: Settings) -> Recipe:
+    """The recipe with what this site decides for itself."""
     engine = msgspec.structs.replace(recipe.engine, device=settings.device)
     return msgspec.structs.replace(recipe, engine=engine, task=recipe.task.at_site(settings.model))
 
 
-_Pieces = list[bytes]
-_Packed = tuple[int | None, _Pieces, tuple[int, _Pieces] | None]
+_Chunks = list[bytes]
+_Memory = tuple[int | None, _Chunks, tuple[int, _Chunks] | None]
+"""Round and chunks of a client's memory that counted, and of one that may count."""
 
 
 def _packed(client: Client) -> bytes:
     (counted, kept), tried = client.keep()
-    chunks = [chunk.body for chunk in kept.chunks()]
     maybe = None if tried is None else (tried[0], [chunk.body for chunk in tried[1].chunks()])
-    return msgspec.msgpack.encode((counted, chunks, maybe))
+    return msgspec.msgpack.encode((counted, [chunk.body for chunk in kept.chunks()], maybe))
 
 
 def _unpack(client: Client, data: bytes) -> None:
-    counted, chunks, maybe = msgspec.msgpack.decode(data, type=_Packed)
+    counted, chunks, maybe = msgspec.msgpack.decode(data, type=_Memory)
     tried = None if maybe is None else (maybe[0], ClientMemory.of_chunks(maybe[1]))
     client.recall((counted, ClientMemory.of_chunks(chunks)), tried)
 
 
 def _round_of(data: bytes) -> int:
-    """The latest round that packed notes are of."""
-    counted, _, maybe = msgspec.msgpack.decode(data, type=_Packed)
+    """The latest round that a packed memory is of."""
+    counted, _, maybe = msgspec.msgpack.decode(data, type=_Memory)
     return max(-1 if counted is None else counted, -1 if maybe is None else maybe[0])

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedzero.deploy import queue as submissions
+import msgspec
+
+from fedzero.deploy import queue
 from fedzero.deploy.conduct import conduct
-from fedzero.deploy.flare.epochs import WaitPolicy
-from fedzero.deploy.flare.launch import service_of
+from fedzero.deploy.engine import Service
 from fedzero.errors import FedzeroError
+from fedzero.run import recipe as recipes
 from fedzero.run.loop import Watch
 from fedzero.run.session import LEDGER, Environment
 
@@ -21,33 +23,29 @@ def serve_queue(
     project: Path,
     environment: Environment,
     watch: Callable[[], Watch],
-    policy: WaitPolicy,
-    deadline: float,
+    service: Service,
     done: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Until interrupted. What cannot be played is said and taken out of the queue; the next one follows."""
-    told = False
-    with service_of(project, policy, deadline) as service:
-        while True:
-            found = submissions.first(project)
-            if found is None:
-                if not told:
-                    policy.say(f"nothing to play: fedzero submit {project} RECIPE")
-                told = True
-                time.sleep(LOOK_EVERY)
-                continue
-            told = False
-            path, recipe = found
-            folder = project / "runs" / recipe.name
-            try:
-                conduct(recipe, folder, environment, watch(), service)
-                done(folder)
-            except FedzeroError as error:
-                policy.say(f"{recipe.name}: {error}")
-            path.unlink(missing_ok=True)
+    """Until interrupted. A recipe that cannot be played is reported and taken out of the queue."""
+    idle = False
+    while True:
+        entry = next(iter(queue.entries(project)), None)
+        if entry is None:
+            if not idle:
+                service.report(f"the queue is empty: fedzero submit {project} RECIPE")
+            idle = True
+            time.sleep(LOOK_EVERY)
+            continue
+        idle, folder = False, project / "runs" / queue.name_of(entry)
+        try:
+            conduct(recipes.from_canonical(entry.read_bytes()), folder, environment, watch(), service)
+            done(folder)
+        except (FedzeroError, msgspec.DecodeError) as error:
+            service.report(f"{queue.name_of(entry)} was taken out of the queue: {error}")
+        entry.unlink(missing_ok=True)
 
 
 def check_name_free(project: Path, name: str) -> None:
-    """A name can be played once: going on with a run is `serve --out`."""
-    if (project / "runs" / name / LEDGER).exists() or name in submissions.waiting(project):
-        raise FedzeroError(f"{project} has a run {name!r} already: give the recipe another name with --set name=…")
+    """A name can be played once: `serve --out` resumes a run."""
+    if (project / "runs" / name / LEDGER).exists() or name in map(queue.name_of, queue.entries(project)):
+        raise FedzeroError(f"{project} already has a run {name!r}: give the recipe another name with --set name=…")

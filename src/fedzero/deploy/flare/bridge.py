@@ -1,49 +1,81 @@
-"""Frames between the supervisor, which listens, and the server's job process, which connects.
+"""Messages between the supervisor, which listens, and the server's job process, which connects.
 
-A frame is four bytes of length and a msgpack array. End of file from either side ends the epoch.
+    job → supervisor   Hello: job, sites whose processes answer it, its process; then one Answered for every site asked:
+                       number of the order, site, whether it answered, the answer (or FLARE's word for why not)
+    supervisor → job   Orders: number, order by site, seconds an answer may take, bytes it may have
 
-    job → supervisor   ["hello", token, job, [site, …], pid]
-                       ["got", ask, site, ok, bytes]   ["done", ask]   ["pong", site]
-    supervisor → job   ["ask", ask, {site: bytes}, seconds, limit, [site to ping, …]]     ["stop"]
+Arrays in msgpack over `multiprocessing.connection`. If either process closes the connection or ends, the other one
+reads an end of file, and the epoch is over.
 """
 
 from __future__ import annotations
 
-import socket
-import struct
+import secrets
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from pathlib import Path
+from queue import Queue
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
 
+from fedzero.model import files
+
+Hello = tuple[str, tuple[str, ...], int]
+Orders = tuple[int, dict[str, bytes], float, int]
+Answered = tuple[int, str, bool, bytes]
 LARGEST = 1 << 31
+"""Bytes of a message at most."""
 NUMBER = 8
 """Bytes in front of an order: its number, so that a site knows which is the latest."""
+PING, PINGS = b"ping", 0
+"""An order that only asks whether a site is there, and the number of such orders; silence is their other answer."""
 BRIDGE_FILE = "fedzero_bridge.json"
-"""In the server kit's local/: where the supervisor listens, and the word to say."""
+"""In the server kit's local/: where the supervisor listens, and the key by which both sides know each other."""
 
 
-def send(to: socket.socket, *frame: Any) -> None:
-    body = msgspec.msgpack.encode(frame)
-    to.sendall(struct.pack(">I", len(body)) + body)
+def send(connection: Connection, message: Hello | Orders | Answered) -> None:
+    connection.send_bytes(msgspec.msgpack.encode(message))
 
 
-def receive(source: socket.socket) -> list[Any] | None:
-    """The next frame; None at the end."""
-    head = _exactly(source, 4)
-    if head is None:
-        return None
-    (size,) = struct.unpack(">I", head)
-    if size > LARGEST:
-        raise ValueError(f"a frame of {size} bytes")
-    body = _exactly(source, size)
-    return None if body is None else msgspec.msgpack.decode(body, type=list)
+def receive(connection: Connection, kind: Any) -> Any:
+    """The next message. `EOFError`: the other side is gone; `OSError`: or sends more than is allowed."""
+    return msgspec.msgpack.decode(connection.recv_bytes(LARGEST), type=kind)
 
 
-def _exactly(source: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        piece = source.recv(min(size - len(parts), 1 << 20))
-        if not piece:
-            return None
-        parts += piece
-    return bytes(parts)
+def connect(local: Path) -> Connection:
+    address, key = msgspec.json.decode((local / BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
+    return Client(address, authkey=key)
+
+
+class Door:
+    """Where jobs arrive. Each caller is waited for on a thread of its own, so that one which says nothing keeps no
+    other waiting; one without the key is turned away."""
+
+    def __init__(self, socket: Path, local: Path):
+        self.arrived: Queue[tuple[Connection, Hello]] = Queue()
+        self._address, self._key, self._closed = str(socket), secrets.token_bytes(32), Event()
+        self._listener = Listener(self._address, "AF_UNIX", backlog=8)
+        self._accepting = Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+        with files.draft_of(local / BRIDGE_FILE) as draft:
+            draft.touch(0o600)
+            draft.write_bytes(msgspec.json.encode((self._address, self._key)))
+
+    def _accept(self) -> None:
+        while (caller := self._listener.accept()) and not self._closed.is_set():
+            Thread(target=self._greet, args=(caller,), daemon=True).start()
+
+    def _greet(self, caller: Connection) -> None:
+        try:
+            deliver_challenge(caller, self._key)
+            answer_challenge(caller, self._key)
+            self.arrived.put((caller, receive(caller, Hello)))
+        except Exception:  # of whatever kind: it is no job of ours
+            caller.close()
+
+    def close(self) -> None:
+        self._closed.set()
+        Client(self._address).close()  # wakes the thread that waits for callers
+        self._accepting.join()
+        self._listener.close()

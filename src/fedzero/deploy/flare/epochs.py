@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import secrets
-import select
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
+import msgspec
+
 from fedzero.deploy.flare import processes
-from fedzero.deploy.flare.bridge import BRIDGE_FILE, NUMBER, receive, send
+from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, Door, receive, send
 from fedzero.deploy.flare.project import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
 from fedzero.errors import FedzeroError
+from fedzero.model import files
 from fedzero.protocol.engine import Interrupted
 
 FRESH = 4 * HEARTBEAT
@@ -29,51 +31,49 @@ LOOK_EVERY, PING_EVERY, NOTICE_EVERY = 2.0, 1.0, 0.5
 """Seconds between two looks at who is there, two pings of a silent site, two looks whether the server lives."""
 FIRST_PATIENCE, LONGEST_PATIENCE = 5.0, 320.0
 """Seconds until a silent site is tried again with a new epoch: twice as long each time it does not help."""
-SUBMITTED, CONNECTED, RECONNECTED, STARTED, HELLO, ENDING = 90.0, 30.0, 5.0, 30.0, 10.0, 0.1
+SUBMITTED, CONNECTED, RECONNECTED, STARTED, ENDING = 90.0, 30.0, 5.0, 30.0, 0.1
+"""Seconds at most until a job has come up, a session is connected, and again, the server listens, its end shows."""
 
 
 @dataclass(frozen=True)
 class WaitPolicy:
-    """minimum: sites without which nothing is begun; patience: seconds to wait for those that were there before."""
+    """minimum: sites without which no epoch begins; patience: seconds to wait for those that were there before;
+    deadline: seconds a site may take for one exchange; report: is told of whatever a run waits for."""
 
     minimum: int = 1
     patience: float = 30.0
-    say: Callable[[str], None] = lambda text: None
+    deadline: float = 60.0
+    report: Callable[[str], None] = lambda text: None
 
 
 @dataclass
 class Epoch:
-    """What is known of the one that is going on."""
+    """The one that is going on."""
 
-    wire: socket.socket
+    bridge: Connection
     sites: frozenset[str]
     pid: int
     silent: dict[str, float] = field(default_factory=dict)
-    """sites that did not answer, and since when (by the clock on the wall)"""
+    """sites that did not answer, and since when (wall-clock time)"""
     pinged: float = 0.0
 
 
 class Epochs:
-    """Owns the server's process. One at a time: a job process that connects without the right word is turned away."""
+    """A link. Owns the server's process, and plays one job at a time."""
 
-    def __init__(self, folder: Path, expected: Collection[str], policy: WaitPolicy = WaitPolicy()):  # noqa: B008 - frozen
+    def __init__(self, folder: Path, policy: WaitPolicy = WaitPolicy()):  # noqa: B008 - frozen
         self.folder, self.project, self.policy = folder, Project.of(folder), policy
-        self.expected = set(expected)
+        self.expected = set(self.project.sites)
         """sites to wait for at the beginning of an epoch"""
         self.epoch: Epoch | None = None
         self.server: subprocess.Popen[bytes] | None = None
         self.epochs = 0
         self._session: Any = None
-        self._number = self._asks = 0
-        self._looked, self._patience, self._retry = 0.0, {}, {}  # type: tuple[float, dict[str, float], dict[str, float]]
-        self._room = Path(tempfile.mkdtemp(prefix="fedzero-"))
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self._room / "bridge"))
-        self._listener.listen(2)
-        self._word = secrets.token_hex(16)
-        bridge = kit_of(folder, SERVER) / "local" / BRIDGE_FILE
-        bridge.touch(0o600)
-        bridge.write_text(json.dumps({"socket": str(self._room / "bridge"), "token": self._word}))
+        self._asks, self._looked = 0, 0.0
+        self._patience: dict[str, float] = {}
+        self._retry: dict[str, float] = {}
+        self._scratch = Path(tempfile.mkdtemp(prefix="fedzero-"))
+        self._door = Door(self._scratch / "bridge", kit_of(folder, SERVER) / "local")
 
     # ---- the contract of a link
 
@@ -84,7 +84,7 @@ class Epochs:
             try:
                 return self._submit(self._gather())
             except Exception as error:  # FLARE's own kinds: the server died, the session was lost, the job was refused
-                self.policy.say(f"an epoch could not begin ({type(error).__name__}: {error}); trying again")
+                self.policy.report(f"an epoch could not begin ({type(error).__name__}: {error}); trying again")
                 self._disconnect()
                 time.sleep(1.0)
 
@@ -97,25 +97,22 @@ class Epochs:
         for site in sorted(orders.keys() & epoch.silent.keys()):
             yield site, FedzeroError("does not answer")
         awake = {site: number + order for site, order in orders.items() if site not in epoch.silent}
+        missing = set(awake)
         try:
-            send(epoch.wire, "ask", self._asks, awake, seconds, limit, self._to_ping(epoch))
-            while awake:
-                frame = self._receive(epoch.wire)
-                if frame[0] == "pong":
-                    epoch.silent.pop(frame[1], None)
-                elif frame[1] != self._asks:
-                    continue  # late, of an earlier ask
-                elif frame[0] == "done":
-                    return
-                else:
-                    _, _, site, ok, answer = frame
-                    if not ok:
-                        self._note_failure(epoch, site, answer.decode(errors="replace"))
-                    else:
-                        self._patience.pop(site, None)
-                    yield site, answer if ok else FedzeroError(_explained(answer.decode(errors="replace"), seconds))
-        except (OSError, ValueError) as error:
-            raise Interrupted(f"the server's job ended: {error}") from error
+            self._ping(epoch)
+            send(epoch.bridge, (self._asks, awake, seconds, limit))
+            while missing:
+                while not epoch.bridge.poll(NOTICE_EVERY):
+                    self._expect_server()
+                asked, site, ok, answer = receive(epoch.bridge, Answered)
+                if asked == PINGS:
+                    epoch.silent.pop(site, None)
+                elif asked == self._asks:  # else late, of an earlier ask
+                    missing.discard(site)
+                    self._patience.pop(site, None) if ok else self._note_failure(epoch, site, answer)
+                    yield site, answer if ok else FedzeroError(_explained(answer, seconds))
+        except (EOFError, OSError, msgspec.DecodeError) as error:
+            raise Interrupted("the server's job ended") from error
 
     def waiting(self) -> Collection[str]:
         now = time.monotonic()
@@ -137,10 +134,10 @@ class Epochs:
     def close(self) -> None:
         self._over()
         self._disconnect()
-        self._listener.close()
+        self._door.close()
         if self.server is not None:
             processes.end(self.server)
-        shutil.rmtree(self._room, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ---- an epoch's beginning and end
 
@@ -149,13 +146,13 @@ class Epochs:
         if self.server is None or self.server.poll() is not None:
             self._disconnect()
             if self.server is not None:
-                self.policy.say("the server's process ended; starting it again")
+                self.policy.report("the server's process ended; starting it again")
             processes.until(10.0, lambda: not processes.listening(host, self.project.port))
             if processes.listening(host, self.project.port):
-                raise FedzeroError(f"port {self.project.port} is taken: stop what listens there, or `fedzero stop`")
+                raise FedzeroError(f"port {self.project.port} is in use: stop what listens there, or `fedzero stop`")
             self.server = processes.start(kit_of(self.folder, SERVER))
             if not processes.until(STARTED, lambda: processes.listening(host, self.project.port), 0.05):
-                raise FedzeroError(f"the server does not come up: see {kit_of(self.folder, SERVER)}/console.txt")
+                raise FedzeroError(f"the server did not start: see {kit_of(self.folder, SERVER)}/console.txt")
 
     def _expect_server(self) -> None:
         if self.server is None or self.server.poll() is not None:
@@ -188,7 +185,7 @@ class Epochs:
 
     def _gather(self) -> Collection[str]:
         """Sites for the next epoch: all that were there before, if they come in time; at least the minimum."""
-        began = said = time.monotonic()
+        began = reported = time.monotonic()
         if self._session is None:
             self._session = self._connect(CONNECTED)
         while True:
@@ -198,93 +195,72 @@ class Epochs:
                 return there
             if waited > self.policy.patience and len(there) >= max(1, self.policy.minimum):
                 return there
-            if time.monotonic() - said > 10.0:
-                said = time.monotonic()
+            if time.monotonic() - reported > 10.0:
+                reported = time.monotonic()
                 missing = ", ".join(sorted(self.expected - there)) or f"{self.policy.minimum} sites"
-                self.policy.say(f"waiting for {missing}; there are {', '.join(sorted(there)) or 'none'}")
+                self.policy.report(f"waiting for {missing}; there are {', '.join(sorted(there)) or 'none'}")
             time.sleep(0.2)
 
     def _submit(self, sites: Collection[str]) -> Collection[str]:
-        with tempfile.TemporaryDirectory(dir=self._room) as folder:
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             job = self._session.submit_job(str(_job(Path(folder) / "epoch", sorted(sites))))
         try:
-            wire, here, pid = self._greeted(job, time.monotonic() + SUBMITTED)
+            self.epoch = self._arrived(job, time.monotonic() + SUBMITTED)
         except Exception:
             with contextlib.suppress(Exception):
                 self._session.abort_job(job)
             raise
-        self.epoch, self.epochs = Epoch(wire, here, pid), self.epochs + 1
-        for site in frozenset(sites) - here:
+        self.epochs += 1
+        for site in frozenset(sites) - self.epoch.sites:
             self._back_off(site)
         _tidy(kit_of(self.folder, SERVER), job)
-        return here
+        return self.epoch.sites
 
-    def _greeted(self, job: str, end: float) -> tuple[socket.socket, frozenset[str], int]:
+    def _arrived(self, job: str, end: float) -> Epoch:
         """The job's process has connected and says which sites' processes answer it."""
         while time.monotonic() < end:
-            if not self._readable(self._listener):
+            try:
+                bridge, (found, sites, pid) = self._door.arrived.get(timeout=NOTICE_EVERY)
+            except Empty:
+                self._expect_server()
                 status = str(self._session.get_job_meta(job).get("status", ""))
                 if status.startswith(("FINISHED", "FAILED", "ABANDONED")):
-                    raise FedzeroError(f"its job ended at once ({status})")
+                    raise FedzeroError(f"its job ended at once ({status})") from None
                 continue
-            wire, _ = self._listener.accept()
-            wire.settimeout(HELLO)
-            hello: list[Any] | None = None
-            with contextlib.suppress(OSError, ValueError):
-                hello = receive(wire)
-            mine = hello is not None and hello[:3] == ["hello", self._word, job]
-            if hello is not None and mine and hello[3]:
-                wire.settimeout(None)
-                return wire, frozenset(hello[3]), hello[4]
-            wire.close()
-            if mine:
+            if found == job and sites:
+                return Epoch(bridge, frozenset(sites), pid)
+            bridge.close()
+            if found == job:
                 break
         raise FedzeroError("no site's process for the job came up")
-
-    def _readable(self, source: socket.socket) -> bool:
-        """Whether something came before it was time to look whether the server lives; that it does."""
-        found = bool(select.select([source], [], [], NOTICE_EVERY)[0])
-        if not found:
-            self._expect_server()
-        return found
-
-    def _receive(self, wire: socket.socket) -> list[Any]:
-        while not self._readable(wire):
-            pass
-        frame = receive(wire)
-        if frame is None:
-            raise Interrupted("the server's job ended")
-        return frame
 
     def _over(self) -> None:
         if self.epoch is not None:
             self.expected = set(self.epoch.sites - self.epoch.silent.keys())
-            with contextlib.suppress(OSError):
-                send(self.epoch.wire, "stop")
-            self.epoch.wire.close()
+            self.epoch.bridge.close()
             self.epoch = None
 
     # ---- sites that do not answer
 
-    def _note_failure(self, epoch: Epoch, site: str, code: str) -> None:
-        if code.startswith("sent"):  # it did answer, in its way
+    def _note_failure(self, epoch: Epoch, site: str, code: bytes) -> None:
+        """A site that does not answer is not asked again before it answers a ping."""
+        if code.startswith(b"sent"):  # it did answer, in its way
             return
         if self.server is not None:  # one that is about to end closes its connections first
             processes.until(ENDING, lambda: self.server is None or self.server.poll() is not None, 0.01)
         self._expect_server()
         epoch.silent[site] = time.time()
         self._back_off(site)
-        self.policy.say(f"{site} does not answer ({code})")
+        self.policy.report(f"{site} does not answer ({code.decode(errors='replace')})")
         if epoch.sites <= epoch.silent.keys():
             raise Interrupted("no site answers")
 
     @staticmethod
-    def _to_ping(epoch: Epoch) -> list[str]:
+    def _ping(epoch: Epoch) -> None:
         now = time.monotonic()
-        if not epoch.silent or now - epoch.pinged < PING_EVERY:
-            return []
-        epoch.pinged = now
-        return sorted(epoch.silent)
+        if epoch.silent and now - epoch.pinged >= PING_EVERY:
+            epoch.pinged = now
+            send(epoch.bridge, (PINGS, dict.fromkeys(epoch.silent, PING), 0.5, 64))
 
     def _back_off(self, site: str) -> None:
         patience = self._patience.get(site, FIRST_PATIENCE)
@@ -297,33 +273,26 @@ def _fresh(signs: Mapping[str, float]) -> frozenset[str]:
     return frozenset(site for site, at in signs.items() if time.time() - at < FRESH)
 
 
-def _explained(code: str, seconds: float) -> str:
+def _explained(code: bytes, seconds: float) -> str:
     """FLARE's return code as the ledger will have it."""
-    known = {"timeout": f"did not answer in {seconds:g} s", "comm_error": "is not reached"}
-    known |= {"target_unreachable": "is not reached", "stale": "was busy with an earlier round"}
-    return known.get(code, code)
+    known = {b"timeout": f"did not answer in {seconds:g} s", b"stale": "was busy with an earlier round"}
+    known |= dict.fromkeys((b"comm_error", b"target_unreachable"), "cannot be reached")
+    return known.get(code, code.decode(errors="replace"))
 
 
 def _job(folder: Path, sites: list[str]) -> Path:
     """The whole job: two configurations that name two classes, and not a line of code."""
     common: dict[str, Any] = {"format_version": 2, "task_data_filters": [], "task_result_filters": [], "components": []}
     relay = {"id": "relay", "path": "fedzero.deploy.flare.relay.Relay", "args": {}}
-    answer = {"tasks": ["none"], "executor": {"path": "fedzero.deploy.flare.executor.Answer", "args": {}}}
-    files = {
-        "meta.json": {
-            "name": "epoch",
-            "resource_spec": {},
-            "min_clients": 1,
-            "mandatory_clients": [],
-            "deploy_map": {"app": [SERVER, *sites]},
-        },
+    executor = {"tasks": ["none"], "executor": {"path": "fedzero.deploy.flare.executor.SiteExecutor", "args": {}}}
+    start = {"min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": [SERVER, *sites]}}
+    contents = {
+        "meta.json": {"name": "epoch", "resource_spec": {}, **start},
         "app/config/config_fed_server.json": {**common, "workflows": [relay]},
-        "app/config/config_fed_client.json": {**common, "executors": [answer]},
+        "app/config/config_fed_client.json": {**common, "executors": [executor]},
     }
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content))
+    for name, content in contents.items():
+        files.write(folder / name, json.dumps(content))
     return folder
 
 

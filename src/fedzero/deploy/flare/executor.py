@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 import time
 from pathlib import Path
@@ -16,15 +15,12 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
-from fedzero.deploy.flare.bridge import NUMBER
+from fedzero.deploy.flare.bridge import NUMBER, PING
 from fedzero.deploy.flare.project import SETTINGS
-from fedzero.deploy.flare.relay import CHANNEL, PING, TOPIC
-
-WORKER = "fedzero.deploy.site"
-"""The module above the engines that does the work; named, because imports go downward only."""
+from fedzero.deploy.flare.relay import CHANNEL, TOPIC
 
 
-class Answer(Executor):  # type: ignore[misc]
+class SiteExecutor(Executor):  # type: ignore[misc]
     """Named in a job's configuration; FLARE makes it, in a process of its own. Its task is never sent."""
 
     def __init__(self) -> None:
@@ -46,9 +42,10 @@ class Answer(Executor):  # type: ignore[misc]
                 self._site.leave()
 
     def _listen(self, engine: Any, local: Path, server: str) -> None:
-        worker = importlib.import_module(WORKER)
-        settings = worker.Settings.read(local / SETTINGS)
-        self._site = worker.Site(settings, Path(settings.keep or local / "keep"))
+        from fedzero.deploy.site import Settings, Site  # takes seconds, which FLARE's start-up need not wait for
+
+        settings = Settings.read(local / SETTINGS)
+        self._site = Site(settings, Path(settings.keep or local / "keep"))
         while engine.get_cell() is None:  # it is made after the run has started
             time.sleep(0.01)
         engine.get_cell().core_cell.register_request_cb(CHANNEL, TOPIC, lambda request: self._on(request, server))

@@ -1,61 +1,52 @@
 """From nothing to a federation, with NVIDIA FLARE: try it on one machine, serve, join.
 
 federate(recipe, …)   server and sites as processes of this machine, mutual TLS and all; for trying and for tests
-serve(project, …)     the supervisor: the server's process, the ledger, epoch after epoch until the run is done
+service_of(project)   the server's process, epoch after epoch, for as long as it is needed
 join(kit, …)          a site's process, started again whenever it ends
 """
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import msgspec
+import tomli_w
 
-from fedzero.deploy.conduct import Service, conduct
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.site import Settings
 from fedzero.errors import FedzeroError
+from fedzero.model import files
 from fedzero.run.loop import Watch
 from fedzero.run.recipe import Recipe
 from fedzero.run.session import LEDGER, Environment
 
 FEDERATION = "federation"
-"""The project of a federation that is only tried, in the folder of its run."""
+"""The project of a federation on one machine, in the folder of its run."""
+REMIND_EVERY = 60.0
+"""Seconds between two sentences of a site that finds no server."""
 
 
 @contextmanager
-def service_of(project: Path, policy: WaitPolicy, deadline: float) -> Iterator[Service]:
-    """The server of a project, up for a while; sites that are provisioned meanwhile are let in."""
-    epochs = Epochs(project, kits.Project.of(project).sites, policy)
+def service_of(project: Path, policy: WaitPolicy) -> Iterator[Service]:
+    """The server of a project; sites that are provisioned meanwhile can join."""
+    epochs = Epochs(project, policy)
     try:
-        yield Service(epochs, lambda: kits.Project.of(project).sites, deadline, policy.say)
+        yield Service(epochs, lambda: kits.Project.of(project).sites, policy.deadline, policy.report)
     finally:
         epochs.close()
-
-
-def serve(
-    project: Path,
-    recipe: Recipe | None,
-    folder: Path,
-    environment: Environment,
-    watch: Watch,
-    policy: WaitPolicy,
-    deadline: float = 60.0,
-    overwrite: bool = False,
-) -> dict[str, Any]:
-    """Play a run to its end with the sites of a project, whoever of them comes, goes and returns."""
-    with service_of(project, policy, deadline) as service:
-        return conduct(recipe, folder, environment, watch, service, overwrite)
 
 
 def federate(
@@ -65,37 +56,30 @@ def federate(
     environment: Environment,
     watch: Watch,
     policy: WaitPolicy,
-    deadline: float = 60.0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """A whole federation on this machine."""
+    """A run in a federation on this machine; the summary of what came out."""
     if (folder / LEDGER).exists() and recipe is not None and not overwrite:
         raise FedzeroError(f"{folder} already holds a run: --overwrite starts anew, --out chooses another folder")
     project = folder / FEDERATION
-    names = [f"site-{number}" for number in range(1, sites + 1)]
-    if not (project / "federation.json").exists():
-        kits.provision(project, names, port=free_port())
-    names = list(kits.Project.of(project).sites)
+    if not (project / kits.PROJECT).exists():
+        kits.provision(project, [f"site-{number}" for number in range(1, sites + 1)], port=free_port())
     variables = {"OMP_NUM_THREADS": "1"}  # as many processes as sites share this machine
     if environment.secret is not None:
         variables["FEDZERO_SECRET"] = environment.secret.decode(errors="surrogateescape")
     settings = Settings(data=None if environment.data is None else str(environment.data.resolve()), threads=1)
-    over = threading.Event()
-    for name in names:
-        configure(kits.kit_of(project, name), settings)
-    stay = [
-        threading.Thread(target=join, args=(kits.kit_of(project, name), policy.say, variables), kwargs={"over": over})
-        for name in names
-    ]
-    try:
-        for thread in stay:
-            thread.start()
-        server = Environment(environment.data, replaying=environment.replaying)  # the secret is the sites'
-        return serve(project, recipe, folder, server, watch, policy, deadline, overwrite)
-    finally:
-        over.set()
-        for thread in stay:
-            thread.join()
+    found = [kits.kit_of(project, name) for name in kits.Project.of(project).sites]
+    over = Event()
+    with ThreadPoolExecutor(len(found)) as pool:  # waits for its threads at the end
+        try:
+            for kit in found:
+                configure(kit, settings)
+                pool.submit(join, kit, policy.report, variables, over)
+            with service_of(project, policy) as service:
+                without_secret = dataclasses.replace(environment, secret=None)  # only sites have it
+                return conduct(recipe, folder, without_secret, watch, service, overwrite)
+        finally:
+            over.set()
 
 
 def free_port() -> int:
@@ -107,44 +91,40 @@ def free_port() -> int:
 def configure(kit: Path, settings: Settings) -> None:
     """What a site decides for itself, in its own file."""
     given = {name: value for name, value in msgspec.to_builtins(settings).items() if value is not None}
-    text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in given.items())
-    (kit / "local" / kits.SETTINGS).write_text(text, encoding="utf-8")
+    files.write(kit / "local" / kits.SETTINGS, tomli_w.dumps(given))
 
 
 def settings_of(kit: Path) -> Settings:
     if not (kit / "startup" / "fed_client.json").exists():
-        raise FedzeroError(f"{kit} is no site's kit: take the folder kits/NAME that `fedzero provision` made")
+        raise FedzeroError(f"{kit} is not the kit of a site: take the folder kits/NAME that `fedzero provision` made")
     return Settings.read(kit / "local" / kits.SETTINGS)
 
 
 def join(
-    kit: Path,
-    say: Callable[[str], None],
-    environment: Mapping[str, str] | None = None,
-    patience: float = 60.0,
-    over: threading.Event | None = None,
+    kit: Path, report: Callable[[str], None], variables: Mapping[str, str] | None = None, over: Event | None = None
 ) -> None:
     """Be a site until interrupted, or until it is `over`; a process that ends is started again."""
     settings_of(kit)
-    target, console = _server_of(kit), kit / "console.txt"
-    pause, told, over = 1.0, over is not None, over or threading.Event()
+    host, port = _server_of(kit)
+    pause, announced, over = 1.0, over is not None, over or Event()
     process: subprocess.Popen[bytes] | None = None
     try:
         while not over.is_set():
             began = time.monotonic()
-            if not processes.until(patience, lambda: over.is_set() or processes.listening(*target), 0.5):
-                say(f"no server answers at {target[0]}:{target[1]} yet; still trying")
+            if not processes.until(REMIND_EVERY, lambda: over.is_set() or processes.listening(host, port), 0.5):
+                report(f"no server answers at {host}:{port} yet; still trying")
                 continue
-            process = processes.start(kit, environment)
-            if not told:
-                say(f"{kit.name} joins the federation at {target[0]}:{target[1]}; Ctrl-C leaves it")
-                told = True
+            process = processes.start(kit, variables)
+            if not announced:
+                report(f"{kit.name} takes part in the federation at {host}:{port}; Ctrl-C leaves it")
+                announced = True
             while process.poll() is None and not over.wait(0.2):
                 pass
             if process.returncode is None:
                 return
             pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 30.0)
-            say(f"{kit.name}'s process ended with {process.returncode} (see {console}); again in {pause:g} s")
+            console = kit / "console.txt"
+            report(f"{kit.name}'s process ended with {process.returncode} (see {console}); again in {pause:g} s")
             over.wait(pause)
     finally:
         if process is not None:

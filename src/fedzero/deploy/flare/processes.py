@@ -9,42 +9,35 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from fedzero.deploy.flare.project import HEARTBEAT, ORGANISATION, SERVER
 
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG; of a parent with threads it is the thread that counts."""
-JOB_PROGRAMS = ("nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process")
+JOB_PROGRAMS = {"nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process"}
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """The process of a kit, server or site; it ends when this one does, however that ends."""
-    which = "server" if kit.name == SERVER else "client"
-    module = "fedzero.deploy.flare.server" if which == "server" else "nvflare.private.fed.app.client.client_train"
+    role, module = "client", "nvflare.private.fed.app.client.client_train"
     values = ["secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
-    if which == "client":
+    if kit.name == SERVER:
+        role, module = "server", "fedzero.deploy.flare.server"
+    else:
         values += [f"uid={kit.name}", f"heart_beat_interval={HEARTBEAT}"]
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        module,
-        "-m",
-        str(kit.resolve()),
-        "-s",
-        f"fed_{which}.json",
-        "--set",
-        *values,
-    ]
+    options = ["-m", str(kit.resolve()), "-s", f"fed_{role}.json", "--set", *values]
+    command = [sys.executable, "-u", "-m", module, *options]
     clear(kit)
-    around = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", **(environment or {})}
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", **(environment or {})}
     with (kit / "console.txt").open("ab") as log:
         return subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=around, preexec_fn=_die_with_parent
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=variables, preexec_fn=_die_with_parent
         )
 
 
@@ -57,26 +50,10 @@ def _die_with_parent() -> None:
 def leftovers(kit: Path) -> list[int]:
     """Job processes of a kit whose parent is gone. FLARE's end by themselves, in seconds, but for one whose parent died
     while it was starting: that one waits for ever, and busily."""
-    mine, jobs = f" {kit.resolve()} ", []
-    for path in Path("/proc").glob("[0-9]*"):
-        command = _command(path)
-        if mine in command and any(program in command for program in JOB_PROGRAMS):
-            jobs.append(path)
-    return [int(job.name) for job in jobs if mine not in _command(job.parent / str(_parent(job)))]
-
-
-def _command(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
+    processes = {process.pid: process.info for process in psutil.process_iter(["cmdline", "ppid"])}
+    mine = {pid for pid, found in processes.items() if str(kit.resolve()) in (found["cmdline"] or ())}
+    jobs = [pid for pid in mine if JOB_PROGRAMS & set(processes[pid]["cmdline"])]
+    return [pid for pid in jobs if processes[pid]["ppid"] not in mine]
 
 
 def clear(kit: Path) -> None:
@@ -92,9 +69,8 @@ def listening(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def until(seconds: float, condition: object, pause: float = 0.1) -> bool:
-    """Wait until `condition()` holds, at most so long; whether it does."""
-    assert callable(condition)
+def until(seconds: float, condition: Callable[[], object], pause: float = 0.1) -> bool:
+    """Wait until a condition holds, at most so long; whether it does."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -104,7 +80,7 @@ def until(seconds: float, condition: object, pause: float = 0.1) -> bool:
 
 
 def end(*processes: subprocess.Popen[bytes]) -> None:
-    """Processes that `start` gave, kindly first, and the job processes that they leave."""
+    """Ask processes that `start` gave to end, kill those that do not, and the job processes that they leave."""
     for process in processes:
         if process.poll() is None:
             process.terminate()

@@ -8,24 +8,24 @@ PROJECT/authority/          keys of the certificate authority: whoever has them 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from fedzero.errors import FedzeroError
+from fedzero.model import files
 
 ORGANISATION, SERVER, SUPERVISOR = "fedzero", "server", "supervisor@fedzero.local"
-ROOT_DAYS = 3650
+PROJECT, ROOT_DAYS = "federation.json", 3650
 SETTINGS = "fedzero.toml"
 """In a site kit's local/: what the site decides for itself."""
 HEARTBEAT, GONE_AFTER = 2, 20
-"""Seconds between two signs of life of a site, and after how many without one FLARE strikes it off."""
+"""Seconds between two heartbeats of a site, and after how many without one FLARE takes it for gone."""
 PACKAGE = "fedzero.deploy.flare."
 NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 
@@ -39,11 +39,13 @@ class Project(Struct, frozen=True):
 
     @staticmethod
     def of(folder: Path) -> Project:
-        path = folder / "federation.json"
+        path = folder / PROJECT
         try:
             return msgspec.json.decode(path.read_bytes(), type=Project)
         except OSError:
-            raise FedzeroError(f"{folder} is no project: `fedzero provision {folder} --site NAME` makes one") from None
+            raise FedzeroError(
+                f"{folder} is not a project: `fedzero provision {folder} --site NAME` makes one"
+            ) from None
         except msgspec.DecodeError as error:
             raise FedzeroError(f"{path}: {error}") from error
 
@@ -54,24 +56,22 @@ def kit_of(folder: Path, name: str) -> Path:
 
 def provision(folder: Path, sites: Sequence[str], host: str | None = None, port: int | None = None) -> Project:
     """Make a project, or add sites to one; kits that were handed out stay as they are."""
-    before = Project.of(folder) if (folder / "federation.json").exists() else None
     for site in sites:
         if not NAME.match(site) or site == SERVER:
-            raise FedzeroError(f"{site!r} is no name for a site: use small letters, digits and hyphens")
-    if before is not None and (host or before.host, port or before.port) != (before.host, before.port):
-        raise FedzeroError(f"this project's server is {before.host}:{before.port}; another one is another project")
-    project = Project(
-        host=before.host if before else host or "localhost",
-        port=before.port if before else port or 8002,
-        sites=tuple(dict.fromkeys([*(before.sites if before else ()), *sites])),
-    )
+            raise FedzeroError(f"{site!r} cannot be the name of a site: use small letters, digits and hyphens")
+    exists = (folder / PROJECT).exists()
+    before = Project.of(folder) if exists else Project(host or "localhost", port or 8002, ())
+    if (host or before.host, port or before.port) != (before.host, before.port):
+        raise FedzeroError(
+            f"this project's server is {before.host}:{before.port}: make another project for another one"
+        )
+    project = Project(before.host, before.port, tuple(dict.fromkeys([*before.sites, *sites])))
     if not project.sites:
         raise FedzeroError("a federation has at least one site: --site NAME")
     if any(c.isspace() for c in str(folder.resolve())):
-        raise FedzeroError(f"{folder.resolve()} has a blank in it, which FLARE cannot have: choose another folder")
+        raise FedzeroError(f"{folder.resolve()} contains a blank, which FLARE cannot handle: choose another folder")
     _make_kits(folder, project)
-    path = folder / "federation.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(project)) + b"\n")
+    files.write(folder / PROJECT, msgspec.json.format(msgspec.json.encode(project)) + b"\n")
     return project
 
 
@@ -99,7 +99,7 @@ def _make_kits(folder: Path, project: Project) -> None:
         CertBuilder(root_valid_days=ROOT_DAYS),
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    found = Provisioner(str(folder), builders).provision(made, logger=_Quiet())
+    found = Provisioner(str(folder), builders).provision(made, logger=logging.getLogger(__name__))
     if found.get(CtxKey.BUILD_ERROR):
         raise FedzeroError(f"the kits of {folder} could not be made")
     fresh = Path(found[CtxKey.CURRENT_PROD_DIR])
@@ -110,19 +110,6 @@ def _make_kits(folder: Path, project: Project) -> None:
             _configure(there, project)
     shutil.rmtree(fresh)
     (folder / "authority").chmod(0o700)
-
-
-class _Quiet:
-    """What FLARE's provisioning has to say; of it only what went wrong."""
-
-    def debug(self, text: str) -> None: ...
-
-    def info(self, text: str) -> None: ...
-
-    def warning(self, text: str) -> None:
-        print(text, file=sys.stderr)
-
-    error = warning
 
 
 COMMUNICATION = {
@@ -171,18 +158,18 @@ def _configure(kit: Path, project: Project) -> None:
         parts.pop("log_receiver", None)
         start = kit / "startup" / "fed_server.json"
         if project.host in ("localhost", "127.0.0.1"):  # else FLARE listens on every address
-            start.write_text(start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
+            files.write(start, start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
     else:
         resources["allow_log_streaming"] = False
         parts.pop("site_log_streamer", None)
     resources["components"] = list(parts.values())
     rights = {**dict.fromkeys(MAY, "any"), "shell_commands": "none", "byoc": "none"}
     policy = json.loads((local / "authorization.json.default").read_text())
-    _write(local / "resources.json", resources)
-    _write(local / "authorization.json", policy | {"permissions": {"project_admin": rights}})
-    _write(local / "comm_config.json", COMMUNICATION)
-    _write(local / "log_config.json", LOGGING)
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    written = {
+        "resources": resources,
+        "authorization": policy | {"permissions": {"project_admin": rights}},
+        "comm_config": COMMUNICATION,
+        "log_config": LOGGING,
+    }
+    for name, content in written.items():
+        files.write(local / f"{name}.json", json.dumps(content, indent=1) + "\n")

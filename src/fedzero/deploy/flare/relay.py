@@ -2,18 +2,17 @@
 
 Messages go through the core cell, one each way: no streaming, no acknowledgements, no timers. That is a layer below
 FLARE's documented interface, so the tested range of versions is narrow; the two calls are `_call` here and `_listen` in
-answer.py.
+executor.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
-from fedzero.deploy.flare.bridge import BRIDGE_FILE, receive, send
+from fedzero.deploy.flare.bridge import PING, PINGS, Orders, connect, receive, send
 
 CHANNEL, TOPIC = "fedzero", "order"
-PING = b"ping"
 READY_SECONDS = 30.0
-"""How long sites may take to start their processes for a job; who takes longer has no part in it."""
+"""How long sites may take to start their processes for a job; a site that takes longer does not take part in it."""
 
 
 class Relay(Controller):  # type: ignore[misc]
@@ -41,68 +39,39 @@ class Relay(Controller):  # type: ignore[misc]
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
-        where = json.loads((Path(fl_ctx.get_workspace().get_site_config_dir()) / BRIDGE_FILE).read_text())
-        self._cell = engine.get_cell().core_cell
+        self._cell, self._sending = engine.get_cell().core_cell, threading.Lock()
         self._targets = {client.name: FQCN.join([client.get_fqcn(), job]) for client in engine.get_clients()}
         here = self._ready(abort_signal)
-        supervisor = socket.socket(socket.AF_UNIX)
-        supervisor.connect(where["socket"])
-        lock, over = threading.Lock(), threading.Event()
-        send(supervisor, "hello", where["token"], job, here, os.getpid())
-        threading.Thread(target=_end_with, args=(abort_signal, over, supervisor), daemon=True).start()
         pool = ThreadPoolExecutor(2 * len(here) + 4, thread_name_prefix="fedzero")
-        try:
-            while (frame := receive(supervisor)) is not None and frame[0] == "ask":
-                _, ask, orders, seconds, limit, pings = frame
-                left = [len(orders)]
-                for site, order in orders.items():
-                    pool.submit(self._pass_on, supervisor, lock, left, ask, site, order, seconds, limit)
-                for site in pings:
-                    pool.submit(self._ping, supervisor, lock, site)
-        except OSError:
-            pass  # the supervisor is gone, or the job was aborted: either way the epoch is over
-        finally:
-            over.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            supervisor.close()
+        # An end of file, or any error: the supervisor is gone, and the epoch over.
+        with suppress(EOFError, OSError), connect(Path(fl_ctx.get_workspace().get_site_config_dir())) as bridge:
+            try:
+                send(bridge, (job, here, os.getpid()))
+                while not abort_signal.triggered:
+                    if bridge.poll(0.1):
+                        number, orders, seconds, limit = receive(bridge, Orders)
+                        for site, order in orders.items():
+                            pool.submit(self._pass_on, bridge, number, site, order, seconds, limit)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ready(self, abort_signal: Any) -> list[str]:
+    def _ready(self, abort_signal: Any) -> tuple[str, ...]:
         """Sites whose processes for this job answer; they come up after ours."""
         missing, end = set(self._targets), time.monotonic() + READY_SECONDS
         while missing and time.monotonic() < end and not abort_signal.triggered:
             missing -= {site for site in sorted(missing) if self._call(site, PING, 0.2, 64)[0]}
             if missing:
                 time.sleep(0.05)
-        return sorted(set(self._targets) - missing)
+        return tuple(sorted(set(self._targets) - missing))
 
-    def _pass_on(
-        self,
-        supervisor: socket.socket,
-        lock: threading.Lock,
-        left: list[int],
-        ask: int,
-        site: str,
-        order: bytes,
-        seconds: float,
-        limit: int,
-    ) -> None:
+    def _pass_on(self, bridge: Connection, number: int, site: str, order: bytes, seconds: float, limit: int) -> None:
         try:
             ok, answer = self._call(site, order, seconds, limit)
         except Exception as error:  # whatever FLARE raises: this site did not answer
             ok, answer = False, repr(error).encode()
-        with lock:
-            left[0] -= 1
-            try:
-                send(supervisor, "got", ask, site, ok, answer)
-                if not left[0]:
-                    send(supervisor, "done", ask)
-            except OSError:
-                pass  # the epoch is over
-
-    def _ping(self, supervisor: socket.socket, lock: threading.Lock, site: str) -> None:
-        if self._call(site, PING, 0.5, 64)[0]:
-            with lock:
-                send(supervisor, "pong", site)
+        if ok or number != PINGS:
+            with self._sending, suppress(OSError):  # closed: the epoch is over
+                send(bridge, (number, site, ok, answer))
 
     def _call(self, site: str, order: bytes, seconds: float, limit: int) -> tuple[bool, bytes]:
         """One request, one reply. FLARE has checked that whoever answers has the certificate of that site."""
@@ -117,11 +86,3 @@ class Relay(Controller):  # type: ignore[misc]
         if len(reply.payload) > limit:
             return False, f"sent {len(reply.payload)} bytes where at most {limit} were expected".encode()
         return True, bytes(reply.payload)
-
-
-def _end_with(abort_signal: Any, over: threading.Event, supervisor: socket.socket) -> None:
-    """An abort must wake whoever waits for the supervisor's next word."""
-    while not abort_signal.triggered and not over.wait(0.1):
-        pass
-    with suppress(OSError):
-        supervisor.shutdown(socket.SHUT_RDWR)

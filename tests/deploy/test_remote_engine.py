@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from sites import Here
 
 from fedzero.algorithms import DeComFL, FedZO
-from fedzero.deploy.assignment import assign
-from fedzero.deploy.conduct import Service, SiteAssignment, conduct
+from fedzero.deploy.assignment import SiteAssignment, assign
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
 from fedzero.deploy.messages import Failed, Replies, decode_answer, encode
 from fedzero.deploy.site import Settings, Site
 from fedzero.errors import FedzeroError
@@ -106,7 +107,7 @@ def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
     run(tmp_path, link)
     for record in rounds_of(tmp_path):
         assert dict(record.refused) == dict.fromkeys(
-            (1, 4), "failed: south spoke for client 0, which it was not asked about"
+            (1, 4), "failed: south answered for client 0, which it was not asked about"
         )
 
 
@@ -131,9 +132,9 @@ def test_a_replica_that_was_corrupted_is_rebuilt(tmp_path: Path) -> None:
 
     def corrupted(site, answer):
         if site == "west" and link.asked == 3 + 3 * 4:  # after four rounds
-            home = link.sites["west"]._home
-            home.clients[2].replica.state.params.tensors["x"].add_(1.0)
-            home.clients[2].replica.state.params.changed()
+            params = link.sites["west"].run.replica.state.params
+            params.tensors["x"].add_(1.0)
+            params.changed()
         return answer
 
     link.spoil = corrupted
@@ -142,7 +143,7 @@ def test_a_replica_that_was_corrupted_is_rebuilt(tmp_path: Path) -> None:
     assert list(refused) == [4]
     assert all("must rebuild" in why for why in refused[4].values())
     assert refused[4].keys() == {2, 5}
-    replica = link.sites["west"]._home.clients[2].replica
+    replica = link.sites["west"].run.replica
     replica.follow(list(updates_after(tmp_path, replica.round)))
     assert replica.digest().hex() == found["model_digest"]
 
@@ -222,15 +223,16 @@ def test_a_site_with_another_base_is_left_out(tmp_path: Path) -> None:
         return answer
 
     link.spoil = other
-    run(tmp_path, link, say=said.append)
+    run(tmp_path, link, report=said.append)
     assert any("south starts from model 3837363534333231, not " in text for text in said)
     assert all(sorted(dict(r.refused)) == [1, 4] for r in rounds_of(tmp_path))
 
 
-def test_no_site_can_make_ready(tmp_path: Path) -> None:
+def test_no_site_is_ready(tmp_path: Path) -> None:
     link = Here(tmp_path / "sites", SITES)
     link.spoil = lambda site, answer: encode(Failed("has no data"))
-    with pytest.raises(FedzeroError, match="no site could make ready: north has no data; south has no data"):
+    reasons = "; ".join(f"{site} cannot take part: has no data" for site in SITES)
+    with pytest.raises(FedzeroError, match=f"no site is ready: {reasons}"):
         run(tmp_path, link)
     assert not (tmp_path / "run" / "ledger.db").exists()
 
@@ -241,8 +243,7 @@ def test_no_site_can_make_ready(tmp_path: Path) -> None:
 @pytest.mark.parametrize("private", [False, True])
 def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkeypatch) -> None:
     """Sites say what the model is and how good it is; with a secret of theirs the server could not even make it."""
-    method = DeComFL(rate=2e-3, directions=4, server_model=False)
-    recipe = recipe_for(algorithm=method, private=private)
+    recipe = recipe_for(private=private, server_model=False)
     if private:
         monkeypatch.setenv("FEDZERO_SECRET", "between us")
     secret = b"between us" if private else None
@@ -260,18 +261,18 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
-# ---- dealing
+# ---- which clients are where
 
 
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(0, 4))
-def test_every_client_has_one_home_and_keeps_it(sites, clients, more):
+def test_every_client_has_one_site_and_keeps_it(sites, clients, more):
     names = [f"site-{i}" for i in range(sites)]
-    deal = assign(names, clients)
-    assert sorted(c for hand in deal.values() for c in hand) == list(range(clients))
-    later = assign([*names, *(f"later-{i}" for i in range(more))], clients, deal)
-    assert sorted(c for hand in later.values() for c in hand) == list(range(clients))
+    first = assign(names, clients)
+    assert sorted(c for mine in first.values() for c in mine) == list(range(clients))
+    later = assign([*names, *(f"later-{i}" for i in range(more))], clients, first)
+    assert sorted(c for mine in later.values() for c in mine) == list(range(clients))
     for site in names:
-        assert set(later[site]) <= set(deal[site])
+        assert set(later[site]) <= set(first[site])
     if clients >= sites + more:
         assert all(later.values())
 
@@ -288,9 +289,9 @@ def test_settings_of_a_site(tmp_path: Path) -> None:
         Settings.read(path)
 
 
-def test_work_before_it_is_made_ready(tmp_path: Path) -> None:
+def test_work_before_it_is_prepared(tmp_path: Path) -> None:
     from fedzero.deploy.messages import Exchange
 
     answer = decode_answer(Site(Settings(), tmp_path).answer(encode(Exchange(0, 0, {}))))
-    assert answer == Failed("was given work before it was made ready")
+    assert answer == Failed("was given work before it was prepared for a run")
     assert isinstance(decode_answer(Site(Settings(), tmp_path).answer(b"\xc1")), Failed)

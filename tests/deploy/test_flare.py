@@ -64,16 +64,16 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
     try:
         assert processes.until(300, lambda: submissions.supervisor(project) == started[0].pid)
         said = fedzero_plain("submit", project, tiny)
-        assert f"tiny is number 1 in the queue; process {started[0].pid} serves it" in said.stdout.replace("\n", " ")
+        assert f"tiny is number 1 in the queue; process {started[0].pid} serves the project" in said.stdout.replace("\n", " ")
         ledger = project / "runs" / "tiny" / "ledger.db"
-        assert processes.until(300, lambda: ledger.exists() and not submissions.waiting(project)), "was not played"
+        assert processes.until(300, lambda: ledger.exists() and not submissions.entries(project)), "was not played"
         assert "12 rounds, complete" in fedzero_plain("verify", ledger.parent).stdout
         assert "tiny: decomfl, 16 parameters" in fedzero_plain("watch", ledger.parent).stderr
         again = fedzero_plain("submit", project, tiny, code=2)
-        assert "has a run 'tiny' already" in again.stderr.replace("\n", " ")
-        assert "goes on from the ledger" in fedzero_plain("stop", project).stdout
+        assert "already has a run 'tiny'" in again.stderr.replace("\n", " ")
+        assert "resumes from the ledger" in fedzero_plain("stop", project).stdout
         assert started[0].wait(300) == 130
-        assert "nobody serves" in fedzero_plain("stop", project, code=2).stderr
+        assert "no server is running for" in fedzero_plain("stop", project, code=2).stderr
     finally:
         started[0].terminate()
         for process in started[1:]:
@@ -159,9 +159,9 @@ def test_a_site_that_is_added_has_the_same_authority_and_changes_no_other(projec
     ("sites", "options", "reason"),
     [
         ([], {}, "at least one site"),
-        (["Nord"], {}, "'Nord' is no name for a site"),
-        (["server"], {}, "'server' is no name"),
-        (["a b"], {}, "'a b' is no name"),
+        (["Nord"], {}, "'Nord' cannot be the name of a site"),
+        (["server"], {}, "'server' cannot be the name"),
+        (["a b"], {}, "'a b' cannot be the name"),
     ],
 )
 def test_bad_projects(tmp_path: Path, sites, options, reason) -> None:
@@ -171,12 +171,12 @@ def test_bad_projects(tmp_path: Path, sites, options, reason) -> None:
 
 
 def test_a_project_stays_where_it_is(project: Path) -> None:
-    with pytest.raises(FedzeroError, match="another one is another project"):
+    with pytest.raises(FedzeroError, match="make another project for another one"):
         kits.provision(project, ["more"], host="elsewhere.example")
 
 
 def test_no_project(tmp_path: Path) -> None:
-    with pytest.raises(FedzeroError, match="is no project: `fedzero provision"):
+    with pytest.raises(FedzeroError, match="is not a project: `fedzero provision"):
         kits.Project.of(tmp_path)
 
 
