@@ -19,7 +19,7 @@ from fedzero.model.params import Params
 from fedzero.oracles import Metrics, Pictures
 from fedzero.oracles.quadratic import QuadraticObjective
 from fedzero.report.page import page
-from fedzero.report.pictures import images, png
+from fedzero.report.pictures import images
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.history import history

@@ -154,16 +154,3 @@ def alone(history: History) -> tuple[Phrase, ...]:
     dense = human_bytes(history.dense_bytes)
     end = f" per client; sending the model back and forth would take {dense}: {times(ratio)} times as much."
     return Phrase(f"{result} {after} "), spent, Phrase(end)
-
-
-def afterword(histories: Sequence[History]) -> str:
-    """Where both ended: the other half of the truth. Empty when there is nothing to add."""
-    found = compare(histories) if len(histories) > 1 else None
-    if found is None:
-        return ""
-    ends = [
-        f"{h.name} ended at {percent(h.final_accuracy) if found.metric == 'accuracy' else human_loss(h.final_loss)}"
-        f" after {human_bytes(h.bytes)} per client"
-        for h in (found.frugal, found.lavish)
-    ]
-    return f"{ends[0]}, {ends[1]}."

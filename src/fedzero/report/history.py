@@ -80,6 +80,10 @@ class History:
         return (p.accuracy for p in self.points if p.accuracy is not None and isfinite(p.accuracy))
 
     @property
+    def others(self) -> dict[str, float]:
+        return self.points[-1].others if self.points else {}
+
+    @property
     def bytes_up(self) -> float:
         return self.points[-1].bytes_up if self.points else 0.0
 
