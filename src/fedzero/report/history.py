@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite, nan
+from typing import Literal
 
 from fedzero.oracles import Pictures
+
+Metric = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Point:
     @property
     def bytes(self) -> float:
         return self.bytes_up + self.bytes_down
+
+    def value(self, metric: Metric) -> float | None:
+        return self.accuracy if metric == "accuracy" else self.loss
 
 
 @dataclass(frozen=True)

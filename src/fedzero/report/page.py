@@ -1,7 +1,7 @@
 """One page, one file: it asks the network for nothing, and is the same for the same runs.
 
 `page.html.j2` has the words and the markup. Whatever it prints is one line of visible text (`printable`) and escaped;
-only style sheet and drawings are markup, and both are made here.
+only the drawings are markup, and they are made here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from markupsafe import Markup, escape
 
 from fedzero import __version__
 from fedzero.errors import FedzeroError
-from fedzero.model import files as whole
+from fedzero.model import files
 from fedzero.report import units
 from fedzero.report.compare import compare, phrases
 from fedzero.report.figures import grid, metrics, view
@@ -50,7 +49,6 @@ def page(histories: Sequence[History], title: str) -> str:
     return template().render(
         title=title,
         version=__version__,
-        style=Markup((files("fedzero.report") / "style.css").read_text("utf-8")),
         histories=histories,
         comparison=comparison,
         sentence=phrases(histories),
@@ -128,5 +126,5 @@ def title_of(histories: Sequence[History]) -> str:
 def write(histories: Sequence[History], path: str | os.PathLike[str], title: str | None = None) -> Path:
     """The page as a file: all of it or, if anything goes wrong, the file that was there before."""
     target = Path(path)
-    whole.write(target, page(histories, title_of(histories) if title is None else title))
+    files.write(target, page(histories, title_of(histories) if title is None else title))
     return target

@@ -90,23 +90,24 @@ def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recip
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe as `fedzero run` takes it, without what has its default value anyway."""
-    table = _given(msgspec.to_builtins(recipe), recipe)
-    return tomli_w.dumps(
-        {key: table[key] for key in sorted(table, key=lambda key: isinstance(table[key], dict | list))}
-    )
+    text = tomli_w.dumps(_given(recipe))
+    return "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in text)
 
 
-def _given(table: dict[str, Any], value: Any) -> dict[str, Any]:
-    """What of a struct's table differs from the defaults; TOML has no null."""
-    kept = {}
+def _given(value: Any) -> Any:
+    """A value for TOML, structs without the fields that have their default; TOML has no null."""
+    if isinstance(value, list | tuple):
+        return [_given(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _given(item) for key, item in value.items()}
+    if not isinstance(value, Struct):
+        return msgspec.to_builtins(value)
+    config, kept = value.__struct_config__, {}
     for info in msgspec.structs.fields(value):
         found = getattr(value, info.name)
         default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
-        if found is None or (not info.required and found == default):
-            continue
-        item = table[info.encode_name]
-        kept[info.encode_name] = _given(item, found) if isinstance(found, Struct) and isinstance(item, dict) else item
-    config = value.__struct_config__
+        if found is not None and (info.required or found != default):
+            kept[info.encode_name] = _given(found)
     return ({config.tag_field: config.tag} if config.tag is not None else {}) | kept
 
 
