@@ -38,7 +38,7 @@ WRITTEN = {
                            {"kind": "command", "argv": ["./score", "--at", "{x}"]}]},
     },
     "odd text": {
-        "name": "odd", "title": 'tab\t "quoted" \\ </pre><script>', "about": "rlo \u202e, nbsp \u00a0, nul \x00\r\n, 🦊",
+        "name": "odd", "title": 'tab\t "quoted" \\ </pre><script>', "about": "rlo \u202e, nbsp \u00a0, \x00\r\n, 🦊",
         "rounds": 1, "task": QUADRATIC, "federation": TWO, "algorithm": {"kind": "fedzo", "rate": 1e-300},
     },
 }  # fmt: skip
