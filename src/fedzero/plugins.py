@@ -62,8 +62,8 @@ _registered: dict[Group, dict[str, Kind]] = {"methods": {}, "tasks": {}, "filter
 def register(kind: type[Any]) -> type[Any]:
     """Make a method, task or filter of a script or notebook known to this process; usable as a decorator.
 
-    Other processes do not know it: sites of a federation, and whoever resumes the run later, must register it too, or
-    install it with an entry point.
+    Other processes do not know it: sites of a federation, and a process that resumes the run later, must register it
+    too, or have it installed with an entry point.
     """
     for group, base in BASES.items():
         if issubclass(kind, base):
@@ -101,9 +101,9 @@ def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> K
         return known[str(tag)]
     if tag in unusable:
         raise FedzeroError(unusable[str(tag)])
-    missing = [f"{name} ({version})" for name, version in (needs or {}).items() if not _installed(name)]
+    missing = [f"{name}=={version}" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
-        raise NotInstalled(f"{group[:-1]} {tag!r} is not installed here: pip install {' '.join(missing)}")
+        raise NotInstalled(f"{group[:-1]} {tag!r} is not installed: pip install {' '.join(missing)}")
     raise NotInstalled(f"there is no {group[:-1]} {tag!r}; `fedzero list` shows all")
 
 

@@ -64,16 +64,16 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
     try:
         assert processes.until(300, lambda: submissions.supervisor(project) == started[0].pid)
         said = fedzero_plain("submit", project, tiny)
-        assert f"tiny is number 1 in the queue; process {started[0].pid} serves it" in said.stdout.replace("\n", " ")
+        assert f"tiny is number 1 in the queue; process {started[0].pid} runs it" in said.stdout.replace("\n", " ")
         ledger = project / "runs" / "tiny" / "ledger.db"
         assert processes.until(300, lambda: ledger.exists() and not submissions.waiting(project)), "was not played"
         assert "12 rounds, complete" in fedzero_plain("verify", ledger.parent).stdout
         assert "tiny: decomfl, 16 parameters" in fedzero_plain("watch", ledger.parent).stderr
         again = fedzero_plain("submit", project, tiny, code=2)
         assert "has a run 'tiny' already" in again.stderr.replace("\n", " ")
-        assert "goes on from the ledger" in fedzero_plain("stop", project).stdout
+        assert "resumes from the ledger" in fedzero_plain("stop", project).stdout
         assert started[0].wait(300) == 130
-        assert "nobody serves" in fedzero_plain("stop", project, code=2).stderr
+        assert "no server is running" in fedzero_plain("stop", project, code=2).stderr
     finally:
         started[0].terminate()
         for process in started[1:]:

@@ -90,7 +90,7 @@ def _in_full(name: str, known: list[str]) -> None:
         out.print(escape(section.about), highlight=False)
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
         for option in section.options:
-            default = {None: "must be given", "": "may be left out"}.get(option.default, f"default {option.default}")
+            default = {None: "required", "": "optional"}.get(option.default, f"default {option.default}")
             table.add_row(f"[bold]{option.name}", escape(option.meaning))
             table.add_row("", f"[dim]{escape(option.takes)} · {escape(default)}")
         out.print(table)
@@ -105,7 +105,7 @@ def directions(
     n: Annotated[int, typer.Option("--n", min=1, help="How many numbers.")] = 1 << 20,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """SHA-256 of a direction's float32 bytes: run it on two machines and compare by eye."""
+    """SHA-256 of a direction's float32 bytes, to compare the generators of two machines."""
     import torch
 
     from fedzero.directions import Domain, kernels
@@ -116,7 +116,7 @@ def directions(
     except ValueError:
         raise FedzeroError(f"--key {key}: not a number; write it in decimal or as 0x…") from None
     if not 0 <= number < 1 << 64:
-        raise FedzeroError(f"--key {key}: a key has 64 bits")
+        raise FedzeroError(f"--key {key}: a key is a number from 0 to 2^64 - 1")
     if kind not in ("gaussian", "rademacher"):
         raise FedzeroError(f"--kind {kind}: use gaussian or rademacher (the sphere is a scaled gaussian)")
     if device not in ("cpu", "cuda"):
@@ -128,5 +128,5 @@ def directions(
 
 @app.command(rich_help_panel=PANEL)
 def version() -> None:
-    """The version of fedzero."""
+    """Print the version of fedzero."""
     print(__version__)
