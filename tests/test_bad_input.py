@@ -108,21 +108,21 @@ FILTERS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "top-k behind quantise": (
         ['filters=[{kind="quantise"},{kind="top-k"}]'],
-        ["filters", "'top-k' stands behind 'quantise'", "put clip and top-k first"],
+        ["filters", "'top-k' cannot follow 'quantise'", "put clip and top-k first"],
     ),
     "clip behind median": (
         ['filters=[{kind="median"},{kind="clip",norm=1.0}]', DENSE],
-        ["filters", "'clip' stands behind 'median'", "put clip and top-k first"],
+        ["filters", "'clip' cannot follow 'median'", "put clip and top-k first"],
     ),
     "sign behind median": (
         ['filters=[{kind="median"},{kind="sign"}]', DENSE],
-        ["filters", "'sign' stands behind 'median'", "then quantise or sign"],
+        ["filters", "'sign' cannot follow 'median'", "then quantise or sign"],
     ),
-    "two coders": (['filters=[{kind="quantise"},{kind="sign"}]'], ["filters", "'quantise' and 'sign'", "only one"]),
-    "the same coder twice": (['filters=[{kind="sign"},{kind="sign"}]'], ["filters", "'sign' and 'sign'", "only one"]),
+    "two coders": (['filters=[{kind="quantise"},{kind="sign"}]'], ["filters", "'quantise' and 'sign'", "keep one"]),
+    "the same coder twice": (['filters=[{kind="sign"},{kind="sign"}]'], ["filters", "'sign' and 'sign'", "keep one"]),
     "two combiners": (
         ['filters=[{kind="median"},{kind="trimmed-mean"}]', DENSE],
-        ["filters", "'median' and 'trimmed-mean'", "only one"],
+        ["filters", "'median' and 'trimmed-mean'", "keep one"],
     ),
     "median of scalars of different directions": (
         [MEDIAN, SEEDED],

@@ -124,7 +124,7 @@ def test_one_of_each_in_full(fedzero):
         outcome = fedzero("list", name)
         assert outcome.code == 0
         assert wanted in outcome.out
-    assert "must be given" in fedzero("list", "recipe").out
+    assert "required" in fedzero("list", "recipe").out
 
 
 def test_a_recipe_in_full_is_its_text(fedzero):

@@ -1,12 +1,11 @@
-"""Bring your own black box: functions nobody can differentiate, spread over parties, minimised together.
+"""Black boxes of several parties, minimised together: functions without gradients.
 
-    from fedzero import api as blackbox
+    import fedzero
     result = fedzero.minimise([f_berlin, f_lyon, f_oslo], bounds=[(-5, 5)] * 20, rounds=30, out="runs/mine")
     print(result.x, result.value, result.queries)
 
 minimises the mean of the functions within the bounds. What a party shares is what the method's clients send, never its
-function. Everything is in a ledger: after a crash the same line goes on where it was, and what was known already is not
-asked for again.
+function. Every query is in a ledger: after a crash the same call resumes the run, and no value is queried twice.
 """
 
 from __future__ import annotations
@@ -141,8 +140,8 @@ def minimise(
     """Minimise the mean of `boxes`, one a client, within `bounds`.
 
     bounds: (low, high) for every coordinate; or one such pair for all of them, with `dimension`.
-    out: folder of the run; default: a temporary one. If it holds a run of the same recipe, that is gone on with
-    (`resume=False`: refused); a run of another recipe is never touched.
+    out: folder of the run; default: a temporary one. If it holds a run of the same recipe, that is resumed
+    (`resume=False`: refused); a run of another recipe is never changed.
     algorithm: a method, or a table as in a recipe; default: `default_algorithm`.
     budget, timeout, retries, backoff, workers, noise, evaluate: as the fields of `[task]`, see docs/blackbox.md.
     together: boxes of different clients work at the same time, in threads of this process.
@@ -231,7 +230,7 @@ def _named(boxes: Sequence[Box]) -> tuple[tuple[AnyBox, ...], Mapping[str, Calla
             continue
         given = box if isinstance(box, Function | Batched) else Function(box)
         if not callable(given.f):
-            raise FedzeroError(f"boxes has {given.f!r}, which is no function: give f(x), or a box such as http(url)")
+            raise FedzeroError(f"boxes has {given.f!r}, which is not a function: give f(x), or a box such as http(url)")
         name = wish = given.name or str(getattr(given.f, "__qualname__", type(given.f).__qualname__))
         number = 1
         while functions.get(name, given.f) is not given.f:

@@ -1,4 +1,4 @@
-"""The one exception meant for people: a sentence that says what is wrong and how to mend it."""
+"""The one exception meant for users: a sentence that says what is wrong and what to do."""
 
 from __future__ import annotations
 

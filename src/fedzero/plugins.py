@@ -62,19 +62,18 @@ _registered: dict[Group, dict[str, Kind]] = {"methods": {}, "tasks": {}, "filter
 def register(kind: type[Any]) -> type[Any]:
     """Make a method, task or filter of a script or notebook known to this process; usable as a decorator.
 
-    Other processes do not know it: sites of a federation, and whoever resumes the run later, must register it too, or
-    install it with an entry point.
+    Other processes do not know it: sites of a federation, and a process that resumes the run later, must register it
+    too, or have it installed with an entry point.
     """
     for group, base in BASES.items():
         if issubclass(kind, base):
             tag = tag_of(kind)
-            if tag in _of_distributions(group):
-                raise FedzeroError(
-                    f"{group[:-1]} {tag!r} comes with {_of_distributions(group)[tag].origin}: take another tag"
-                )
+            installed, _ = _of_distributions(group)
+            if tag in installed:
+                raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
             _registered[group][tag] = Kind(kind, "", "")
             return kind
-    raise FedzeroError(f"{kind!r} is no fedzero.Method, fedzero.Task or filter: derive it from one of them")
+    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Shaper, Coder and Combiner")
 
 
 def tag_of(kind: type[Any]) -> str:
@@ -87,21 +86,25 @@ def tag_of(kind: type[Any]) -> str:
 
 def kinds(group: Group) -> dict[str, Kind]:
     """All kinds of a group, by tag: ours first, then those of other distributions, then registered ones."""
-    return {**_of_distributions(group), **_registered[group]}
+    return {**_of_distributions(group)[0], **_registered[group]}
+
+
+def broken(group: Group | Literal["recipes"]) -> dict[str, str]:
+    """Entry points of installed distributions that cannot be used, and why."""
+    return dict(_recipe_folders()[1] if group == "recipes" else _of_distributions(group)[1])
 
 
 def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> Kind:
     """The kind with a tag. `needs`: distributions and versions that a ledger was written with, for the message."""
-    for entry in _foreign(group):
-        if entry.name == tag:
-            _loaded(group, entry)  # says what is wrong with it
-    known = kinds(group)
+    known, unusable = kinds(group), broken(group)
     if tag in known:
         return known[str(tag)]
-    missing = [f"{name} ({version})" for name, version in (needs or {}).items() if not _installed(name)]
+    if tag in unusable:
+        raise FedzeroError(unusable[str(tag)])
+    missing = [f"{name}=={version}" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
-        raise NotInstalled(f"{group[:-1]} {tag!r} is not installed here: pip install {' '.join(missing)}")
-    raise NotInstalled(f"there is no {group[:-1]} {tag!r}; `fedzero list` shows what there is")
+        raise NotInstalled(f"{group[:-1]} {tag!r} is not installed: pip install {' '.join(missing)}")
+    raise NotInstalled(f"there is no {group[:-1]} {tag!r}; `fedzero list` shows all")
 
 
 def needed(*chosen: tuple[Group, object]) -> dict[str, str]:
@@ -112,12 +115,26 @@ def needed(*chosen: tuple[Group, object]) -> dict[str, str]:
 
 def recipes() -> dict[str, Path]:
     """All packaged recipes, by name: ours, and those of other distributions."""
-    packages = [OURS + ".recipes", *(entry.value for entry in metadata.entry_points(group="fedzero.recipes"))]
-    return {path.stem: path for package in packages for path in sorted(_folder(package).glob("*.toml"))}
+    return {path.stem: path for paths in recipes_by_origin().values() for path in paths}
 
 
-def _folder(package: str) -> Path:
-    return Path(str(resources.files(package)))
+def recipes_by_origin() -> dict[str, list[Path]]:
+    """All packaged recipes, by the distribution that they come with."""
+    found: dict[str, list[Path]] = {}
+    for origin, folder in _recipe_folders()[0]:
+        found.setdefault(origin, []).extend(sorted(folder.glob("*.toml")))
+    return found
+
+
+@cache
+def _recipe_folders() -> tuple[list[tuple[str, Path]], dict[str, str]]:
+    folders, broken = [(OURS, Path(str(resources.files("fedzero.recipes"))))], {}
+    for entry in metadata.entry_points(group="fedzero.recipes"):
+        try:
+            folders.append((_origin(entry), Path(str(resources.files(entry.value)))))
+        except Exception as error:  # whatever a package of somebody else raises when it is imported
+            broken[entry.name] = f"recipes of {_origin(entry)} cannot be imported: {error!r}"
+    return folders, broken
 
 
 def _installed(distribution: str) -> bool:
@@ -129,19 +146,21 @@ def _installed(distribution: str) -> bool:
 
 
 @cache
-def _of_distributions(group: Group) -> dict[str, Kind]:
-    found = {tag_of(kind): Kind(kind, OURS, _version()) for kind in _ours(group)}
-    for entry in _foreign(group):
+def _of_distributions(group: Group) -> tuple[dict[str, Kind], dict[str, str]]:
+    """Kinds by tag, and what is wrong with entry points that are none."""
+    found, broken = {tag_of(kind): [Kind(kind, OURS, _version())] for kind in _ours(group)}, {}
+    for entry in metadata.entry_points(group=f"fedzero.{group}"):
         try:
             kind = _loaded(group, entry)
-        except FedzeroError:
-            continue  # `find` raises it when it is wanted
-        if entry.name in found:
-            raise FedzeroError(
-                f"{group[:-1]} {entry.name!r} comes with {found[entry.name].origin} and {kind.origin}: uninstall one"
-            )
-        found[entry.name] = kind
-    return found
+        except FedzeroError as error:
+            broken[entry.name] = str(error)
+        else:
+            found.setdefault(entry.name, []).append(kind)
+    for tag, same in found.items():
+        if len(same) > 1:
+            origins = " and ".join(kind.origin for kind in same)
+            broken[tag] = f"{group[:-1]} {tag!r} comes with {origins}: uninstall one of them"
+    return {tag: same[0] for tag, same in found.items() if len(same) == 1}, broken
 
 
 def _version() -> str:
@@ -165,23 +184,18 @@ def _tagged(module: ModuleType, base: type[Struct]) -> Iterator[type[Any]]:
             yield value
 
 
-@cache
-def _foreign(group: Group) -> tuple[metadata.EntryPoint, ...]:
-    return tuple(metadata.entry_points(group=f"fedzero.{group}"))
+def _origin(entry: metadata.EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
 def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
-    origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+    what = f"{group[:-1]} {entry.name!r} of {_origin(entry)}"
     try:
         kind = entry.load()
     except Exception as error:  # whatever a module of somebody else raises when it is imported
-        raise FedzeroError(f"{group[:-1]} {entry.name!r} of {origin} cannot be imported: {error!r}") from error
+        raise FedzeroError(f"{what} cannot be imported: {error!r}") from error
     if not (isinstance(kind, type) and issubclass(kind, BASES[group])):
-        raise FedzeroError(f"{group[:-1]} {entry.name!r} of {origin} is no fedzero {BASES[group].__name__}")
+        raise FedzeroError(f"{what} is not derived from fedzero's {BASES[group].__name__}")
     if tag_of(kind) != entry.name:
-        raise FedzeroError(
-            f"{origin} calls {group[:-1]} {tag_of(kind)!r} {entry.name!r} in its entry points: use the tag"
-        )
-    return Kind(
-        kind, entry.dist.name if entry.dist is not None else "", entry.dist.version if entry.dist is not None else ""
-    )
+        raise FedzeroError(f"{what} has the tag {tag_of(kind)!r}: its entry point must have the same name")
+    return Kind(kind, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else "")

@@ -143,7 +143,7 @@ def test_what_a_node_is_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("graph", "cohort", "words"),
-    [(Complete(), 3, "samples nobody"), (Edges(pairs=((0, 1), (2, 3), (4, 5))), N, "not connected")],
+    [(Complete(), 3, "all clients take part"), (Edges(pairs=((0, 1), (2, 3), (4, 5))), N, "not connected")],
 )
 def test_what_it_cannot_serve_is_explained(tmp_path: Path, graph, cohort, words) -> None:
     with pytest.raises(FedzeroError, match=words):

@@ -357,7 +357,7 @@ def test_resume_from_the_command_line_says_what_to_call(tmp_path, fedzero):
     with pytest.raises(StopError):
         minimise(Boxes(), tmp_path, progress=Stopping(1))
     before = story_of(tmp_path).entries
-    fedzero("resume", tmp_path).refused("'f0'", "call fedzero.api.minimise again", "same `out`")
+    fedzero("resume", tmp_path).refused("'f0'", "call fedzero.minimise again", "same `out`")
     assert story_of(tmp_path).entries == before
 
 
@@ -390,7 +390,7 @@ def test_without_a_folder_a_temporary_one(tmp_path, monkeypatch):
         ({"bounds": [(1, 0)] * 3}, "low must be less than high"),
         ({"bounds": [(0, 1)] * 3, "start": [0, 0, 2]}, "task.start = 2.0 for coordinate 2"),
         ({"boxes": []}, "one box for every party"),
-        ({"boxes": [3]}, "3, which is no function"),
+        ({"boxes": [3]}, "3, which is not a function"),
         ({"boxes": max}, "one box for every party"),
         ({"retries": -1}, "task.retries = -1"),
         ({"timeout": 0}, "task.timeout = 0"),

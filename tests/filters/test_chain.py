@@ -248,7 +248,7 @@ def test_chains_go_from_shaping_over_coding_to_combining() -> None:
 def test_combiners_need_comparable_numbers_of_enough_clients(kind, least) -> None:
     chain = chain_of({"kind": kind})
     chain.check("x", True, least)
-    with pytest.raises(FedzeroError, match=f"'{kind}' needs at least {least} clients a round"):
+    with pytest.raises(FedzeroError, match=f"'{kind}' needs at least {least} clients per round"):
         chain.check("x", True, least - 1)
     with pytest.raises(FedzeroError, match=f"'{kind}' compares .* with x they belong to"):
         chain.check("x", False, 10)

@@ -81,5 +81,5 @@ def test_a_rehearsal_is_taken_for_a_recording_while_it_lasts():
 
 def test_where_nothing_can_be_compiled_it_says_so(small_model):
     model = load(str(small_model("opt")), torch.float32, torch.device("cpu"))
-    with pytest.raises(FedzeroError, match=r"task\.compile = true, but nothing can be compiled here: .*nonesuch"):
+    with pytest.raises(FedzeroError, match=r"task\.compile = true, but torch.compile fails here: .*nonesuch"):
         fuse(model.module, "nonesuch")

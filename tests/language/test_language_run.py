@@ -249,7 +249,7 @@ def test_a_model_that_looks_ahead(fedzero, written, reviews, small_model, tmp_pa
     for path in small_model("llama").glob("tokenizer*"):
         shutil.copy(path, tmp_path / "bert")
     refused(fedzero, written, reviews, tmp_path, f"task.model={tmp_path / 'bert'}").refused(
-        "looks at words that come later"
+        "attends to later tokens"
     )
 
 
@@ -279,7 +279,7 @@ def test_a_patch_for_another_base(fedzero, written, reviews, small_model, tmp_pa
     run, patch = tmp_path / "run", tmp_path / "p.patch"
     fedzero("run", written("smollm"), "--out", run, "--data", reviews, "--rounds", 1)
     fedzero("patch", "export", run, "--out", patch, "--data", reviews)
-    for other, words in (("opt", "other parameters"), ("llama", "another base model")):
+    for other, words in (("opt", "does not have the parameters"), ("llama", "another base model")):
         fedzero("patch", "apply", patch, "--base", small_model(other), "--out", tmp_path / "t").refused(words)
     changed = transformers.AutoModelForCausalLM.from_pretrained(small_model("smollm"))
     with torch.no_grad():

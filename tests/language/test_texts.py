@@ -92,9 +92,9 @@ def test_a_recipe_can_have_a_text_of_its_own():
     ("change", "words_"),
     [
         ({"answers": {"a": "b"}}, "at least two"),
-        ({"prompt": "Is it so?"}, "has no gap"),
+        ({"prompt": "Is it so?"}, "has no field"),
         ({"prompt": "{open"}, "write {{"),
-        ({"passage": "other"}, "is no gap of the prompt"),
+        ({"passage": "other"}, "is not a field of the prompt"),
     ],
 )
 def test_texts_that_cannot_work(change, words_):
@@ -128,7 +128,7 @@ def test_lists_are_unfolded():
 
 @pytest.mark.parametrize(
     ("content", "words_"),
-    [("{'a': 1}\n", "line 1: not JSON"), ("[1]\n", "is a JSON object"), ("", "has no rows"), (b"\xff\n", "cannot be")],
+    [("{'a': 1}\n", "line 1: not JSON"), ("[1]\n", "not a JSON object"), ("", "has no rows"), (b"\xff\n", "cannot be")],
 )
 def test_files_that_are_no_rows(tmp_path, content, words_):
     path = tmp_path / "r.jsonl"
@@ -208,7 +208,7 @@ _TOKENIZER = words()
 
 
 def test_a_prompt_that_cannot_be_cut(tokenizer):
-    with pytest.raises(FedzeroError, match=r"without its passage.*the model reads 5"):
+    with pytest.raises(FedzeroError, match=r"without its passage.*context is 5"):
         Encoder(tokenizer, 5).prompts(TEXTS["boolq"], [ROWS["boolq"][0]])
     with pytest.raises(FedzeroError, match=r"task\.text\.passage"):
         Encoder(tokenizer, 5).prompts(TEXTS["wic"], [ROWS["wic"][0]])

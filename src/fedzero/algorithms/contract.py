@@ -62,11 +62,11 @@ class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replacement: bool = False
     """Sample with replacement: a client drawn twice takes part once and weighs twice."""
     private: bool = False
-    """Mix the directions with a secret that the clients share and the server has not."""
+    """Derive directions from a secret that the clients share and the server does not know."""
     server_model: bool = True
-    """False: the server only averages scalars; the model lives on the clients."""
+    """False: the server averages scalars and holds no model; only the clients do."""
     sync: bool = False
-    """Send a round's outcome to its cohort at once, instead of before each client's next turn."""
+    """Send the update of a round to its cohort at once, not only before a client's next turn."""
     pull_after: Annotated[int, Meta(ge=1)] | None = None
     """A client that missed more rounds than this is sent the whole model instead of the updates."""
 
@@ -75,8 +75,8 @@ class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name, value in wanted.items():
             found = getattr(self, name)
             if found != value:
-                mend = f"leave out federation.{name}" if value is None else f"set federation.{name} = {_toml(value)}"
-                raise FedzeroError(f"{why}: {mend} (not {_toml(found)})")
+                remedy = f"leave out federation.{name}" if value is None else f"set federation.{name} = {_toml(value)}"
+                raise FedzeroError(f"{why}: {remedy} (not {_toml(found)})")
 
 
 def _toml(value: Any) -> str:

@@ -46,7 +46,7 @@ def transferred(features: Features, everybody: Tensor, own: Tensor) -> Callable[
 
 
 class Inverse(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse"):
-    """γ_t = 1/t: whole at the start of a round, less the farther a client has walked."""
+    """γ_t = 1/t, t the local step."""
 
     def at(self, step: int, round: int, steps: int) -> float:
         return 1 / step
@@ -63,16 +63,16 @@ class Constant(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
 
 
 class Corollary(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="corollary"):
-    """γ_r = G / (G + 2ωκ ρ^((r−1)T) + 2Nε), corollary 1 of the FZooS paper: the better the surrogates, the more."""
+    """γ_r = G / (G + 2ωκ ρ^((r−1)T) + 2Nε), corollary 1 of the FZooS paper."""
 
     heterogeneity: Annotated[float, Meta(gt=0)] = 1.0
     """G, the mean of ‖∇f_i − ∇F‖²"""
     error: NotNegative = 1.0
-    """ωκ, of the surrogates before anything is known"""
+    """ωκ, error of the surrogates before the first query"""
     decay: Fraction = 0.9
-    """ρ, by which a step lessens it"""
+    """ρ, factor of that error per step"""
     features_error: NotNegative = 0.0
-    """Nε, what random features leave"""
+    """Nε, error of the random features"""
 
     def at(self, step: int, round: int, steps: int) -> float:
         error = self.error * power(self.decay, max(round - 1, 0) * steps) + self.features_error

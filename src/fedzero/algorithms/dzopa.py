@@ -70,9 +70,9 @@ class Dzopa(OwnDirections, tag="dzopa"):
     """No server: every node of a graph has a model of its own and mixes it with its neighbours'."""
 
     gamma: Annotated[float, Meta(gt=0)] = 0.01
-    """γ, how much of the difference to the neighbours is taken over in a round"""
+    """γ, weight of the differences to the neighbours"""
     graph: Graph = Complete()
-    """who is whose neighbour"""
+    """which nodes are neighbours"""
     directions: Annotated[int, Meta(ge=1)] = 20
     """estimates averaged in G"""
     local_steps: Literal[1] = 1
@@ -80,7 +80,9 @@ class Dzopa(OwnDirections, tag="dzopa"):
 
     def check(self, federation: Federation) -> None:
         OwnDirections.check(self, federation)
-        federation.expect("DZOPA has no server and samples nobody", cohort=federation.clients, replacement=False)
+        federation.expect(
+            "DZOPA has no server: all clients take part in every round", cohort=federation.clients, replacement=False
+        )
         self.graph.check(federation.clients)
 
     def dense_numbers(self, scale: Scale) -> int:

@@ -43,7 +43,7 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
     """Directions from a pool of S keys: S accumulated scalars are the whole fine-tune."""
 
     rate: Annotated[float, Meta(gt=0)]
-    """η, constant: the accumulators know nothing of when a scalar came"""
+    """η, constant: accumulators do not record the round of a scalar"""
     pool: Annotated[int, Meta(ge=1)] = 4096
     """S"""
     directions: Counts = 1

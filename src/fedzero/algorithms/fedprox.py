@@ -27,10 +27,10 @@ from fedzero.model.updates import Update
 
 
 class FedProxZO(LocalSteps, tag="fedprox-zo"):
-    """FedZO with a pull towards the model of the round's start."""
+    """FedZO with a proximal term, centred on the model at the start of the round."""
 
     gamma: Annotated[float, Meta(ge=0)] = 0.1
-    """γ, how hard clients are pulled back"""
+    """γ, weight of the proximal term"""
     directions: Annotated[int, Meta(ge=1)] = 20
     """Q, directions averaged in one estimate"""
     local_steps: Annotated[int, Meta(ge=1)] = 10

@@ -107,24 +107,24 @@ class Weights(Carry):
 
 
 class FZooS(Method, tag="fzoos"):
-    """Gradients from a Gaussian process over past queries, corrected by what the processes of all say together."""
+    """Gradients from a Gaussian process over past queries, corrected by the mean of all clients' processes."""
 
     preset: Literal["text", "authors", "shared"] = "text"
-    """What holds where one of the next four is not given."""
+    """Defaults of the next four: those of the paper, or of its authors' code."""
     gamma: Gamma | None = None
-    """γ, how much of the correction counts"""
+    """γ, weight of the correction"""
     surrogate: Surrogate | None = None
     """the process over a client's own queries"""
     transfer: Transfer | None = None
-    """the random features by which it travels"""
+    """the random features that represent it on the wire"""
     active: Active | None = None
-    """where a client asks its function"""
+    """where a client queries its function"""
     rate: Schedule = 0.01
     """η"""
     optimizer: Optimizer = Adam()
-    """Starts anew with every turn."""
+    """Reset at the start of every turn."""
     local_steps: Annotated[int, Meta(ge=1)] = 10
-    """T, how many in a row before the server is told"""
+    """T, local steps of a client in one round"""
     correction_at: Literal["iterate", "start"] = "iterate"
     """where the correction is taken: at every step, or where the round began (the paper's ablation)"""
     box: Box | None = (0.0, 1.0)
@@ -147,14 +147,13 @@ class FZooS(Method, tag="fzoos"):
         surrogate, active = self.settled.surrogate, self.settled.active
         if surrogate.fit_scale and not isinstance(surrogate.window, Nearest):
             raise FedzeroError(
-                "algorithm.surrogate.fit_scale = true needs a new factor for every length scale, which only a window "
-                "of the nearest can pay for: set algorithm.surrogate.window = {kind = 'nearest', count = 150}"
+                "algorithm.surrogate.fit_scale = true factorises anew for every length scale, which is affordable only "
+                "with a small window: set algorithm.surrogate.window = {kind = 'nearest', count = 150}"
             )
         for chosen, of in (("a_step", "candidates"), ("around", "around_candidates")):
             if getattr(active, chosen) > getattr(active, of):
                 raise FedzeroError(
-                    f"algorithm.active.{chosen} = {getattr(active, chosen)} is more than active.{of} = "
-                    f"{getattr(active, of)}: raise the latter"
+                    f"algorithm.active.{chosen} = {getattr(active, chosen)} exceeds active.{of} = {getattr(active, of)}"
                 )
 
     def wire(self, round: int, scale: Scale) -> Wire:

@@ -12,7 +12,7 @@ Node = Annotated[int, Meta(ge=0)]
 
 
 class Complete(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="complete"):
-    """Everybody is everybody's neighbour."""
+    """All clients are neighbours of each other."""
 
     def neighbours(self, node: int, nodes: int) -> tuple[int, ...]:
         return tuple(other for other in range(nodes) if other != node)
@@ -32,10 +32,10 @@ class Ring(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
 
 
 class Edges(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="edges"):
-    """Pairs of clients that talk to each other, both ways."""
+    """Undirected edges between clients."""
 
     pairs: tuple[tuple[Node, Node], ...]
-    """[a, b]: clients a and b talk to each other; they count from 0"""
+    """[a, b]: an edge between clients a and b, numbered from 0"""
 
     def neighbours(self, node: int, nodes: int) -> tuple[int, ...]:
         return tuple(sorted({a + b - node for a, b in self.pairs if node in (a, b) and a != b}))
@@ -44,7 +44,7 @@ class Edges(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         for pair in self.pairs:
             if max(pair) >= nodes or pair[0] == pair[1]:
                 raise FedzeroError(
-                    f"algorithm.graph.pairs has {list(pair)}: pairs are of two different clients from 0 to {nodes - 1}"
+                    f"algorithm.graph.pairs has {list(pair)}: give pairs of two different clients from 0 to {nodes - 1}"
                 )
         reached, border = {0}, [0]
         while border:
@@ -54,8 +54,8 @@ class Edges(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         if len(reached) < nodes:
             lost = min(set(range(nodes)) - reached)
             raise FedzeroError(
-                f"algorithm.graph is not connected: client {lost} cannot be reached from client 0, so they could never "
-                "agree; add an edge between their parts"
+                f"algorithm.graph is not connected: client {lost} cannot be reached from client 0; add an edge "
+                "between their components"
             )
 
 

@@ -72,7 +72,7 @@ class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     beta2: Fraction = 0.999
     """β2, how much of the mean square stays"""
     epsilon: Positive = 1e-8
-    """ε, so that nothing is divided by nought"""
+    """ε, added to the denominator"""
 
     @property
     def rule(self) -> Rule:

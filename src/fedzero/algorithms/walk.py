@@ -165,7 +165,7 @@ def walk(
 
 def refuse_empty(box: Box | None) -> None:
     if box is not None and box[0] >= box[1]:
-        raise FedzeroError(f"algorithm.box = [{box[0]}, {box[1]}] is empty: give the lower bound, then a higher one")
+        raise FedzeroError(f"algorithm.box = [{box[0]}, {box[1]}] is empty: give [low, high] with low < high")
 
 
 def add_within(params: Params, vector: Tensor, rounding: int, box: Box | None) -> None:

@@ -52,17 +52,17 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
     server_rate: Schedule = 0.02
     """α"""
     rule: Literal["amsgrad", "adam", "yogi", "adagrad"] = "amsgrad"
-    """how v follows Δ²"""
+    """update rule of v from Δ²"""
     beta1: Fraction = 0.9
     """β1, how much of m stays"""
     beta2: Fraction = 0.99
     """β2, how much of v stays"""
     epsilon: Annotated[float, Meta(ge=0)] = 1e-8
-    """ε, so that nothing is divided by nought"""
+    """ε, added to the denominator"""
     epsilon_at: Literal["inside", "outside"] = "inside"
     """√(v̂ + ε), or √v̂ + ε"""
     v0: Annotated[float, Meta(ge=0)] = 1e-5
-    """what v starts from"""
+    """initial value of v"""
     directions: Annotated[int, Meta(ge=1)] = 1
     local_steps: Annotated[int, Meta(ge=1)] = 10
     distribution: Distribution = "unit-sphere"

@@ -74,7 +74,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
     alpha: Fraction = 0.5
     """α, the share of the history in the directions"""
     tau: Annotated[int, Meta(ge=1)] = 5
-    """τ, how many changes of the model make up the history"""
+    """τ, number of past model updates in the history"""
     directions: Annotated[int, Meta(ge=1)] = 1
     """P"""
     local_steps: Annotated[int, Meta(ge=1)] = 50

@@ -67,7 +67,7 @@ class ZoneS(OwnDirections, tag="zone-s"):
         OwnDirections.check(self, federation)
         federation.expect("ZONE-S asks one random client a round", cohort=1)
         if isinstance(self.rate, Piecewise) and not all(rate for _, rate in self.rate.points):
-            raise FedzeroError("algorithm.rate falls to 0, but ZONE-S divides by it (ρ = 1/η): let it stay above 0")
+            raise FedzeroError("algorithm.rate falls to 0, but ZONE-S divides by it (ρ = 1/η): keep it above 0")
 
     def wire(self, round: int, scale: Scale) -> Wire:
         wire = OwnDirections.wire(self, round, scale)

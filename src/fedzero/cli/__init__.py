@@ -7,12 +7,12 @@ from importlib import metadata
 
 from rich.markup import escape
 
-from fedzero.cli.common import app, err, out
+from fedzero.cli.common import app, err, out, say
 from fedzero.errors import FedzeroError
 
 # Commands come to be by import, and help shows them in that order.
 # isort: off
-from fedzero.cli import runs, patching, federation, looking, new  # noqa: F401
+from fedzero.cli import runs, patching, federation, listing, new  # noqa: F401
 
 # isort: on
 
@@ -36,7 +36,7 @@ def add_commands() -> None:
         try:
             app.add_typer(entry.load())
         except Exception as error:  # of somebody else's module: the other commands still work
-            err.print(f"[yellow]fedzero: the command {entry.name!r} cannot be loaded: {escape(repr(error))}")
+            say(f"fedzero: command {entry.name!r} cannot be imported: {error!r}")
 
 
 def _refuse(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands about one run: make it, go on with it, look at it, rebuild it, check it."""
+"""Commands about one run: start, resume, watch, replay, verify, report."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from fedzero.cli.common import (
     finish,
     interruptible,
     out,
+    tell,
 )
 
 PANEL = "Runs"
@@ -44,7 +45,7 @@ def run(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a recipe: writes OUT/ledger.db as it goes and OUT/model.safetensors at the end.
+    """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
 
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
@@ -61,7 +62,7 @@ def run(
 
 @app.command(rich_help_panel=PANEL)
 def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
-    """Continue a run that was stopped, killed or unplugged; the model comes out the same to the last bit."""
+    """Resume a run that was stopped or killed; the final model is the same, bit for bit."""
     from fedzero.run import session
     from fedzero.run.progress import watch_on
 
@@ -71,8 +72,10 @@ def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: As
 
 
 @app.command(rich_help_panel=PANEL)
-def watch(folder: Folder, once: Annotated[bool, typer.Option("--once", help="Look once, then leave.")] = False) -> None:
-    """Look on while somebody else runs or serves: reads the ledger, changes nothing."""
+def watch(
+    folder: Folder, once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False
+) -> None:
+    """Show the progress of a run of another process; only reads the ledger."""
     from fedzero.run.progress import follow, watch_on
 
     try:
@@ -84,25 +87,25 @@ def watch(folder: Folder, once: Annotated[bool, typer.Option("--once", help="Loo
 @app.command(rich_help_panel=PANEL)
 def replay(
     folder: Folder,
-    out_: Annotated[Path, typer.Option("--out", help="Where to write the model (safetensors).")],
+    out_: Annotated[Path, typer.Option("--out", help="The model to write (safetensors).")],
     round_: Annotated[
         int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
     ] = None,
     data: Data = None,
     secret: Secret = None,
 ) -> None:
-    """Rebuild the model of any round from the ledger alone."""
+    """Rebuild the model of any round from the ledger."""
     from fedzero.model import checkpoint as weights
     from fedzero.run import session
 
     replica = session.replayed(folder, environment_of(data, secret), round_)
     weights.save_model(replica.state.params, out_)
-    out.print(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
+    tell(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
 
 
 @app.command(rich_help_panel=PANEL)
 def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
-    """Check a run: hash chain, updates, digests, model file. Exit 1 and the first bad round on any tampering."""
+    """Check a run: hash chain, updates, digests, model file. Exit status 1 and the first bad round on any change."""
     from fedzero.ledger.store import Tampered
     from fedzero.run import session
 
@@ -112,21 +115,23 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
         err.print(f"[bold red]not intact:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     end = "unfinished" if view.end is None else "ended early" if view.end.reason else "complete"
-    out.print(f"intact: {len(view.rounds)} rounds, {end}, chain head {view.entries[-1].chain.hex()[:16]}")
+    tell(f"intact: {len(view.rounds)} rounds, {end}, chain head {view.entries[-1].chain.hex()[:16]}")
 
 
 @app.command(rich_help_panel=PANEL)
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.", show_default=False)],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs; several are compared with each other.", show_default=False)
+    ],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """One self-contained HTML page about a run or a comparison of runs; readable offline."""
+    """Write one self-contained HTML page about a run or a comparison of runs."""
     from fedzero.report import page
     from fedzero.report.tables import terminal_table
     from fedzero.run.history import history
 
-    histories = [history(folder) for folder in folders]
     expect_file(out_)
+    histories = [history(folder) for folder in folders]
     page.write(histories, out_)
     out.print(terminal_table(histories))
-    out.print(f"report: {out_}")
+    tell(f"report: {out_}")

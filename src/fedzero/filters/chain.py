@@ -88,11 +88,11 @@ class Chain:
             name, own = link.name, link.stage
             if own < stage:
                 raise FedzeroError(
-                    f"filters: {name!r} stands behind {before!r}, which leaves it nothing it could work on: "
+                    f"filters: {name!r} cannot follow {before!r}: "
                     "put clip and top-k first, then quantise or sign, then median or trimmed-mean"
                 )
             if own == stage and own > 0:
-                raise FedzeroError(f"filters: {before!r} and {name!r} both in one chain: only one of them can be used")
+                raise FedzeroError(f"filters: {before!r} and {name!r} cannot be combined: keep one of them")
             stage, before = own, name
 
     def check(self, method: str, comparable: bool, cohort: int, self_correcting: bool = False) -> None:
@@ -100,8 +100,8 @@ class Chain:
         self.check_order()
         if self.feedback and self_correcting:
             raise FedzeroError(
-                f"filters: feedback = true adds what was left out to the next contribution, but {method} carries it on "
-                "by itself, and it would count twice: set feedback = false"
+                f"filters: feedback = true adds what was left out to the next contribution, but {method} does so "
+                "itself, and it would count twice: set feedback = false"
             )
         if self.combiner is None:
             return
@@ -114,7 +114,7 @@ class Chain:
             )
         if cohort < self.combiner.least():
             raise FedzeroError(
-                f"filters: {name!r} needs at least {self.combiner.least()} clients a round: "
+                f"filters: {name!r} needs at least {self.combiner.least()} clients per round, but "
                 f"federation.cohort = {cohort}"
             )
 

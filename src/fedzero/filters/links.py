@@ -51,7 +51,7 @@ class Clip(Shaper, tag="clip"):
 
 
 class TopK(Shaper, tag="top-k"):
-    """Only the largest numbers travel, with their places."""
+    """Only the largest numbers are sent, with their indices."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """of all numbers"""
@@ -75,7 +75,7 @@ class TopK(Shaper, tag="top-k"):
 
 
 class Quantise(Coder, tag="quantise"):
-    """Eight bits a number, rounded at random without bias (FedCom's compression)."""
+    """Eight bits per number, with unbiased stochastic rounding (FedCom's compression)."""
 
     bits: Literal[8] = 8
 
@@ -95,7 +95,7 @@ class Quantise(Coder, tag="quantise"):
 
 
 class Sign(Coder, tag="sign"):
-    """One bit a number, and one magnitude for all."""
+    """One bit per number, and one common magnitude."""
 
     feedback: bool = False
     """Add what was left out to the next contribution."""

@@ -53,7 +53,7 @@ def best_round(view: LedgerView) -> int:
 
     best = max(view.evaluations, key=good, default=None)
     if best is None or best.round == 0:
-        raise FedzeroError("no evaluation of this run is better than that of its base: there is nothing to export")
+        raise FedzeroError("no evaluation of this run is better than that of its base model: nothing to export")
     return best.round
 
 
@@ -71,20 +71,18 @@ def export(
     """The patch of a finished run, or of its first `upto` rounds, if the model there was evaluated."""
     if upto is None and view.end is None:
         raise FedzeroError(
-            "the run is not finished: `fedzero resume` it first, then export; or export what it was when it was last "
-            "evaluated (--round, --best)"
+            "the run is not finished: resume it first, or export an evaluated round with --round or --best"
         )
     digests = dict(view.marks)
     upto = len(view.rounds) if upto is None else upto
     if upto not in digests:
-        known = ", ".join(map(str, digests)) or "nowhere yet"
+        known = ", ".join(map(str, digests)) or "none yet"
         raise FedzeroError(
-            f"--round {upto}: a patch carries the digest of its result, which the ledger has where the model was "
-            f"evaluated: {known}"
+            f"--round {upto}: a patch needs the digest of its result, which evaluated rounds have: {known}"
         )
     if view.dense:
         raise FedzeroError(
-            "this run's updates are dense, so there is no small patch of it: ship model.safetensors instead"
+            "the updates of this run are dense, so it has no small patch: distribute model.safetensors instead"
         )
     updates = tuple(updates_of(ledger, view, upto))
     start = ledger.start()
@@ -111,11 +109,11 @@ def load(path: Path) -> Patch:
         raise FedzeroError(f"{path} is not a file: make a patch with `fedzero patch export`")
     content = path.read_bytes()
     if hashlib.sha256(content[32:]).digest() != content[:32]:
-        raise FedzeroError(f"{path} is damaged, or not a fedzero patch at all")
+        raise FedzeroError(f"{path} is damaged, or not a fedzero patch")
     try:
         patch = msgspec.msgpack.decode(content[32:], type=Patch)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FedzeroError(f"{path} is not a fedzero patch: {error}") from error
     if patch.directions != VERSION:
-        raise FedzeroError(f"{path} uses direction stream {patch.directions}; this release makes stream {VERSION}")
+        raise FedzeroError(f"{path} uses direction stream {patch.directions}, this release has stream {VERSION}")
     return patch

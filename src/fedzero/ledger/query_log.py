@@ -92,14 +92,16 @@ def check(ledger: Ledger, rounds: Sequence[Round], asked: Sequence[Asked], ended
         kept = list(rows)
         for row in kept:
             if row.point is not None and point_digest(row.point) != row.digest:
-                raise Tampered(round, f"a point in the log of client {row.client}'s queries is not the one on record")
+                raise Tampered(
+                    round, f"the log of client {row.client}'s queries has a point whose digest differs from its record"
+                )
         found[round, evaluation] = _digests(kept)
     open_ = set() if ended else {(len(rounds), False), (len(rounds), True)}
     for place in sorted(right.keys() | found.keys(), key=lambda place: (place[0], not place[1])):
         if place not in right and place in open_:
             continue
         if found.get(place, ()) != right.get(place, ()):
-            raise Tampered(place[0], "the log of its queries is not the one on record")
+            raise Tampered(place[0], "the log of its queries does not match its digest")
 
 
 def _exists(ledger: Ledger) -> bool:

@@ -110,7 +110,7 @@ def updates_of(ledger: Ledger, view: LedgerView, upto: int | None = None) -> Ite
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Tampered(record.round, f"the update cannot be read ({error})") from error
         if update.round != record.round:
-            raise Tampered(record.round, f"the update says it is of round {update.round}")
+            raise Tampered(record.round, f"its update is that of round {update.round}")
         yield update
 
 
@@ -163,8 +163,9 @@ def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen)
     check_queries(ledger, view)
     if replica is None:
         return view
-    if replica.state.params.size != ledger.start().parameters:
-        raise Tampered(-1, f"the model has {replica.state.params.size} parameters, the ledger says otherwise")
+    here, there = replica.state.params.size, ledger.start().parameters
+    if here != there:
+        raise Tampered(-1, f"the model has {here} parameters, that of the ledger {there}")
     check_base(ledger, replica.state.params)
     good = view.saved.round if view.saved is not None else 0
     if good:
@@ -190,20 +191,20 @@ def _check_order(view: LedgerView) -> None:
     for position, entry in enumerate(view.entries):
         record = entry.record
         if ended:
-            raise Tampered(done, "the ledger goes on after its end")
+            raise Tampered(done, "there are entries after the end of the run")
         if isinstance(record, Start) != (position == 0):
-            raise Tampered(done if position else -1, "the start is not where it belongs")
+            raise Tampered(done if position else -1, "the start of the run is not the first entry")
         if isinstance(record, Round):
             if record.round != done:
-                raise Tampered(done, f"the ledger goes on with round {record.round}")
+                raise Tampered(done, f"round {record.round} follows instead")
             done += 1
         elif not isinstance(record, Start) and record.round != done:
-            raise Tampered(done, f"an entry of round {record.round} stands behind round {done - 1}")
+            raise Tampered(done, f"an entry of round {record.round} follows round {done - 1}")
         ended = isinstance(record, End)
     first = view.entries[0].record
     assert isinstance(first, Start)
     rounds = json.loads(first.recipe)["rounds"]
     if view.end is not None and done != rounds and not (view.end.reason and done < rounds):
-        raise Tampered(done, "the ledger ends before the recipe does")
+        raise Tampered(done, "the ledger ends before the last round of the recipe")
     if view.end is not None and view.end.reason and done == rounds:
-        raise Tampered(done, "the ledger says that the run ended early, but all its rounds are there")
+        raise Tampered(done, "the ledger says that the run ended early, but has all of its rounds")

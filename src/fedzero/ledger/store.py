@@ -87,7 +87,9 @@ class Claim:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._descriptor)
-            raise FedzeroError(f"{folder} is being written by another process: wait for it or stop it") from None
+            raise FedzeroError(
+                f"{folder} is being written by another process: wait for it to end, or stop it"
+            ) from None
 
     def release(self) -> None:
         os.close(self._descriptor)
@@ -132,7 +134,7 @@ class Ledger:
     @staticmethod
     def open(path: Path, writable: bool = False) -> Ledger:
         if not path.exists():
-            raise FedzeroError(f"{path} does not exist: name a folder made by `fedzero run`")
+            raise FedzeroError(f"{path} does not exist: give a folder made by `fedzero run`")
         try:
             with closing(sqlite3.connect(path)) as probe:
                 (version,) = probe.execute("PRAGMA user_version").fetchone()
@@ -213,12 +215,12 @@ class Ledger:
         rows = self.rows("SELECT part, body FROM checkpoint ORDER BY part", -1 if saved is None else saved.round)
         if saved is None:
             if rows:
-                raise Tampered(-1, "there is a checkpoint that no entry knows of")
+                raise Tampered(-1, "there is a checkpoint without an entry")
             return None
         state = b"".join(body for _, body in rows)
         whole = [part for part, _ in rows] == list(range(len(rows)))
         if not whole or hashlib.sha256(state).digest() != saved.state:
-            raise Tampered(saved.round, "the checkpoint is not the one on record")
+            raise Tampered(saved.round, "the checkpoint does not match its digest")
         return state
 
     def memories(self, expected: Mapping[int, tuple[int, bytes]]) -> dict[int, tuple[bytes, ...]]:
@@ -230,12 +232,12 @@ class Ledger:
         found: dict[int, list[bytes]] = {}
         for client, chunk, body in rows:
             if chunk != len(found.setdefault(client, [])):
-                raise Tampered(-1, f"a piece of what client {client} remembers is missing")
+                raise Tampered(-1, f"part of the memory of client {client} is missing")
             found[client].append(body)
         for client in sorted(expected.keys() | found.keys()) if found else ():
             round, digest = expected.get(client, (-1, b""))
             if client not in found or memory_digest(list(map(chunk_digest, found[client]))) != digest:
-                raise Tampered(round, f"what client {client} remembers is not what is on record")
+                raise Tampered(round, f"the memory of client {client} does not match its digest")
         return {client: tuple(chunks) for client, chunks in found.items()}
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
@@ -282,7 +284,7 @@ class Ledger:
             raise Tampered(-1, f"the file is damaged ({verdict if verdict != 'ok' else 'other tables'})")
         ((strays,),) = self.rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)
         if strays:
-            raise Tampered(rounds, f"{strays} times belong to no entry")
+            raise Tampered(rounds, f"there are {strays} timestamps without an entry")
 
     def start(self) -> Start:
         first = next(self.entries(), None)

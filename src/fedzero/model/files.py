@@ -70,8 +70,7 @@ def locked(path: Path) -> Iterator[None]:
         handle = path.with_suffix(".lock").open("w")
     except OSError as error:
         raise FedzeroError(
-            f"models are kept in {path.parent}, which cannot be written ({error.strerror}): "
-            "set FEDZERO_CACHE to another folder"
+            f"the cache {path.parent} cannot be written ({error.strerror}): set FEDZERO_CACHE to another folder"
         ) from error
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

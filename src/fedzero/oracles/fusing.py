@@ -31,4 +31,4 @@ def _expect_compiler(device: torch.device, backend: str) -> None:
         torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(2, device=device))
     except Exception as error:  # of dynamo, inductor, triton, the C++ compiler
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise FedzeroError(f"task.compile = true, but nothing can be compiled here: {said}") from error
+        raise FedzeroError(f"task.compile = true, but torch.compile fails here: {said}") from error

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Literal
 
-from fedzero.report.history import History, Point
+from fedzero.report.history import History, Metric
 from fedzero.report.units import human_bytes, human_loss, percent, times
-
-Metric = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True)
@@ -39,20 +36,15 @@ class Comparison:
         return percent(self.goal) if self.metric == "accuracy" else f"a loss of {human_loss(self.goal)}"
 
 
-def value(point: Point, metric: Metric) -> float | None:
-    """The metric at a point, None where it is missing or not finite."""
-    number = point.accuracy if metric == "accuracy" else point.loss
-    return number if number is not None and isfinite(number) else None
-
-
 def values(history: History, metric: Metric) -> list[float]:
-    return [v for p in history.points if (v := value(p, metric)) is not None]
+    """The metric at every point that has a finite one."""
+    return [v for p in history.points if (v := p.value(metric)) is not None and isfinite(v)]
 
 
 def learned(history: History, metric: Metric) -> bool:
     """Whether the run got anywhere: it ended better than it began, or has one point only."""
     seen = values(history, metric)
-    if not seen or value(history.points[-1], "loss") is None:
+    if not seen or not isfinite(history.final_loss):
         return False
     return len(seen) == 1 or (seen[-1] > seen[0] if metric == "accuracy" else seen[-1] < seen[0])
 
@@ -60,8 +52,8 @@ def learned(history: History, metric: Metric) -> bool:
 def bytes_at(history: History, metric: Metric, goal: float) -> float:
     """Bytes per client at the first evaluated round that met the goal, infinity if none did."""
     for point in history.points:
-        got = value(point, metric)
-        if got is not None and (got >= goal if metric == "accuracy" else got <= goal):
+        got = point.value(metric)
+        if got is not None and isfinite(got) and (got >= goal if metric == "accuracy" else got <= goal):
             return point.bytes
     return inf
 
@@ -154,16 +146,3 @@ def alone(history: History) -> tuple[Phrase, ...]:
     dense = human_bytes(history.dense_bytes)
     end = f" per client; sending the model back and forth would take {dense}: {times(ratio)} times as much."
     return Phrase(f"{result} {after} "), spent, Phrase(end)
-
-
-def afterword(histories: Sequence[History]) -> str:
-    """Where both ended: the other half of the truth. Empty when there is nothing to add."""
-    found = compare(histories) if len(histories) > 1 else None
-    if found is None:
-        return ""
-    ends = [
-        f"{h.name} ended at {percent(h.final_accuracy) if found.metric == 'accuracy' else human_loss(h.final_loss)}"
-        f" after {human_bytes(h.bytes)} per client"
-        for h in (found.frugal, found.lavish)
-    ]
-    return f"{ends[0]}, {ends[1]}."

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzero.report.compare import Metric
-from fedzero.report.history import History, Point
+from fedzero.report.history import History, Metric
 
 Axis = Literal["rounds", "bytes", "queries"]
 F64 = NDArray[np.float64]
@@ -34,18 +33,11 @@ class Curve:
         return len(self.x)
 
 
-def place(point: Point, axis: Axis) -> float:
-    return float({"rounds": point.round, "bytes": point.bytes, "queries": point.queries}[axis])
-
-
-def height(point: Point, metric: Metric) -> float | None:
-    return point.accuracy if metric == "accuracy" else point.loss
-
-
 def curve(history: History, metric: Metric, axis: Axis, logarithmic: bool = False) -> Curve:
     """On a logarithmic axis there is no zero: points before the first byte or query stay out."""
-    pairs = [(place(p, axis), v) for p in history.points if (v := height(p, metric)) is not None]
-    return of_pairs([(x, y) for x, y in pairs if isfinite(x) and (x > 0 or not logarithmic)])
+    places = [{"rounds": p.round, "bytes": p.bytes, "queries": p.queries}[axis] for p in history.points]
+    pairs = [(x, p.value(metric)) for x, p in zip(places, history.points, strict=True)]
+    return of_pairs([(x, y) for x, y in pairs if y is not None and isfinite(x) and (x > 0 or not logarithmic)])
 
 
 def training(history: History) -> Curve:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedzero.report.compare import Comparison, Metric
+from fedzero.report.compare import Comparison
 from fedzero.report.curves import Axis, Curve, curve, queries_logarithmic, training
-from fedzero.report.history import History
+from fedzero.report.history import History, Metric
 from fedzero.report.labels import gap, names, yardstick
 from fedzero.report.plot import canvas, finish, line, nothing, scale_x, scale_y, style
 from fedzero.report.svg import INK, MUTED

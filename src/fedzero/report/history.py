@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite, nan
+from typing import Literal
 
 from fedzero.oracles import Pictures
+
+Metric = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Point:
     @property
     def bytes(self) -> float:
         return self.bytes_up + self.bytes_down
+
+    def value(self, metric: Metric) -> float | None:
+        return self.accuracy if metric == "accuracy" else self.loss
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,10 @@ class History:
     @property
     def accuracies(self) -> Iterator[float]:
         return (p.accuracy for p in self.points if p.accuracy is not None and isfinite(p.accuracy))
+
+    @property
+    def others(self) -> dict[str, float]:
+        return self.points[-1].others if self.points else {}
 
     @property
     def bytes_up(self) -> float:

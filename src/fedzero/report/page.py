@@ -1,47 +1,38 @@
-"""One page, one file: it asks the network for nothing, and says the same twice for the same runs."""
+"""One page, one file: it asks the network for nothing, and is the same for the same runs.
+
+`page.html.j2` has the words and the markup. Whatever it prints is one line of visible text (`printable`) and escaped;
+only the drawings are markup, and they are made here.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
+from functools import cache
+from math import isfinite
 from pathlib import Path
-from string import Template
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from fedzero import __version__
 from fedzero.errors import FedzeroError
-from fedzero.report import sections
-from fedzero.report.compare import compare
+from fedzero.model import files
+from fedzero.report import units
+from fedzero.report.compare import compare, phrases
+from fedzero.report.figures import grid, metrics, view
 from fedzero.report.history import History
-from fedzero.report.pictures import pictures
+from fedzero.report.pictures import images
+from fedzero.report.svg import SERIES
+from fedzero.report.tables import COLUMNS, loss_of, rows
+from fedzero.report.text import lines, printable
 
-# The policy makes a promise of it: whatever a name or a recipe holds, the browser loads and runs nothing.
-SHELL = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title</title>
-<style>
-$style</style>
-</head>
-<body>
-<main>
-<header>
-<p class="eyebrow">$title</p>
-$headline
-$tiles
-</header>
-$body
-</main>
-<footer>Made by fedzero $version from the record of the run$plural.</footer>
-</body>
-</html>
-""")
+AMOUNT = re.compile(r"(\d) (B|KB|MB|GB|TB|PB|%|times|×|million|billion|trillion)(?!\w)")
+SEEDED_SHARE = 0.25
+"""Replies shorter than this share of the model are scalars of directions, not numbers of the model."""
 
 
 def page(histories: Sequence[History], title: str) -> str:
@@ -49,26 +40,72 @@ def page(histories: Sequence[History], title: str) -> str:
     if not histories:
         raise FedzeroError("A report needs at least one run.")
     histories = distinct(histories)
-    comparison = compare(histories) if len(histories) > 1 else None
-    body = (
-        pictures(histories),
-        sections.figures(histories, comparison),
-        sections.totals(histories),
-        sections.measures(histories),
-        sections.facts(histories),
-        sections.wire(histories),
-        sections.events(histories),
-        sections.recipes(histories),
-    )
-    return SHELL.substitute(
-        title=sections.safe(title),
-        style=(files("fedzero.report") / "style.css").read_text("utf-8"),
-        headline=sections.headline(histories),
-        tiles=sections.tiles(histories, comparison),
-        body="\n".join(part for part in body if part),
+    comparison, shown = compare(histories), metrics(histories)
+    shares = [reply / h.model_bytes for h in histories if (reply := h.reply_bytes) and h.model_bytes]
+    drawings = []
+    if any(h.bytes > 0 for h in histories):
+        sizes = {"wide": (960, 400), "tall": (390, 360)}
+        drawings = [(name, Markup(view(histories, comparison, size, f"story-{name}"))) for name, size in sizes.items()]
+    return template().render(
+        title=title,
         version=__version__,
-        plural="s" if len(histories) > 1 else "",
+        histories=histories,
+        comparison=comparison,
+        sentence=phrases(histories),
+        same=len({(h.task, h.parameters, h.clients, h.cohort) for h in histories}) == 1,
+        metrics=shown,
+        drawings=drawings,
+        grid=[Markup(drawing) for drawing in grid(histories)],
+        lost=any(not isfinite(p.loss) for h in histories for p in h.points),
+        columns=COLUMNS,
+        rows=rows(histories),
+        measures=list(dict.fromkeys(name for h in histories for name in h.others)),
+        facts=shared_facts(histories),
+        longest=max(max(h.model_bytes, h.reply_bytes or 0) for h in histories) or 1,
+        seeded=any(share < SEEDED_SHARE for share in shares),
+        dense=any(share >= SEEDED_SHARE for share in shares),
     )
+
+
+@cache
+def template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("fedzero.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "amounts": amounts,
+        "bytes": units.human_bytes,
+        "images": images,
+        "lines": lambda text: escape(lines(text)),
+        "loss": units.human_loss,
+        "percent": units.percent,
+        "printable": printable,
+        "seconds": units.human_seconds,
+        "times": units.times,
+        "words": units.human_words,
+    }
+    environment.globals |= {"DASH": units.DASH, "SERIES": len(SERIES), "loss_of": loss_of}
+    return environment.get_template("page.html.j2")
+
+
+def amounts(text: str) -> Markup:
+    """Text in which a number and its unit stay on one line, and spaces at its ends stay."""
+    edges = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    return escape(edges[0] + AMOUNT.sub("\\1\N{NO-BREAK SPACE}\\2", printable(text)) + edges[1])
+
+
+def shared_facts(histories: Sequence[History]) -> list[tuple[dict[str, str], list[str]]]:
+    """What the tasks found out when they were built, and the names of the runs that found the same."""
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for h in histories:
+        groups.setdefault(tuple(h.facts.items()), []).append(h.name)
+    return [(dict(items), names) for items, names in groups.items()]
 
 
 def distinct(histories: Sequence[History]) -> tuple[History, ...]:
@@ -89,12 +126,5 @@ def title_of(histories: Sequence[History]) -> str:
 def write(histories: Sequence[History], path: str | os.PathLike[str], title: str | None = None) -> Path:
     """The page as a file: all of it or, if anything goes wrong, the file that was there before."""
     target = Path(path)
-    text = page(histories, title_of(histories) if title is None else title)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, "utf-8")
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    files.write(target, page(histories, title_of(histories) if title is None else title))
     return target

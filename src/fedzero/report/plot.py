@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedzero.report.compare import Metric
 from fedzero.report.curves import F64, Axis, Curve, bounds, log_ticks, wide
+from fedzero.report.history import Metric
 from fedzero.report.svg import GRID, MUTED, PAPER, SERIES, inline
 from fedzero.report.units import human_bytes, human_count
 

@@ -61,14 +61,16 @@ def apply_patch(
         opened = recipes.task(msgspec.json.decode(found.task), found.needs).open_base(base, context, out, tokenizer)
     if opened is not None:
         if opened.params.names != found.tensors:
-            raise FedzeroError(f"{base} has other parameters than {path} changes: this patch is for another base model")
+            raise FedzeroError(
+                f"{base} does not have the parameters that {path} changes: the patch is for another base model"
+            )
         params = _followed(found, path, base, opened.params, progress)
         opened.save(merge)
         return params
     tensors = load_model(Path(base))
     missing = [name for name in found.tensors if name not in tensors]
     if missing:
-        raise FedzeroError(f"{base} has no tensor {missing[0]!r}: this patch is for another base model")
+        raise FedzeroError(f"{base} has no tensor {missing[0]!r}: the patch is for another base model")
     params = _followed(found, path, base, Params({name: tensors[name] for name in found.tensors}), progress)
     save_tensors({**tensors, **params.tensors}, out)
     return params

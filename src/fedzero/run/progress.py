@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: a live line in a terminal, plain lines now and then elsewhere."""
+"""Progress of a run: a live line in a terminal, plain lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Totals:
             parts.append(f"test {metrics.loss:.4f}")
             if metrics.accuracy is not None:
                 parts.append(f"accuracy {metrics.accuracy:.1%}")
-        parts += [f"{human_bytes(self.bytes / self.clients)} a client", f"{self.queries:,} queries"]
+        parts += [f"{human_bytes(self.bytes / self.clients)} per client", f"{self.queries:,} queries"]
         return " · ".join(parts)
 
 
@@ -70,7 +70,7 @@ class LiveWatch:
         self._totals.add(record)
         self._progress.update(self._task, completed=record.round + 1, line=self._totals.line())
         for client, reason in record.refused:
-            self.console.print(f"[yellow]round {record.round}: client {client} {reason}")
+            self.console.print(f"round {record.round}: client {client} {reason}", style="yellow", markup=False)
 
     def evaluation(self, record: Evaluation) -> None:
         self._totals.evaluation = record
@@ -96,7 +96,7 @@ class PlainWatch:
     def round(self, record: Round) -> None:
         self._totals.add(record)
         for client, reason in record.refused:
-            self.console.print(f"round {record.round}: client {client} {reason}")
+            self.console.print(f"round {record.round}: client {client} {reason}", markup=False)
         if time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
             pace = (self._last - self._began) / (self._totals.round - self._done)

@@ -24,12 +24,12 @@ class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     """All clients in this process."""
 
     merge: bool = True
-    """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also keeps to one
-    thread, so that all engines give the same."""
+    """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also uses a single
+    thread, so that all engines give the same results."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     replicas: bool = False
-    """Give every client a model of its own (slow; to see that they agree)."""
+    """Give every client its own copy of the model (slow; to check that the copies agree)."""
 
 
 if TYPE_CHECKING:
@@ -46,19 +46,19 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    """Also the folder's, unless `--out` says otherwise."""
+    """Also of the folder, unless `--out` is given."""
     title: str = ""
-    """How tables and figures call the run; default: its name."""
+    """Name of the run in tables and figures; default: `name`."""
     about: str = ""
-    """One line for `fedzero list`."""
+    """One line, shown by `fedzero list`."""
     rounds: Annotated[int, Meta(ge=1)]
-    """R, how often the server hears from a cohort."""
+    """R, number of rounds."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Of everything random: directions, cohorts, batches, who gets which samples."""
+    """Of all random numbers: directions, cohorts, batches, partition of the data."""
     evaluate_every: Annotated[int, Meta(ge=1)] = 10
-    """Rounds between two looks at the test data, which are costly and teach nobody anything."""
+    """Rounds between two evaluations on the test data."""
     base: str | None = None
-    """A safetensors file to start from instead of a fresh model."""
+    """A safetensors file to start from, instead of a newly initialised model."""
     algorithm: AnyMethod
     task: AnyTask
     filters: AnyFilters = ()
@@ -90,23 +90,24 @@ def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recip
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe as `fedzero run` takes it, without what has its default value anyway."""
-    table = _given(msgspec.to_builtins(recipe), recipe)
-    return tomli_w.dumps(
-        {key: table[key] for key in sorted(table, key=lambda key: isinstance(table[key], dict | list))}
-    )
+    text = tomli_w.dumps(_given(recipe))
+    return "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in text)
 
 
-def _given(table: dict[str, Any], value: Any) -> dict[str, Any]:
-    """What of a struct's table differs from the defaults; TOML has no null."""
-    kept = {}
+def _given(value: Any) -> Any:
+    """A value for TOML, structs without the fields that have their default; TOML has no null."""
+    if isinstance(value, list | tuple):
+        return [_given(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _given(item) for key, item in value.items()}
+    if not isinstance(value, Struct):
+        return msgspec.to_builtins(value)
+    config, kept = value.__struct_config__, {}
     for info in msgspec.structs.fields(value):
         found = getattr(value, info.name)
         default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
-        if found is None or (not info.required and found == default):
-            continue
-        item = table[info.encode_name]
-        kept[info.encode_name] = _given(item, found) if isinstance(found, Struct) and isinstance(item, dict) else item
-    config = value.__struct_config__
+        if found is not None and (info.required or found != default):
+            kept[info.encode_name] = _given(found)
     return ({config.tag_field: config.tag} if config.tag is not None else {}) | kept
 
 
@@ -193,7 +194,7 @@ def find(source: str | Path) -> Path:
     packaged = plugins.recipes()
     if str(source) in packaged:
         return packaged[str(source)]
-    raise FedzeroError(f"{source}: no such file, and no recipe of that name; `fedzero list` shows what there is")
+    raise FedzeroError(f"{source}: no such file, and no packaged recipe of that name; `fedzero list` shows all")
 
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
@@ -206,9 +207,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
         raise FedzeroError(f"{where}: {error}") from None
     m, n = recipe.federation.cohort, recipe.federation.clients
     if m > n:
-        raise FedzeroError(
-            f"{where}: federation.cohort = {m} is more than federation.clients = {n}: sample at most all of them"
-        )
+        raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}")
     Chain(recipe.filters).check_order()
     recipe.algorithm.check(recipe.federation)
     return recipe
@@ -257,7 +256,7 @@ def _advice(field: str, table: dict[str, Any]) -> str:
 
 
 def _explain(message: str, table: dict[str, Any]) -> str:
-    """msgspec's message as one sentence that names the field, what was found, and the mend."""
+    """msgspec's message as one sentence that names the field, what was found, and what to do."""
     complaint, _, path = message.partition(" - at `")
     field = path.rstrip("`").removeprefix("$").strip(".")
     prefix = f"{field}." if field else ""
@@ -271,5 +270,5 @@ def _explain(message: str, table: dict[str, Any]) -> str:
         except (KeyError, IndexError, TypeError, ValueError):
             return f"{field}: {complaint}"
     if complaint.startswith("Invalid value") and field.rsplit(".", 1)[-1] == "kind":
-        return f"{field} = {found!r}: there is no such kind; `fedzero list` shows what there is"
-    return f"{field} = {found!r} does not fit: {complaint[0].lower()}{complaint[1:]}".replace("`", "")
+        return f"{field} = {found!r}: there is no such kind; `fedzero list` shows all"
+    return f"{field} = {found!r} is not valid: {complaint[0].lower()}{complaint[1:]}".replace("`", "")

@@ -47,19 +47,19 @@ TABLES: dict[str, tuple[str, plugins.Group]] = {
 """Where in a recipe kinds can be chosen: the table's name, and the group they are registered in."""
 
 COMMON = {
-    "rate": "η: a number, or how it changes with the round",
-    "directions": "P, along which a client evaluates in a step",
-    "local_steps": "K, how many in a row before the server is told",
-    "radius": "μ, how far from the model evaluations are",
-    "difference": "of values: at x + μz and x; at x ± μz; or at x + μz and the mean of the other directions",
+    "rate": "η, step size: a number, or a schedule over rounds",
+    "directions": "P, number of directions of one estimate",
+    "local_steps": "K, local steps of a client in one round",
+    "radius": "μ, smoothing radius: evaluations are at x + μz",
+    "difference": "of values: at x + μz and x; at x ± μz; or at x + μz and its mean over the other directions",
     "distribution": "of directions; sphere: of radius √d; unit-sphere: of radius 1, with the factor d",
-    "samples": "an evaluation looks at a mini-batch, or at all of the client's data",
-    "form": "dense: numbers of the model travel; seeded: scalars of directions; auto: whichever is fewer bytes",
-    "box": "low and high: every coordinate is clipped to them after every step",
-    "window": "which observations are looked at",
-    "batch": "samples of a mini-batch",
-    "partition": "which client gets which samples",
-    "dimension": "d, how many coordinates there are",
+    "samples": "an evaluation uses a mini-batch, or all of the client's data",
+    "form": "what is sent: dense, parameters; seeded, scalars of directions; auto, whichever is fewer bytes",
+    "box": "[low, high], to which every coordinate is clipped after every step",
+    "window": "which observations are used",
+    "batch": "mini-batch size",
+    "partition": "how samples are divided among clients",
+    "dimension": "d, number of coordinates",
 }
 
 

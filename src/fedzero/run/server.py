@@ -261,7 +261,9 @@ class Server:
             lag = round - self.tracker.known[client]
             if snapshots or (limit is not None and lag > limit):
                 if self.replica is None:
-                    raise FedzeroError("a server without a model cannot send one")
+                    raise FedzeroError(
+                        "the server holds no model and cannot send one: set federation.server_model = true"
+                    )
                 state, part = self.replica.state, self.replica.state.carry.part(client)
                 if part not in states:
                     states[part] = state.to_bytes(part)

@@ -106,7 +106,7 @@ def prepare(recipe: Recipe, environment: Environment) -> Setup:
     """Build task and base model. What is wrong with a recipe shows here, before anything is written."""
     private = recipe.federation.private
     if private and not environment.secret:
-        raise FedzeroError("federation.private = true needs the clients' secret: FEDZERO_SECRET or --secret FILE")
+        raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
     place = BuildContext(keys, device_of(recipe.engine.device), environment.data, environment.functions)
     problem = recipe.task.build(recipe.federation.clients, place)
@@ -119,7 +119,7 @@ def prepare(recipe: Recipe, environment: Environment) -> Setup:
     wire, method = setup.plan.wire(0), recipe.algorithm.name
     if wire.first_order and problem.metered is not None:
         raise FedzeroError(
-            f"algorithm.kind = {method!r} needs gradients, and task.kind = 'black-box' has none: "
+            f"algorithm.kind = {method!r} needs gradients, which task.kind = 'black-box' does not have: "
             "choose a zeroth-order method, such as 'fedzo'"
         )
     if wire.delivery == "snapshot":
@@ -141,7 +141,7 @@ def reopen(folder: Path, environment: Environment, writable: bool = False) -> tu
     try:
         start = ledger.start()
         if start.directions != VERSION:
-            raise FedzeroError(f"the run uses direction stream {start.directions}; this release makes stream {VERSION}")
+            raise FedzeroError(f"the run uses direction stream {start.directions}, this release has stream {VERSION}")
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
@@ -178,7 +178,7 @@ def start(
     """Run a recipe into a folder; the summary of what came out."""
     if (folder / LEDGER).exists() and not overwrite:
         raise FedzeroError(
-            f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite starts anew, "
+            f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
     setup = prepare(recipe, environment)
@@ -293,8 +293,8 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
     if wanted is not None and wanted != found:
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(
-            f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or start "
-            "anew with --overwrite"
+            f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
+            "replace it with --overwrite"
         )
     return found
 
@@ -369,7 +369,9 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     model = folder / MODEL
     if model.exists():
         if view.end is None:
-            raise Tampered(len(view.rounds), f"{model} is finished but the ledger is not: it was cut off")
+            raise Tampered(
+                len(view.rounds), f"{model} is that of a finished run, but the ledger has no end: it was truncated"
+            )
         try:
             replica.state.params.load(load_model(model))
         except FedzeroError as error:

@@ -1,4 +1,4 @@
-"""Functions nobody can differentiate, one a client."""
+"""Functions without gradients, one per client."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NonNegative = Annotated[float, Meta(ge=0)]
 
 
 class BlackBox(Task, tag="black-box"):
-    """Functions nobody can differentiate, one a client: Python, a program, or a service; logged and budgeted."""
+    """Functions without gradients, one per client: Python, a program, or a service; logged and budgeted."""
 
     boxes: tuple[AnyBox, ...]
-    """one a client, in order: kind = "python", "batched", "command" or "http" """
+    """one per client, in order: kind = "python", "batched", "command" or "http" """
     dimension: Positive
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""
@@ -32,7 +32,7 @@ class BlackBox(Task, tag="black-box"):
     budget: Positive | None = None
     """attempts per client in the whole run, retries included; default: no limit"""
     timeout: Annotated[float, Meta(gt=0, le=1e7)] | None = None
-    """seconds that an attempt may take; default: as long as it likes"""
+    """seconds that an attempt may take; default: no limit"""
     retries: Annotated[int, Meta(ge=0)] = 2
     """further attempts after one that failed"""
     backoff: NonNegative = 0.1
@@ -53,7 +53,7 @@ class BlackBox(Task, tag="black-box"):
     def build(self, clients: int, place: BuildContext) -> Problem:
         if len(self.boxes) != clients:
             raise FedzeroError(
-                f"task.boxes names {len(self.boxes)} boxes but federation.clients = {clients}: give every client one"
+                f"task.boxes has {len(self.boxes)} boxes but federation.clients = {clients}: give one for each client"
             )
         bounds = self.bounds
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget)

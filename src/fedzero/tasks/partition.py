@@ -28,7 +28,7 @@ class Iid(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag
 
 
 class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="dirichlet"):
-    """Each label's samples are dealt in proportions drawn from Dirichlet(α): the smaller α, the more uneven."""
+    """Each label's samples are divided in proportions drawn from Dirichlet(α): the smaller α, the more uneven."""
 
     alpha: Annotated[float, Meta(gt=0)] = 1.0
     """α"""
@@ -52,7 +52,7 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
 
 
 class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):
-    """Sort by label, cut into clients × per_client shards, deal `per_client` of them to each: few labels a client."""
+    """Sort by label, cut into clients × per_client shards, give `per_client` to each client: few labels per client."""
 
     per_client: Annotated[int, Meta(ge=1)] = 2
 
@@ -60,7 +60,7 @@ class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
         if clients * self.per_client > len(labels):
             raise FedzeroError(
                 f"task.partition.per_client = {self.per_client} makes {clients * self.per_client} shards of "
-                f"{len(labels)} samples: lower it or federation.clients"
+                f"{len(labels)} samples: reduce it or federation.clients"
             )
         shards = np.array_split(np.argsort(labels, kind="stable"), clients * self.per_client)
         order = keys.generator("partition").permutation(len(shards))
@@ -75,7 +75,7 @@ Partition = Iid | Dirichlet | Shards
 
 def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
     if clients > len(labels):
-        raise FedzeroError(f"federation.clients = {clients} but there are only {len(labels)} training samples")
+        raise FedzeroError(f"federation.clients = {clients} exceeds the {len(labels)} training samples: reduce it")
     return partition.split(labels, clients, keys)
 
 

@@ -35,7 +35,7 @@ class Everything(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kin
 
 
 class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="nearest"):
-    """The observations nearest to where the gradient is asked: a small factor, made anew for every such place."""
+    """The observations nearest to the point of the gradient: a small factor, computed for every such point."""
 
     count: Count = 150
     """how many"""

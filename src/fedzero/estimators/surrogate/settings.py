@@ -17,21 +17,21 @@ class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The process over a client's own queries."""
 
     kernel: Kernel = Rbf()
-    """how values at two places resemble each other"""
+    """covariance of values at two points"""
     fit_scale: bool = False
-    """Choose ℓ by likelihood wherever the gradient is asked; with a window of the nearest only."""
+    """Fit ℓ by maximum likelihood at every gradient; only with window.kind = "nearest"."""
     noise: Positive = 1e-6
     """σ², in units of the scaled outputs"""
     window: Window = Everything()
     scaling: Scaling = "min-max"
-    """of the observed values: to [0, 1], less their mean, or as they are"""
+    """of the observed values: to [0, 1], minus their mean, or none"""
 
     def empty(self, dimension: int) -> GradientSurrogate:
         return GradientSurrogate(dimension, self.kernel, self.noise, self.window, self.scaling, self.fit_scale)
 
 
 class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The random features by which a surrogate travels."""
+    """The random features that represent a surrogate on the wire."""
 
     count: Count = 10_000
     """M"""

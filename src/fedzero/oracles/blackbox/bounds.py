@@ -29,15 +29,15 @@ class Bounds:
         lower, upper = _spread("low", low, dimension), _spread("high", high, dimension)
         for i in np.flatnonzero(~(lower < upper))[:1]:
             raise FedzeroError(
-                f"task.low = {lower[i]} and task.high = {upper[i]} for coordinate {i} are no bounds: "
+                f"task.low = {lower[i]} and task.high = {upper[i]} for coordinate {i} are not valid: "
                 "low must be less than high"
             )
         with np.errstate(over="ignore"):
             wide = np.flatnonzero(~np.isfinite(upper - lower))
         for i in wide[:1]:
             raise FedzeroError(
-                f"task.low = {lower[i]} and task.high = {upper[i]} for coordinate {i} lie too far apart to be "
-                "subtracted: give closer bounds"
+                f"task.low = {lower[i]} and task.high = {upper[i]} for coordinate {i} are too far apart: "
+                "high - low overflows; give closer bounds"
             )
         return Bounds(lower, upper)
 

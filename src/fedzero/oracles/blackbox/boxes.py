@@ -47,7 +47,7 @@ class PythonBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class BatchedBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="batched"):
-    """A Python function of many points: f(X), X an array (n, d), returns n numbers; one call is one attempt at all."""
+    """A Python function of many points: f(X), X an array (n, d), returns n numbers; a call is one attempt at each."""
 
     name: str
     """module:function, or the name under which a function was given"""
@@ -100,7 +100,7 @@ class HttpBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """A service: POST {"x": [...]} as JSON is answered by a number, or by {"value": number}."""
 
     url: Annotated[str, Meta(pattern="^https?://")]
-    """where to post to"""
+    """address of the service"""
 
     whole: ClassVar[bool] = False
 
@@ -166,7 +166,7 @@ def find(name: str, functions: Functions) -> Callable[..., Any]:
     module, colon, path = name.partition(":")
     if not colon or not module or not path:
         raise FedzeroError(
-            f"task.boxes names the function {name!r}, which was not given: call fedzero.api.minimise again with "
+            f"task.boxes names the function {name!r}, which was not given: call fedzero.minimise again with "
             "the same functions and the same `out`, or name it as module:function in the recipe"
         )
     here = str(Path.cwd())
@@ -182,5 +182,5 @@ def find(name: str, functions: Functions) -> Callable[..., Any]:
     for part in path.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise FedzeroError(f"task.boxes names {name!r}, but module {module!r} has no function {path!r}: correct it")
+        raise FedzeroError(f"task.boxes names {name!r}, but module {module!r} has no function {path!r}")
     return found  # type: ignore[no-any-return]

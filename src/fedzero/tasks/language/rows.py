@@ -33,10 +33,10 @@ def _from_file(source: str, folder: Path | None) -> Iterator[Row]:
     path = Path(source)
     if not path.is_absolute():
         if folder is None:
-            raise FedzeroError(f"{source} is looked for in the data folder: give it with --data DIR or FEDZERO_DATA")
+            raise FedzeroError(f"{source} is relative to the data folder: give it with --data DIR or FEDZERO_DATA")
         path = folder / path
     if not path.is_file():
-        raise FedzeroError(f"{path} does not exist: name a .jsonl or .csv file (gzipped or not) with rows")
+        raise FedzeroError(f"{path} does not exist: give a .jsonl or .csv file, gzipped or not")
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         try:
             if path.name.removesuffix(".gz").endswith(".csv"):
@@ -55,7 +55,7 @@ def _object(line: str, path: Path, number: int) -> Row:
     except json.JSONDecodeError as error:
         raise FedzeroError(f"{path}, line {number}: not JSON: {error}") from error
     if not isinstance(row, dict):
-        raise FedzeroError(f"{path}, line {number}: a row is a JSON object with fields")
+        raise FedzeroError(f"{path}, line {number}: not a JSON object")
     return row
 
 

@@ -43,11 +43,11 @@ class Language(Task, tag="language"):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the weights; 16-bit ones train without a float32 copy."""
     rounding: Literal["stochastic", "nearest"] = "stochastic"
-    """How 16-bit weights are rounded after a step; `nearest` loses small steps and is there to be compared with."""
+    """How 16-bit weights are rounded after a step; `nearest` loses small steps and is meant for comparisons."""
     tf32: bool = True
-    """Let a GPU multiply float32 numbers with 10 bits after the point: several times faster."""
+    """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa): several times faster."""
     compile: bool = False
-    """Fuse the small operations of each layer (torch.compile): takes time at the beginning, to be faster later."""
+    """Fuse the small operations of each layer (torch.compile): slower at the start, faster afterwards."""
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
     batch: Positive = 32

@@ -39,14 +39,14 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         if len(self.answers) < 2:
-            raise FedzeroError(
-                f"task.text.answers has {len(self.answers)} of them: a question has at least two answers"
-            )
+            raise FedzeroError(f"task.text.answers has {len(self.answers)} answers: give at least two")
         gaps = self.gaps
         if not gaps:
-            raise FedzeroError(f"task.text.prompt = {self.prompt!r} has no gap: write a field of a row in braces")
+            raise FedzeroError(f"task.text.prompt = {self.prompt!r} has no field: write one in braces")
         if self.passage and self.passage not in gaps:
-            raise FedzeroError(f"task.text.passage = {self.passage!r} is no gap of the prompt; those are {list(gaps)}")
+            raise FedzeroError(
+                f"task.text.passage = {self.passage!r} is not a field of the prompt, which has {list(gaps)}"
+            )
 
     @property
     def gaps(self) -> tuple[str, ...]:

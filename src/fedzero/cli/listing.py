@@ -1,10 +1,11 @@
-"""Commands that show what is there."""
+"""Commands that show what is installed."""
 
 from __future__ import annotations
 
 import hashlib
 from difflib import get_close_matches
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -14,57 +15,74 @@ from fedzero import __version__
 from fedzero.cli.common import app, out
 from fedzero.errors import FedzeroError
 
-PANEL = "What there is"
+PANEL = "What is installed"
 
 
 @app.command("list", rich_help_panel=PANEL)
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(help="One of them: all of its options, or a recipe's text. `recipe`: what surrounds them."),
+        typer.Argument(
+            help="An algorithm, filter or task: all of its options. A recipe: its text. `recipe`: all other keys."
+        ),
     ] = None,
 ) -> None:
     """Algorithms, filters, tasks and recipes, one line each; or one of them in full."""
     from fedzero import plugins
-    from fedzero.run import recipe as recipes
-    from fedzero.run import schema as options
+    from fedzero.run import schema
 
     packaged = plugins.recipes()
     if name in packaged:
         print(packaged[name].read_text(encoding="utf-8"), end="")
     elif name is not None:
-        _in_full(name, [*(tag for _, group in options.TABLES.values() for tag in plugins.kinds(group)), *packaged])
+        _in_full(name, [*(tag for _, group in schema.TABLES.values() for tag in plugins.kinds(group)), *packaged])
     else:
-        for title, (_, group) in options.TABLES.items():
-            _lines(title, {tag: _line(kind) for tag, kind in plugins.kinds(group).items()})
-        _lines("Recipes", {name: recipes.load(path).about for name, path in packaged.items()})
+        for title, (_, group) in schema.TABLES.items():
+            found: dict[str, dict[str, str]] = {}
+            for tag, kind in plugins.kinds(group).items():
+                origin = plugins.OURS if kind.distribution == plugins.OURS else kind.origin
+                found.setdefault(origin, {})[tag] = schema.first_line(kind.type)
+            _tables(title, found, plugins.broken(group))
+        found = {
+            origin: {path.stem: _about(path) for path in paths} for origin, paths in plugins.recipes_by_origin().items()
+        }
+        _tables("Recipes", found, plugins.broken("recipes"))
         out.print("\n`fedzero list NAME` shows all options of one, or a recipe's text.", highlight=False)
 
 
-def _line(kind: Any) -> str:
-    """What it is, and where it comes from unless it is ours."""
+def _about(path: Path) -> str:
+    from fedzero.run import recipe as recipes
+
+    try:
+        return recipes.load(path).about
+    except FedzeroError as error:
+        return f"cannot be used: {error}"
+
+
+def _tables(title: str, found: dict[str, dict[str, str]], broken: dict[str, str]) -> None:
+    """One table for each distribution that something comes from, and one for what cannot be used."""
     from fedzero import plugins
-    from fedzero.run.schema import first_line
 
-    origin = "" if kind.distribution == plugins.OURS else f" ({kind.origin})"
-    return first_line(kind.type) + origin
-
-
-def _lines(title: str, lines: dict[str, str]) -> None:
-    table = Table(title=title, title_justify="left", show_header=False, box=None)
-    for name, line in lines.items():
-        table.add_row(f"[bold]{escape(name)}", escape(line))
-    out.print(table)
+    tables = {title if origin == plugins.OURS else f"{title}: {origin}": lines for origin, lines in found.items()}
+    for heading, lines in (tables | ({f"{title}: cannot be used": broken} if broken else {})).items():
+        table = Table(title=escape(heading), title_justify="left", show_header=False, box=None)
+        for name, line in lines.items():
+            table.add_row(f"[bold]{escape(name)}", escape(line))
+        out.print(table)
 
 
 def _in_full(name: str, known: list[str]) -> None:
-    from fedzero.run import schema as options
+    from fedzero import plugins
+    from fedzero.run import schema
 
-    sections = options.named(name)
+    sections = schema.named(name)
     if sections is None:
+        for _, group in schema.TABLES.values():
+            if name in plugins.broken(group):
+                raise FedzeroError(plugins.broken(group)[name])
         near = get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else "`fedzero list` shows what there is"
-        raise FedzeroError(f"{name}: no algorithm, filter, task or recipe is called that; {advice}")
+        advice = f"did you mean {near[0]}?" if near else "`fedzero list` shows all"
+        raise FedzeroError(f"{name}: there is no algorithm, filter, task or recipe of that name; {advice}")
     for section in sections:
         place = f"[[{section.place}]]" if section.place == "filters" else f"[{section.place}]" if section.place else ""
         chosen = f' kind = "{section.kind}"' if section.kind else ""
@@ -72,7 +90,7 @@ def _in_full(name: str, known: list[str]) -> None:
         out.print(escape(section.about), highlight=False)
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
         for option in section.options:
-            default = {None: "must be given", "": "may be left out"}.get(option.default, f"default {option.default}")
+            default = {None: "required", "": "optional"}.get(option.default, f"default {option.default}")
             table.add_row(f"[bold]{option.name}", escape(option.meaning))
             table.add_row("", f"[dim]{escape(option.takes)} · {escape(default)}")
         out.print(table)
@@ -87,7 +105,7 @@ def directions(
     n: Annotated[int, typer.Option("--n", min=1, help="How many numbers.")] = 1 << 20,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """SHA-256 of a direction's float32 bytes: run it on two machines and compare by eye."""
+    """SHA-256 of a direction's float32 bytes, to compare the generators of two machines."""
     import torch
 
     from fedzero.directions import Domain, kernels
@@ -98,7 +116,7 @@ def directions(
     except ValueError:
         raise FedzeroError(f"--key {key}: not a number; write it in decimal or as 0x…") from None
     if not 0 <= number < 1 << 64:
-        raise FedzeroError(f"--key {key}: a key has 64 bits")
+        raise FedzeroError(f"--key {key}: a key is a number from 0 to 2^64 - 1")
     if kind not in ("gaussian", "rademacher"):
         raise FedzeroError(f"--kind {kind}: use gaussian or rademacher (the sphere is a scaled gaussian)")
     if device not in ("cpu", "cuda"):
@@ -110,5 +128,5 @@ def directions(
 
 @app.command(rich_help_panel=PANEL)
 def version() -> None:
-    """The version of fedzero."""
+    """Print the version of fedzero."""
     print(__version__)
