@@ -10,18 +10,15 @@ Each is a `walk.Correction`: a function of the point.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from torch import Tensor
 
 from fedzero.algorithms.optimizers import power
 from fedzero.algorithms.walk import Correction
 from fedzero.estimators.surrogate import Features
+from fedzero.model.numbers import Fraction, NonNegative, Positive
 from fedzero.model.params import Params
-
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-NotNegative = Annotated[float, Meta(ge=0)]
 
 
 def control_variate(everybody: Tensor, own: Tensor, gamma: float) -> Correction:
@@ -65,13 +62,13 @@ class Constant(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
 class Corollary(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="corollary"):
     """γ_r = G / (G + 2ωκ ρ^((r−1)T) + 2Nε), corollary 1 of the FZooS paper."""
 
-    heterogeneity: Annotated[float, Meta(gt=0)] = 1.0
+    heterogeneity: Positive = 1.0
     """G, the mean of ‖∇f_i − ∇F‖²"""
-    error: NotNegative = 1.0
+    error: NonNegative = 1.0
     """ωκ, error of the surrogates before the first query"""
     decay: Fraction = 0.9
     """ρ, factor of that error per step"""
-    features_error: NotNegative = 0.0
+    features_error: NonNegative = 0.0
     """Nε, error of the random features"""
 
     def at(self, step: int, round: int, steps: int) -> float:

@@ -15,9 +15,9 @@ import torch
 from msgspec import Meta
 
 from fedzero.algorithms.contract import Contribution, Gathered, Method, Scale, State, Turn, Wire, Work, rounds_of
-from fedzero.algorithms.optimizers import Fraction
 from fedzero.algorithms.walk import difference_of, vector_of
 from fedzero.directions import Keys
+from fedzero.model.numbers import ProperFraction
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Dense, Update, pack
 from fedzero.oracles import Gradient
@@ -28,7 +28,7 @@ class FedAvg(Method, tag="fedavg"):
 
     rate: Schedule
     local_steps: Annotated[int, Meta(ge=1)] = 1
-    momentum: Fraction = 0.0
+    momentum: ProperFraction = 0.0
     """of the local steps"""
 
     def wire(self, round: int, scale: Scale) -> Wire:

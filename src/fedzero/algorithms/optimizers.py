@@ -7,16 +7,13 @@ gradient is already a vector of numbers, `dense_step` takes the same step.
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Struct
 from torch import Tensor
 
 from fedzero.directions import Rule
-
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
-Positive = Annotated[float, Meta(gt=0)]
+from fedzero.model.numbers import Positive, ProperFraction
 
 
 def power(base: float, exponent: int) -> float:
@@ -53,7 +50,7 @@ class Sgd(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag
 class Momentum(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="momentum"):
     """M ← β M + (1−β) G;  x ← x − η M."""
 
-    beta: Fraction = 0.9
+    beta: ProperFraction = 0.9
     """β, how much of M stays"""
 
     @property
@@ -67,9 +64,9 @@ class Momentum(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
 class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="adam"):
     """m ← β1 m + (1−β1) G;  v ← β2 v + (1−β2) G²;  x ← x − η m̂ / (√v̂ + ε), with the usual bias correction."""
 
-    beta1: Fraction = 0.9
+    beta1: ProperFraction = 0.9
     """β1, how much of the mean stays"""
-    beta2: Fraction = 0.999
+    beta2: ProperFraction = 0.999
     """β2, how much of the mean square stays"""
     epsilon: Positive = 1e-8
     """ε, added to the denominator"""

@@ -26,9 +26,10 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedzero.algorithms.contract import Carry, Part, State, Turn, Vectors, Work, rounds_of
-from fedzero.algorithms.optimizers import Fraction, root
+from fedzero.algorithms.optimizers import root
 from fedzero.algorithms.walk import OwnDirections, mean_walk, run_walk, vector_of
 from fedzero.directions import Distribution, Keys
+from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Dense, Update
@@ -53,9 +54,9 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
     """α"""
     rule: Literal["amsgrad", "adam", "yogi", "adagrad"] = "amsgrad"
     """update rule of v from Δ²"""
-    beta1: Fraction = 0.9
+    beta1: ProperFraction = 0.9
     """β1, how much of m stays"""
-    beta2: Fraction = 0.99
+    beta2: ProperFraction = 0.99
     """β2, how much of v stays"""
     epsilon: Annotated[float, Meta(ge=0)] = 1e-8
     """ε, added to the denominator"""

@@ -39,13 +39,13 @@ from fedzero.algorithms.contract import (
     rounds_of,
 )
 from fedzero.algorithms.fedzo import FedZO
-from fedzero.algorithms.optimizers import Fraction
 from fedzero.algorithms.seeded import average
 from fedzero.algorithms.walk import OwnDirections, difference_of, mean_walk, shares_of
 from fedzero.directions import Domain, Keys
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
 from fedzero.estimators.subspace import coordinates, orthonormal
+from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
@@ -71,7 +71,7 @@ class Trajectory(Carry):
 class ZOFedHT(OwnDirections, tag="zofedht"):
     """Directions drawn partly along the history of the solution, renewed every τ rounds by a thin QR."""
 
-    alpha: Fraction = 0.5
+    alpha: ProperFraction = 0.5
     """α, the share of the history in the directions"""
     tau: Annotated[int, Meta(ge=1)] = 5
     """τ, number of past model updates in the history"""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from fedzero.errors import Refused
-from fedzero.model.updates import Natural
+from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics
 
 

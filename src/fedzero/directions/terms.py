@@ -17,6 +17,7 @@ Distribution = Literal["gaussian", "rademacher", "sphere", "unit-sphere"]
 """sphere: of radius √d, so that directions are as long as the others'; unit-sphere: of radius 1, with the factor d"""
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 HYPERS = 6
 """Numbers a rule may need in each step; unused ones are zero."""

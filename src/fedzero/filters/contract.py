@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedzero.directions.terms import F32 as F32
 from fedzero.model.value import Value
 
-F32 = NDArray[np.float32]
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
 Draw = Callable[[], np.random.Generator]

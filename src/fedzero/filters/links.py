@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedzero.errors import Refused
 from fedzero.filters.contract import F32, Coder, Draw, Shaper
+from fedzero.model.numbers import Positive, PositiveFraction
 
 LEVELS = 127
 """Steps from 0 to the largest magnitude in 8 bits."""
@@ -42,7 +42,7 @@ def _unpack(scale: bytes) -> float:
 class Clip(Shaper, tag="clip"):
     """Contributions are scaled down to an L2 norm of at most `norm`."""
 
-    norm: Annotated[float, Meta(gt=0)]
+    norm: Positive
 
     def shape(self, values: F32) -> F32:
         exact = values.astype(np.float64)  # the factor itself may be too small for float32
@@ -53,7 +53,7 @@ class Clip(Shaper, tag="clip"):
 class TopK(Shaper, tag="top-k"):
     """Only the largest numbers are sent, with their indices."""
 
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    fraction: PositiveFraction = 0.1
     """of all numbers"""
     feedback: bool = False
     """Add what was left out to the next contribution."""

@@ -12,15 +12,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-Rate = Annotated[float, Meta(gt=0)]
-NonNegative = Annotated[float, Meta(ge=0)]
-Round = Annotated[int, Meta(ge=0)]
+from fedzero.model.numbers import Natural, NonNegative, Positive, PositiveInt
 
 
 class Piecewise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="piecewise"):
     """Straight lines through `points`, pairs (round, rate) in order; constant before the first and after the last."""
 
-    points: Annotated[tuple[tuple[Round, NonNegative], ...], Meta(min_length=1)]
+    points: Annotated[tuple[tuple[Natural, NonNegative], ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
         rounds = [round for round, _ in self.points]
@@ -39,9 +37,9 @@ class Piecewise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
 class Steps(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
     """`start`, multiplied by `factor` at each round in `at_rounds`."""
 
-    start: Rate
-    factor: Rate
-    at_rounds: tuple[Round, ...]
+    start: Positive
+    factor: Positive
+    at_rounds: tuple[Natural, ...]
 
     def at(self, round: int) -> float:
         rate = self.start
@@ -54,13 +52,13 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
 class InverseSqrt(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse-sqrt"):
     """start / √(round + 1)."""
 
-    start: Rate
+    start: Positive
 
     def at(self, round: int) -> float:
         return self.start / math.sqrt(round + 1)
 
 
-Schedule = Rate | Piecewise | Steps | InverseSqrt
+Schedule = Positive | Piecewise | Steps | InverseSqrt
 
 
 def rate_at(schedule: Schedule, round: int) -> float:
@@ -70,8 +68,8 @@ def rate_at(schedule: Schedule, round: int) -> float:
 class Count(Struct, frozen=True, forbid_unknown_fields=True):
     """A number of directions that grows: `start`, then each `then` pair (round, count) from its round on."""
 
-    start: Annotated[int, Meta(ge=1)]
-    then: tuple[tuple[Round, Annotated[int, Meta(ge=1)]], ...] = ()
+    start: PositiveInt
+    then: tuple[tuple[Natural, PositiveInt], ...] = ()
 
     def at(self, round: int) -> int:
         count = self.start
@@ -81,7 +79,7 @@ class Count(Struct, frozen=True, forbid_unknown_fields=True):
         return count
 
 
-Counts = Annotated[int, Meta(ge=1)] | Count
+Counts = PositiveInt | Count
 
 
 def fewest(counts: Counts) -> int:

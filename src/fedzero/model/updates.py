@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fedzero.directions.terms import F32
 from fedzero.errors import Refused
-
-Natural = Annotated[int, Meta(ge=0)]
+from fedzero.model.numbers import Natural
 
 
 def pack(values: F32) -> bytes:

@@ -10,18 +10,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from msgspec import Struct
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions import Keys, Terms
+from fedzero.directions.terms import F32 as F32
+from fedzero.directions.terms import F64 as F64
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-
-F64 = NDArray[np.float64]
-F32 = NDArray[np.float32]
 
 ALL_DATA = -1
 """As the `step` of an ask: not a mini-batch but all of the client's samples."""

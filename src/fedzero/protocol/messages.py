@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from fedzero.errors import Refused
-from fedzero.model.updates import Natural, Update
+from fedzero.model.numbers import Natural
+from fedzero.model.updates import Update
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):

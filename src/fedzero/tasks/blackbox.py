@@ -8,11 +8,10 @@ import torch
 from msgspec import Meta
 
 from fedzero.errors import FedzeroError
+from fedzero.model.numbers import Natural, NonNegative, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.blackbox import AnyBox, BlackBoxes, BlackBoxShards, Bounds, Conditions, Evaluate
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
-
-NonNegative = Annotated[float, Meta(ge=0)]
+from fedzero.tasks.contract import BuildContext, Problem, Task
 
 
 class BlackBox(Task, tag="black-box"):
@@ -20,7 +19,7 @@ class BlackBox(Task, tag="black-box"):
 
     boxes: tuple[AnyBox, ...]
     """one per client, in order: kind = "python", "batched", "command" or "http" """
-    dimension: Positive
+    dimension: PositiveInt
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""
     high: float | tuple[float, ...] = 1.0
@@ -29,15 +28,15 @@ class BlackBox(Task, tag="black-box"):
     """where to begin, within the bounds; default: the middle"""
     noise: NonNegative = 0.0
     """standard deviation of gaussian noise added to every value that a method is given"""
-    budget: Positive | None = None
+    budget: PositiveInt | None = None
     """attempts per client in the whole run, retries included; default: no limit"""
     timeout: Annotated[float, Meta(gt=0, le=1e7)] | None = None
     """seconds that an attempt may take; default: no limit"""
-    retries: Annotated[int, Meta(ge=0)] = 2
+    retries: Natural = 2
     """further attempts after one that failed"""
     backoff: NonNegative = 0.1
     """seconds before the first retry, doubled for every further one"""
-    workers: Positive = 1
+    workers: PositiveInt = 1
     """how many points of one ask are evaluated at the same time"""
     evaluate: Evaluate = "log"
     """log: evaluations cost nothing; query: each asks every box once"""

@@ -7,10 +7,11 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks import images
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
 from fedzero.tasks.partition import Iid, Partition, split
 
@@ -20,7 +21,7 @@ class Mnist(Task, tag="mnist"):
 
     full: bool = False
     """False: the 5,000 images inside the package; True: the IDX files from the data folder."""
-    batch: Positive = 32
+    batch: PositiveInt = 32
     partition: Partition = Iid()
 
     @property
@@ -37,7 +38,7 @@ class Fashion(Task, tag="fashion"):
 
     full: bool = False
     """False: the 5,000 images inside the package; True: the IDX files from the data folder."""
-    batch: Positive = 32
+    batch: PositiveInt = 32
     partition: Partition = Iid()
     model: Literal["large", "small"] = "large"
     """"large" is the CNN of E2, "small" that of E1 with 28,938 parameters."""

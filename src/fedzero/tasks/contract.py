@@ -1,7 +1,7 @@
 """What a task is: a frozen struct that builds a problem.
 
 class Rosenbrock(Task, tag="rosenbrock"):
-    dimension: Positive = 10
+    dimension: PositiveInt = 10
 
     def build(self, clients: int, context: BuildContext) -> Problem: …
 """
@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import torch
-from msgspec import Meta
 
 from fedzero.directions import Keys
 from fedzero.model.params import Params
 from fedzero.model.value import Value
 from fedzero.oracles import Metrics, Objective, Pictures, Shards
 from fedzero.oracles.blackbox import Metered
-
-Positive = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)

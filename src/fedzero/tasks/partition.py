@@ -6,14 +6,14 @@ Pure functions of keys and labels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.oracles import ALL_DATA
 
 Indices = NDArray[np.int64]
@@ -30,7 +30,7 @@ class Iid(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag
 class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="dirichlet"):
     """Each label's samples are divided in proportions drawn from Dirichlet(α): the smaller α, the more uneven."""
 
-    alpha: Annotated[float, Meta(gt=0)] = 1.0
+    alpha: Positive = 1.0
     """α"""
 
     def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
@@ -54,7 +54,7 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
 class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):
     """Sort by label, cut into clients × per_client shards, give `per_client` to each client: few labels per client."""
 
-    per_client: Annotated[int, Meta(ge=1)] = 2
+    per_client: PositiveInt = 2
 
     def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
         if clients * self.per_client > len(labels):

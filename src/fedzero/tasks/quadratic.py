@@ -8,20 +8,21 @@ import numpy as np
 import torch
 from msgspec import Meta
 
+from fedzero.model.numbers import NonNegative, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.quadratic import QuadraticObjective, QuadraticShards
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 
 
 class Quadratic(Task, tag="quadratic"):
     """A quadratic spread over clients, with a known minimum: seconds to run, easy to reason about."""
 
-    dimension: Positive = 100
+    dimension: PositiveInt = 100
     condition: Annotated[float, Meta(ge=1)] = 10.0
     """The largest curvature over the smallest."""
-    spread: Annotated[float, Meta(ge=0)] = 1.0
+    spread: NonNegative = 1.0
     """How far the clients' minima lie apart."""
-    noise: Annotated[float, Meta(ge=0)] = 0.0
+    noise: NonNegative = 0.0
     """σ: a mini-batch adds σ ⟨ξ, x⟩, ξ normal."""
 
     @property

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64
 from fedzero.tasks import images
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import initialise
 from fedzero.tasks.partition import Iid, Indices, Partition, drawn, split
 from fedzero_papers.oracles import perceptron
@@ -45,11 +46,11 @@ class Binary(Task, tag="binary"):
     """images of digits or clothing, labels 0–4 against 5–9, or news by topic"""
     model: Literal["logistic", "svm", "mlp"] = "logistic"
     """logistic regression, a linear support-vector machine, or an MLP"""
-    batch: Positive = 64
+    batch: PositiveInt = 64
     partition: Partition = Iid()
     full: bool = False
     """Images: False for the 5,000 inside the package, True for the IDX files. RCV1 always needs the data folder."""
-    hidden: Positive = 50
+    hidden: PositiveInt = 50
     """Units of the MLP's hidden layer."""
 
     @property

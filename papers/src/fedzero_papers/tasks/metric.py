@@ -19,8 +19,9 @@ from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import TunedMlp
 from fedzero_papers.oracles.boxed import MIDDLE
 from fedzero_papers.oracles.metric import Metric, MetricObjective, Rows, RowsOfAll
@@ -41,7 +42,7 @@ class MetricTuning(Task, tag="metric"):
     """P: each client's data have round(7 P) classes, at least one"""
     bound: Annotated[float, Meta(gt=0)] = 1.0
     """the largest change of a weight"""
-    samples: Positive = 700
+    samples: PositiveInt = 700
     """rows of a client, equally many of each of its classes (rounded down)"""
     full: bool = False
     """False: the 3,150 rows inside the package; True: the file from the data folder."""

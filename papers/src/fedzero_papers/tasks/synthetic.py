@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from msgspec import Meta
 
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero_papers.oracles.synthetic import FUNCTIONS, SyntheticObjective, SyntheticShards
 
 
@@ -18,7 +19,7 @@ class Synthetic(Task, tag="synthetic"):
 
     function: Literal["quadratic", "ackley", "levy"] = "quadratic"
     """quadratic: one minimum; ackley, levy: many"""
-    dimension: Positive = 300
+    dimension: PositiveInt = 300
     heterogeneity: Annotated[float, Meta(ge=0)] = 5.0
     """C, how far the clients' functions are from their mean"""
     noise: Annotated[float, Meta(ge=0)] = 0.0

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.tasks import images
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.partition import Indices, drawn
 from fedzero_papers.oracles.universal_attack import Targets, UniversalAttackObjective
 from fedzero_papers.tasks.trained import Fit, Trained, accuracy, fit, trained
@@ -62,11 +63,11 @@ class UniversalAttack(Task, tag="universal-attack"):
     """y; 4 is the digit four, or a coat"""
     full: bool = False
     """False: the 5,000 images inside the package; True: the IDX files from the data folder."""
-    pool: Positive = 200
+    pool: PositiveInt = 200
     """training images of the class, drawn from those that the victim classifies rightly"""
-    per_client: Positive = 60
+    per_client: PositiveInt = 60
     """|D_i|, drawn from the pool for each client; clients share images"""
-    batch: Positive = 20
+    batch: PositiveInt = 20
     weight: Annotated[float, Meta(ge=0)] = 1.0
     """c, what distortion costs"""
 

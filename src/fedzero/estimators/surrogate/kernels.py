@@ -8,13 +8,12 @@ All are functions of s = ‖x − x'‖² alone:
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Struct
 from torch import Tensor
 
-Positive = Annotated[float, Meta(gt=0)]
+from fedzero.model.numbers import Positive
 
 
 class Rbf(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="rbf"):

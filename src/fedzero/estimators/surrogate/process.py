@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Struct
 from torch import Tensor
 
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate.factor import BLOCK, Factor, NotPositive
 from fedzero.estimators.surrogate.growable import taller, wider
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
-
-Count = Annotated[int, Meta(ge=1)]
+from fedzero.model.numbers import PositiveInt
 
 
 class Everything(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="all"):
@@ -37,7 +36,7 @@ class Everything(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kin
 class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="nearest"):
     """The observations nearest to the point of the gradient: a small factor, computed for every such point."""
 
-    count: Count = 150
+    count: PositiveInt = 150
     """how many"""
 
 
@@ -45,7 +44,7 @@ class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
     """At least the last `count` observations and at most twice as many: rows are appended, and when there is no more
     room the older half is dropped, with one fresh factor."""
 
-    count: Count = 1000
+    count: PositiveInt = 1000
 
 
 Window = Everything | Nearest | Recent

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf
 from fedzero.estimators.surrogate.process import Everything, GradientSurrogate, Scaling, Window
-
-Count = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0)]
+from fedzero.model.numbers import Positive, PositiveInt
 
 
 class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +31,7 @@ class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The random features that represent a surrogate on the wire."""
 
-    count: Count = 10_000
+    count: PositiveInt = 10_000
     """M"""
     scale: Positive = 1.0
     """ℓ"""
@@ -45,15 +43,15 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a client asks its function: candidates lie in a small box around a point, the most uncertain are asked."""
 
-    initial: Count = 20
+    initial: PositiveInt = 20
     """how many around x_r in a client's first turn"""
-    a_step: Count = 5
+    a_step: PositiveInt = 5
     """how many around every iterate"""
-    candidates: Count = 100
+    candidates: PositiveInt = 100
     """of how many"""
-    around: Count = 20
+    around: PositiveInt = 20
     """how many around x_{r+1} at the end of a turn"""
-    around_candidates: Count = 200
+    around_candidates: PositiveInt = 200
     """of how many"""
     reach: Positive = 0.01
     """half the side of the box"""

@@ -7,9 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fedzero.tasks.contract import Positive
-
-Height = Annotated[float, Meta(ge=0, le=1)]
+from fedzero.model.numbers import Fraction, PositiveInt
 
 
 class Full(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="full"):
@@ -35,9 +33,9 @@ class Layers(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
 class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="span"):
     """Those of the layers between two relative depths, 0 the first layer and 1 the last; at least one layer."""
 
-    low: Height = 0.0
+    low: Fraction = 0.0
     """from this height on"""
-    high: Height = 1.0
+    high: Fraction = 1.0
     """up to this one"""
 
     def of(self, layers: int) -> tuple[int, int]:
@@ -49,9 +47,9 @@ class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
     """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B = 0 at first."""
 
-    rank: Positive = 8
+    rank: PositiveInt = 8
     """r: B has so many columns, A so many rows"""
-    alpha: Positive = 16
+    alpha: PositiveInt = 16
     """how much they count"""
     targets: tuple[str, ...] = ()
     """last parts of the names of linear layers; default: what peft takes for this kind of model"""

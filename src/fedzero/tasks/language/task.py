@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from msgspec import Meta, structs
+from msgspec import structs
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.fusing import fuse
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
-from fedzero.tasks.contract import BuildContext, Positive, Problem, Task
+from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.adapting import Full, Train
 from fedzero.tasks.language.encoding import Encoded, Encoder
@@ -24,7 +25,6 @@ from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
 
-Share = Annotated[float, Meta(gt=0)]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TITLES = {"sst2": "SST-2", "rte": "RTE", "cb": "CB", "boolq": "BoolQ", "wsc": "WSC", "wic": "WiC", "multirc": "MultiRC"}
 
@@ -50,17 +50,17 @@ class Language(Task, tag="language"):
     """Fuse the small operations of each layer (torch.compile): slower at the start, faster afterwards."""
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
-    batch: Positive = 32
-    balanced: bool | dict[str, Share] = False
+    batch: PositiveInt = 32
+    balanced: bool | dict[str, Positive] = False
     """Let every label count the same in a batch, whatever a client holds more of: less noise where labels are dealt
     unevenly, but the model no longer learns how often each answer is right; unless it is told, as in
     { true = 0.62, false = 0.38 }."""
     partition: Partition = Dirichlet(1.0)
-    length: Positive | None = None
+    length: PositiveInt | None = None
     """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
-    training: Positive | None = None
+    training: PositiveInt | None = None
     """How many rows to train on, drawn from all; default: all."""
-    testing: Positive | None = None
+    testing: PositiveInt | None = None
     """How many rows to test on, drawn from all; default: all."""
 
     @property

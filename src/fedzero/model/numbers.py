@@ -1,0 +1,13 @@
+"""Numbers with bounds, as fields of recipes and messages declare them; msgspec checks the bounds when it decodes."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Natural = Annotated[int, Meta(ge=0)]
+PositiveInt = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+PositiveFraction = Annotated[float, Meta(gt=0, le=1)]
+ProperFraction = Annotated[float, Meta(ge=0, lt=1)]
