@@ -160,7 +160,8 @@ def _of_distributions(group: Group) -> tuple[dict[str, Kind], dict[str, str]]:
         if len(same) > 1:
             origins = " and ".join(kind.origin for kind in same)
             broken[tag] = f"{group[:-1]} {tag!r} comes with {origins}: uninstall one of them"
-    return {tag: same[0] for tag, same in found.items() if len(same) == 1}, broken
+    # Whoever else takes a tag of ours, ours stays.
+    return {tag: same[0] for tag, same in found.items() if len(same) == 1 or same[0].distribution == OURS}, broken
 
 
 def _version() -> str:
@@ -188,6 +189,7 @@ def _origin(entry: metadata.EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
+@cache
 def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
     what = f"{group[:-1]} {entry.name!r} of {_origin(entry)}"
     try:

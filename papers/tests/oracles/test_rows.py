@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedzero.oracles import rows as module
+from fedzero_papers.oracles import rows as module
 from fedzero_papers.oracles.rows import DenseRows, Rows, SparseRows
 
 

@@ -16,10 +16,12 @@ from torch.nn.utils import vector_to_parameters
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.oracles import Basis
-from fedzero.tasks import AnyTask, BuildContext, MetricTuning, covertype
+from fedzero.run import recipe as recipes
+from fedzero.tasks import BuildContext
 from fedzero.tasks.models import TunedMlp
 from fedzero_papers.oracles.metric import Metric, confusion, scikit, scores
-from fedzero_papers.tasks.metric import drawn_classes
+from fedzero_papers.tasks import covertype
+from fedzero_papers.tasks.metric import MetricTuning, drawn_classes
 
 KEYS, CPU = Keys.of_seed(5), torch.device("cpu")
 HERE = BuildContext(KEYS, CPU, None)
@@ -149,11 +151,11 @@ def test_without_scikit_learn(monkeypatch):
 
 
 def test_recipes_decode_into_it():
-    task = msgspec.convert({"kind": "metric", "metric": "jaccard", "share": 0.3}, AnyTask)
+    task = recipes.task({"kind": "metric", "metric": "jaccard", "share": 0.3})
     assert task == MetricTuning(metric="jaccard", share=0.3)
     for wrong in ({"metric": "accuracy"}, {"share": 0}, {"bound": 0}, {"samples": 0}):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"kind": "metric", **wrong}, AnyTask)
+            recipes.task({"kind": "metric", **wrong})
     labels = {MetricTuning(metric=m, share=p, repetition=r).label for m in SCORES for p in (0.5, 1.0) for r in (0, 1)}  # type: ignore[arg-type]
     assert len(labels) == 16
 

@@ -9,18 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import small
 
 from fedzero.algorithms import FedAvg, FedZO
+from fedzero.algorithms.contract import Federation
 from fedzero.algorithms.optimizers import Adam
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
+from fedzero.report.history import History
 from fedzero.run import recipe as recipes
 from fedzero.run import session
+from fedzero.run.history import history
+from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
-from fedzero.tasks import BuildContext, Problem, Synthetic
+from fedzero.tasks import BuildContext, Problem
+from fedzero_papers.tasks.synthetic import Synthetic
 
 KEYS = Keys.of_seed(7)
 N, D = 5, 30
@@ -225,6 +229,14 @@ def test_noise_stays_out_of_gradients_and_of_the_evaluation() -> None:
     assert 0 < abs(value - true) < 0.6
 
 
+def played(folder: Path, rounds: int, **fields: Any) -> tuple[History, torch.Tensor]:
+    """A run with all clients in every round: what was measured after each of them, and the last parameters."""
+    everybody = Federation(clients=N, cohort=N)
+    made = recipes.Recipe(name="synthetic", rounds=rounds, evaluate_every=1, federation=everybody, **fields)
+    session.start(made, folder, Environment(), Silent())
+    return history(folder), session.replayed(folder, Environment(), None).state.params.vector()
+
+
 DESCENTS = [("quadratic", 1e-3, 0.5), ("levy", 0.03, 0.75), ("ackley", 0.05, 0.985)]
 
 
@@ -234,28 +246,16 @@ def test_the_baseline_of_the_paper_descends(tmp_path: Path, name, radius, left) 
     which a small μ shows and nothing else."""
     method = FedZO(rate=0.01, directions=20, local_steps=10, radius=radius, local_optimizer=Adam(), box=(0.0, 1.0))
     task = Synthetic(function=name, dimension=100, heterogeneity=0.5, noise=1e-6)
-    run = small(tmp_path, method, clients=N, cohort=N, task=task)
-    objective, before = run.setup.problem.objective, run.setup.problem.objective.evaluate(run.replica.state.params).loss
-    run.play(6)
-    assert objective.evaluate(run.replica.state.params).loss < left * before
-    x = run.replica.state.params.vector()
+    made, x = played(tmp_path, 6, algorithm=method, task=task)
+    assert made.final_loss < left * made.first_loss
     assert x.min() >= 0
     assert x.max() <= 1
-    assert all(r.queries == N * 10 * 21 for r in run.records)
+    assert [point.queries for point in made.points] == [N * 10 * 21 * round for round in range(7)]
 
 
 def test_first_order_methods_can_run_it(tmp_path: Path) -> None:
-    run = small(tmp_path, FedAvg(rate=0.1, local_steps=5), task=Synthetic(dimension=D), clients=N, cohort=N)
-    objective, before = run.setup.problem.objective, run.setup.problem.objective.evaluate(run.replica.state.params).loss
-    run.play(5)
-    assert objective.evaluate(run.replica.state.params).loss < before
-
-
-class Quiet:
-    def begin(self, *_: Any) -> None: ...
-    def round(self, *_: Any) -> None: ...
-    def evaluation(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
+    made, _ = played(tmp_path, 5, algorithm=FedAvg(rate=0.1, local_steps=5), task=Synthetic(dimension=D))
+    assert made.final_loss < made.first_loss
 
 
 def recipe(**task: Any) -> recipes.Recipe:
@@ -275,8 +275,8 @@ def recipe(**task: Any) -> recipes.Recipe:
 def test_a_recipe_runs_and_replays(tmp_path: Path) -> None:
     made = recipe(heterogeneity=50, noise=0.01)
     assert made.task.label == "quadratic functions in 300 dimensions, C = 50"
-    found = session.start(made, tmp_path / "run", Environment(), Quiet())
-    again = session.start(made, tmp_path / "again", Environment(), Quiet())
+    found = session.start(made, tmp_path / "run", Environment(), Silent())
+    again = session.start(made, tmp_path / "again", Environment(), Silent())
     assert (found["complete"], found["rounds"], found["refused"]) == (True, 4, 0)
     assert found["model_digest"] == again["model_digest"]
     assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found["model_digest"]

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles import Basis, Pictured
-from fedzero.tasks import AnyTask, BuildContext, ImageAttack, cifar, image_attack, images
+from fedzero.oracles import Basis
+from fedzero.run import recipe as recipes
+from fedzero.tasks import BuildContext, images
 from fedzero.tasks.models import AttackedCnn, NarrowResNet
 from fedzero_papers.oracles.image_attack import ClientNumbers, ImageAttackObjective
-from fedzero_papers.tasks.image_attack import drawn_classes
+from fedzero_papers.tasks import cifar, image_attack
+from fedzero_papers.tasks.image_attack import ImageAttack, drawn_classes
 from fedzero_papers.tasks.trained import fit
 
 KEYS, CPU = Keys.of_seed(2), torch.device("cpu")
@@ -145,7 +147,6 @@ def test_success_is_decided_by_the_mean_of_the_logits(label):
 
 def test_pictures_have_the_right_pixels(objective):
     u = torch.tensor([0.0, 1.0, 0.5] * 4)
-    assert isinstance(objective, Pictured)
     shown = objective.pictures(Params.of_vector(u))
     assert (shown.height, shown.width, shown.channels) == (2, 2, 3)
     pixels = np.frombuffer(shown.pixels, np.uint8).reshape(len(shown.rows), len(shown.columns), 2, 2, 3)
@@ -167,12 +168,12 @@ def test_a_batch_is_the_client():
 
 
 def test_recipes_decode_into_it():
-    task = msgspec.convert({"kind": "image-attack", "dataset": "cifar10", "share": 0.3, "image": 14}, AnyTask)
+    task = recipes.task({"kind": "image-attack", "dataset": "cifar10", "share": 0.3, "image": 14})
     assert isinstance(task, ImageAttack)
     assert (task.dataset, task.share, task.image, task.bound) == ("cifar10", 0.3, 14, 0.3)
     for wrong in ({"image": 15}, {"share": 0.0}, {"share": 1.1}, {"bound": 0.0}, {"dataset": "fashion"}):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"kind": "image-attack", **wrong}, AnyTask)
+            recipes.task({"kind": "image-attack", **wrong})
     labels = {ImageAttack(image=i, share=p, repetition=r).label for i in (0, 1) for p in (0.5, 1.0) for r in (0, 1)}
     assert len(labels) == 8
 

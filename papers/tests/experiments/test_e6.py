@@ -13,9 +13,9 @@ from toy import drive
 
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
+from fedzero_papers.experiments.baselines import METHODS, Baseline, Curve, by_queries, by_rounds, mean_and_error, ranked
 from fedzero_papers.experiments.contract import Setting, Stage
 from fedzero_papers.experiments.e6 import E6, FULL, QUICK, Attack, Result, Scale, figures, findings, table
-from fedzero_papers.experiments.rivals import METHODS, Baseline, Curve, by_queries, by_rounds, mean_and_error, ranked
 from fedzero_papers.experiments.tables import table_csv
 
 LABELS = [rival.label for rival in METHODS.values()]

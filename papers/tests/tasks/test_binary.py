@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,9 +13,12 @@ import torch
 from fedzero.directions import Domain, Keys, Terms, derive, reference
 from fedzero.errors import FedzeroError
 from fedzero.oracles import ALL_DATA
-from fedzero.tasks import AnyTask, Binary, BuildContext, images, rcv1
+from fedzero.run import recipe as recipes
+from fedzero.tasks import BuildContext, images
 from fedzero.tasks.partition import Shards
 from fedzero_papers.oracles.rows import DenseRows, SparseRows
+from fedzero_papers.tasks import rcv1
+from fedzero_papers.tasks.binary import Binary
 
 KEYS = Keys.of_seed(4)
 CPU = torch.device("cpu")
@@ -25,7 +27,7 @@ HERE = BuildContext(KEYS, CPU, None)
 
 def test_recipes_decode_into_it():
     table = {"kind": "binary", "dataset": "rcv1", "model": "mlp", "partition": {"kind": "shards", "per_client": 1}}
-    task = msgspec.convert(table, AnyTask)
+    task = recipes.task(table)
     assert task == Binary(dataset="rcv1", model="mlp", partition=Shards(1))
     assert (task.batch, task.hidden, task.full) == (64, 50, False)
     assert {Binary(dataset=d, model=m).label for d in ("mnist", "rcv1") for m in ("svm", "mlp")} == {

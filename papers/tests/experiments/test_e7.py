@@ -12,9 +12,9 @@ from toy import drive
 
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
+from fedzero_papers.experiments.baselines import METHODS
 from fedzero_papers.experiments.contract import Setting, Stage
 from fedzero_papers.experiments.e7 import E7, FULL, METRICS, QUICK, Case, Result, Scale, figures, findings, table
-from fedzero_papers.experiments.rivals import METHODS
 from fedzero_papers.experiments.tables import table_csv
 
 

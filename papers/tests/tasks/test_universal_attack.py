@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles import ALL_DATA, Basis, Pictured
-from fedzero.tasks import AnyTask, BuildContext, UniversalAttack, images, universal_attack
+from fedzero.oracles import ALL_DATA, Basis
+from fedzero.run import recipe as recipes
+from fedzero.tasks import BuildContext, images
 from fedzero_papers.oracles.universal_attack import TOGETHER, Targets, UniversalAttackObjective, _some
+from fedzero_papers.tasks import universal_attack
 from fedzero_papers.tasks.trained import Fit, fit
-from fedzero_papers.tasks.universal_attack import Victim, pixels, victim
+from fedzero_papers.tasks.universal_attack import UniversalAttack, Victim, pixels, victim
 
 KEYS, CPU = Keys.of_seed(5), torch.device("cpu")
 HERE = BuildContext(KEYS, CPU, None)
@@ -177,7 +179,6 @@ def test_what_is_measured(objective):
 
 def test_pictures_have_the_right_pixels(objective):
     x = somewhere(7, 1.5)
-    assert isinstance(objective, Pictured)
     shown = objective.pictures(x)
     assert (shown.height, shown.width, shown.channels, len(shown.rows)) == (3, 4, 1, 3)
     found = np.frombuffer(shown.pixels, np.uint8).reshape(3, 6, 3, 4)
@@ -214,12 +215,12 @@ def subset() -> images.Images:
 
 
 def test_recipes_decode_into_it():
-    task = msgspec.convert({"kind": "universal-attack", "dataset": "mnist", "weight": 0.5}, AnyTask)
+    task = recipes.task({"kind": "universal-attack", "dataset": "mnist", "weight": 0.5})
     assert isinstance(task, UniversalAttack)
     assert (task.label_attacked, task.pool, task.per_client, task.weight, task.full) == (4, 200, 60, 0.5, False)
     for wrong in ({"label_attacked": 10}, {"pool": 0}, {"weight": -1.0}, {"dataset": "rcv1"}):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"kind": "universal-attack", **wrong}, AnyTask)
+            recipes.task({"kind": "universal-attack", **wrong})
 
 
 def test_the_victim_is_as_described(subset):

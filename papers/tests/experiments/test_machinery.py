@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Quiet, Toy, job
+from toy import Toy, job
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
 from fedzero.run import session
 from fedzero.run.history import history
+from fedzero.run.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Setting, Stage
 from fedzero_papers.experiments.crew import Crew, cores
@@ -83,7 +84,7 @@ def test_the_stage_after_depends_on_the_stage_before(finished):
     losses = {rate: history(out / "runs" / f"tune/rate-{rate:g}").final_loss for rate in (1e-3, 1e-2)}
     best = min(losses, key=losses.__getitem__)
     assert summary["findings"] == [f"The best rate is {best:g}."]
-    assert history(out / "runs" / "final/seed-1").recipe.count(f'"rate": {best}') == 1
+    assert history(out / "runs" / "final/seed-1").recipe.count(f"\nrate = {best}\n") == 1
 
 
 def test_the_table_says_what_the_ledgers_say(finished):
@@ -140,7 +141,7 @@ def test_other_words_about_a_run_do_not_change_it(finished):
 
 def test_a_run_that_lacks_its_model_goes_on(finished, tmp_path):
     assert state_of(tmp_path, job("x", 20, 0, 1e-2)) == "absent"
-    session.start(job("x", 20, 0, 1e-2).recipe, tmp_path, session.Environment(), Quiet())
+    session.start(job("x", 20, 0, 1e-2).recipe, tmp_path, session.Environment(), Silent())
     (tmp_path / "model.safetensors").unlink()
     assert state_of(tmp_path, job("x", 20, 0, 1e-2)) == "unfinished"
 
@@ -258,7 +259,7 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     assert display.stages == [("tuning", 0), ("final", 2)]
     assert (summary["runs"], summary["runs_made"]) == (4, 2)
     for folder, seed, rate in ((FOLDERS[0], 0, 1e-3), (FOLDERS[2], 1, summary["tables"]["table"][0]["rate"])):
-        session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Environment(), Quiet())
+        session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Environment(), Silent())
         assert head(tmp_path / folder) == head(out / "runs" / folder), "as if nobody had disturbed it"
 
 
@@ -297,7 +298,7 @@ def test_two_workers_on_two_cores_have_a_thread_each(tmp_path, monkeypatch):
             given.append(threads)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedzero_papers.experiments.crew.Hand", Fake)
+    monkeypatch.setattr("fedzero_papers.experiments.crew.Worker", Fake)
     for size in (1, 2, 3, 4, 9):
         with pytest.raises(KeyboardInterrupt), Crew(size, tmp_path, None) as crew:
             crew.run([(job("x", 1, 0, 1e-2), False)], lambda *_: None)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from toy import drive
 
+from fedzero.algorithms import contract as methods
 from fedzero.algorithms.dzopa import Dzopa
 from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.zoadafl import ZOAdaFL
 from fedzero.algorithms.zones import ZoneS
 from fedzero.report.history import History, Point
-from fedzero.tasks import UniversalAttack, universal_attack
 from fedzero_papers.experiments.contract import Setting, Stage
 from fedzero_papers.experiments.e4 import (
     E4,
@@ -36,7 +36,9 @@ from fedzero_papers.experiments.e4 import (
     lowest,
 )
 from fedzero_papers.experiments.tables import table_csv
+from fedzero_papers.tasks import universal_attack
 from fedzero_papers.tasks.trained import Fit, fit
+from fedzero_papers.tasks.universal_attack import UniversalAttack
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,8 @@ def test_all_methods_of_a_dataset_ask_as_many_queries_a_round(first):
     seen: dict[str, set[int]] = {}
     for job in [*first.jobs, *second(Setting()).jobs]:
         if job.folder.startswith("fig3"):
-            asked = job.recipe.algorithm.queries(0) * job.recipe.federation.cohort
+            federation = job.recipe.federation
+            asked = job.recipe.algorithm.wire(0, methods.Scale(784, federation.clients)).queries * federation.cohort
             seen.setdefault(job.folder.split("/")[1], set()).add(asked)
     assert seen == {"mnist": {2 * 50 * 10}, "fashion": {2 * 10 * 10}}
 

@@ -12,6 +12,7 @@ from fedzero.report.history import History
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.history import history
+from fedzero.run.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 
@@ -62,15 +63,6 @@ class Toy:
         )
 
 
-class Quiet:
-    """A watch that looks away."""
-
-    def begin(self, *_: object) -> None: ...
-    def round(self, *_: object) -> None: ...
-    def evaluation(self, *_: object) -> None: ...
-    def end(self) -> None: ...
-
-
 def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, dict[str, History]]:
     """All of a plan in this process, one run after the other; what came out, and every run's history."""
     torch.set_num_threads(1)  # as a worker would have it
@@ -82,7 +74,7 @@ def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, 
         except StopIteration as done:
             return done.value, everything
         for each in stage.jobs:
-            session.start(each.recipe, folder / each.folder, session.Environment(data), Quiet())
+            session.start(each.recipe, folder / each.folder, session.Environment(data), Silent())
         found = {each.folder: history(folder / each.folder) for each in stage.jobs}
         everything |= found
 
