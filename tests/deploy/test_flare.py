@@ -64,7 +64,8 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
     try:
         assert processes.until(300, lambda: submissions.supervisor(project) == started[0].pid)
         said = fedzero_plain("submit", project, tiny)
-        assert f"tiny is number 1 in the queue; process {started[0].pid} serves the project" in said.stdout.replace("\n", " ")
+        place = f"tiny is number 1 in the queue; process {started[0].pid} serves the project"
+        assert place in said.stdout.replace("\n", " ")
         ledger = project / "runs" / "tiny" / "ledger.db"
         assert processes.until(300, lambda: ledger.exists() and not submissions.entries(project)), "was not played"
         assert "12 rounds, complete" in fedzero_plain("verify", ledger.parent).stdout

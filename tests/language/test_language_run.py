@@ -248,9 +248,7 @@ def test_a_model_that_looks_ahead(fedzero, written, reviews, small_model, tmp_pa
     bert.save_pretrained(tmp_path / "bert")
     for path in small_model("llama").glob("tokenizer*"):
         shutil.copy(path, tmp_path / "bert")
-    refused(fedzero, written, reviews, tmp_path, f"task.model={tmp_path / 'bert'}").refused(
-        "attends to later tokens"
-    )
+    refused(fedzero, written, reviews, tmp_path, f"task.model={tmp_path / 'bert'}").refused("attends to later tokens")
 
 
 def test_answers_of_several_tokens(fedzero, written, reviews, tmp_path):

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from fedzero.algorithms.contract import Method, State, Wire
-from fedzero.deploy.conduct import Service, conduct
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.model.params import Params

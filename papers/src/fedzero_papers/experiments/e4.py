@@ -32,8 +32,8 @@ import numpy as np
 
 from fedzero.report.history import History, Point
 from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero_papers.experiments.baselines import mean_and_error
+from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 
 METHODS = {"zoadafl": "ZO-AdaFL", "fedzo": "FedZO", "dzopa": "DZOPA", "zones": "ZONE-S"}
 SEARCHED = ("dzopa", "zones")

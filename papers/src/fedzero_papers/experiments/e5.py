@@ -23,8 +23,8 @@ import numpy as np
 from fedzero.report.history import History
 from fedzero.run import recipe as recipes
 from fedzero_papers.experiments.alignment import F64, alignments
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero_papers.experiments.baselines import Curve, mean_and_error
+from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
 
 METHODS = {
     "fzoos": "FZooS",

@@ -25,8 +25,8 @@ import numpy as np
 
 from fedzero.report.history import History
 from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero_papers.experiments.baselines import METHODS, Curve, by_queries, by_rounds, ranked
+from fedzero_papers.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
 
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 BOUNDS = {"mnist": 0.3, "cifar10": 0.01}

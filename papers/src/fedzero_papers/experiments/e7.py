@@ -24,8 +24,8 @@ from itertools import product
 
 from fedzero.report.history import History
 from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
 from fedzero_papers.experiments.baselines import METHODS, Curve, by_queries, by_rounds, ranked
+from fedzero_papers.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
 
 METRICS = {"precision": "precision", "recall": "recall", "f1": "F1", "jaccard": "Jaccard"}
 FIGURES = {"precision": "figures 8 and 9", "recall": "figure 10", "f1": "figure 11", "jaccard": "figure 12"}
