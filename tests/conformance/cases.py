@@ -41,7 +41,7 @@ CHOICES: dict[str, list[Any]] = {
     "graph": [{"kind": "ring"}, {"kind": "edges", "pairs": [[0, 1], [1, 2], [2, 3]]}],
     "alpha": [0.0],
     "tau": [3],
-    "pool": [16],
+    "pool": [64],
     "momentum": [0.5],
     "preset": ["authors", "shared"],
     "gamma": [{"kind": "inverse"}, {"kind": "constant", "value": 0.5}, {"kind": "corollary"}],

@@ -43,7 +43,7 @@ def overrides_for(recipe: recipes.Recipe) -> list[str]:
         f"{table}.{name}={value}"
         for table, values in LESS.items()
         for name, value in values.items()
-        if name in getattr(recipe, table).__struct_fields__
+        if name in getattr(recipe, table).__struct_fields__ and getattr(getattr(recipe, table), name) != 1
     ]
     sampled = 3 < recipe.federation.cohort < recipe.federation.clients
     return ["rounds=2", "evaluate_every=2", *smaller, *(["federation.cohort=3"] if sampled else [])]

@@ -241,7 +241,7 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
     here = session.start(recipe, folder / "here", Environment(), Silent())
     remembers = session.prepare(recipe, Environment()).plan.wire(0).remembers
     for forgetful in (False,) if remembers else (False, True):  # what clients remember is at the sites alone
-        link = LocalSites(folder / f"sites-{forgetful}", sites, {5, 8, 23, 41, 60, 61}.__contains__, forgetful)
+        link = LocalSites(folder / f"sites-{forgetful}", sites, {3, 5, 8, 23, 41, 60, 61}.__contains__, forgetful)
         target = folder / f"there-{forgetful}"
         there = conduct(recipe, target, Environment(), Silent(), Service(link, lambda: sites))
         expect(link.epochs > 1, "the link never broke")
@@ -345,7 +345,7 @@ def runs_with_a_rate_of_zero(method: Method, folder: Path) -> None:
     falling = {"kind": "piecewise", "points": [[0, 2e-3], [3, 0.0]]}
     try:
         tuned = recipes.method(msgspec.to_builtins(method) | {"rate": falling})
-        run = trial(folder, recipe_of(tuned))
+        run = trial(folder, recipe_of(tuned, federation_for(method)))
     except FedzeroError as refusal:
         expect("algorithm.rate" in str(refusal), f"the refusal does not name algorithm.rate: {refusal}")
         return
