@@ -96,8 +96,8 @@ def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> K
         if entry.name == tag:
             _loaded(group, entry)  # says what is wrong with it
     known = kinds(group)
-    if tag in known:
-        return known[str(tag)]
+    if isinstance(tag, str) and tag in known:
+        return known[tag]
     missing = [f"{name} ({version})" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
         raise NotInstalled(f"{group[:-1]} {tag!r} is not installed here: pip install {' '.join(missing)}")
