@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedzero import api as blackbox
+from fedzero.api import Result, http, minimise
 
 IDEAL = {"berlin": [3.0, -1.0, 0.5, 2.0], "lyon": [2.0, -2.0, 1.5, 2.0], "oslo": [4.0, -3.0, 1.0, 2.0]}
 """What each party would choose if it were alone."""
@@ -46,10 +46,10 @@ def services() -> Iterator[str]:
         server.server_close()
 
 
-def main(rounds: int = 30, out: str | Path | None = None) -> blackbox.Result:
+def main(rounds: int = 30, out: str | Path | None = None) -> Result:
     with services() as address:
-        boxes = [blackbox.http(f"{address}/{party}") for party in IDEAL]
-        result = blackbox.minimise(boxes, bounds=[(-5, 5)] * 4, rounds=rounds, timeout=10, budget=5000, out=out)
+        boxes = [http(f"{address}/{party}") for party in IDEAL]
+        result = minimise(boxes, bounds=[(-5, 5)] * 4, rounds=rounds, timeout=10, budget=5000, out=out)
     print(f"settings {result.x.round(2)}, mean cost {result.value:.3f}, {result.queries} queries")
     return result
 

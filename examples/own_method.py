@@ -1,4 +1,4 @@
-"""A method of your own, from scratch: one file, four functions, and the federation runs it.
+"""A method of your own, from scratch: one file, four functions, and a recipe can name it.
 
 Sign voting: every client says of each direction only whether the loss rises or falls along it, and the majority wins.
 
@@ -15,38 +15,30 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import torch
 
-from fedzero.algorithms.contract import Contribution, Defaults, Gathered, Scale, State, Turn, Work, rounds_of
+import fedzero
+from fedzero.algorithms.contract import Contribution, Gathered, Scale, State, Turn, Wire, Work, rounds_of
 from fedzero.directions import Domain, Keys, Program, Terms
 from fedzero.estimators.spsa import direction_keys, points_of
-from fedzero.ledger.records import Start
-from fedzero.ledger.store import Ledger
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
-from fedzero.protocol.local import LocalEngine
-from fedzero.protocol.replica import Replica
-from fedzero.run.server import ClientTracker, Federation, Server
-from fedzero.tasks import BuildContext, Quadratic
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.progress import Silent
 
 
-class SignVote(Defaults, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="sign-vote"):
+@fedzero.register
+class SignVote(fedzero.Method, tag="sign-vote"):
     """Majority vote over the signs of the slopes."""
 
     rate: Schedule
     directions: int = 10
     radius: float = 1e-3
 
-    name = "sign-vote"
-
-    def expects(self, round: int, scale: Scale, exchange: int) -> int:
-        return self.directions
-
-    def queries(self, round: int) -> int:
-        return 2 * self.directions
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return Wire(replies=(self.directions,), queries=2 * self.directions)
 
     def client(self, state: State, turn: Turn) -> Work:
         keys = direction_keys(turn.keys, turn.round, 0, self.directions)
@@ -68,20 +60,22 @@ class SignVote(Defaults, msgspec.Struct, frozen=True, kw_only=True, tag_field="k
 
 def main(rounds: int = 300) -> tuple[float, float]:
     """Sign voting on a quadratic in 50 dimensions, 20 clients; the optimality gap before and after."""
-    method, keys = SignVote(rate=0.05), Keys.of_seed(1)
-    problem = Quadratic(dimension=50, spread=0.2).build(20, BuildContext(keys, torch.device("cpu"), None))
-    replica = Replica(method, problem.params, keys, clients=20)
-    engine = LocalEngine(replica, problem.objective, problem.shards)
-    before = engine.evaluate()[1].loss
+    recipe = recipes.decode(
+        {
+            "name": "sign-vote",
+            "rounds": rounds,
+            "evaluate_every": rounds,
+            "seed": 1,
+            "algorithm": {"kind": "sign-vote", "rate": 0.05},
+            "task": {"kind": "quadratic", "dimension": 50, "spread": 0.2},
+            "federation": {"clients": 20, "cohort": 5},
+        }
+    )
+    environment = session.Environment()
     with tempfile.TemporaryDirectory() as folder:
-        start = Start(b'{"rounds": 0}', replica.digest(), problem.params.size, 1, None)
-        ledger = Ledger.create(Path(folder) / "ledger.db", start)
-        federation = Federation(clients=20, cohort=5)
-        server = Server(method, federation, keys, problem.params.size, replica, ledger, ClientTracker.empty(20))
-        sent = sum(server.play(round, engine, 0.0).bytes_up for round in range(rounds))
-        ledger.close()
-    after = engine.evaluate()[1].loss
-    print(f"gap {before:.2f} → {after:.3f} after {rounds} rounds; {sent / 20:,.0f} bytes sent by each client")
+        sent = session.start(recipe, Path(folder), environment, Silent())["bytes_up_per_client"]
+        before, after = (found.metrics.loss for found in session.verified(Path(folder), environment).evaluations)
+    print(f"gap {before:.2f} → {after:.3f} after {rounds} rounds; {sent:,.0f} bytes sent by each client")
     return before, after
 
 

@@ -97,10 +97,10 @@ def broken(group: Group | Literal["recipes"]) -> dict[str, str]:
 def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> Kind:
     """The kind with a tag. `needs`: distributions and versions that a ledger was written with, for the message."""
     known, unusable = kinds(group), broken(group)
-    if tag in known:
-        return known[str(tag)]
-    if tag in unusable:
-        raise FedzeroError(unusable[str(tag)])
+    if isinstance(tag, str) and tag in known:
+        return known[tag]
+    if isinstance(tag, str) and tag in unusable:
+        raise FedzeroError(unusable[tag])
     missing = [f"{name}=={version}" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
         raise NotInstalled(f"{group[:-1]} {tag!r} is not installed: pip install {' '.join(missing)}")

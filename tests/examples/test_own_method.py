@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
+import importlib
 from pathlib import Path
 
 
-def test_sign_voting_descends(capsys) -> None:
-    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_method.py"))
-    before, after = example["main"]()
+def test_sign_voting_descends(monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    before, after = importlib.import_module("own_method").main()
     assert after < 0.05 * before
     assert "bytes sent by each client" in capsys.readouterr().out

@@ -386,8 +386,8 @@ class Method(Value):
 
     def check(self, federation: Federation) -> None:
         """Raise `FedzeroError` for a federation the method cannot serve."""
-        why = f"{self.name} needs a server that holds the model and sends it to clients before their turns"
-        federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
+        why = "needs a server that holds the model and sends it to clients before their turns (decomfl does not)"
+        federation.expect(f"{self.name} {why}", private=False, server_model=True, sync=False, pull_after=None)
 
 
 def rounds_of(state: State, updates: Sequence[Update]) -> State:
