@@ -128,7 +128,10 @@ def _part(group: plugins.Group, table: Any, where: str, needs: Mapping[str, str]
         raise msgspec.ValidationError(f"Expected `object`, got `{type(table).__name__}` - at `$.{where}`")
     if "kind" not in table:
         raise msgspec.ValidationError(f"Object missing required field `kind` - at `$.{where}`")
-    kind = plugins.find(group, table["kind"], needs)
+    try:
+        kind = plugins.find(group, table["kind"], needs)
+    except plugins.NotInstalled as error:
+        raise plugins.NotInstalled(f"{where}.kind = {table['kind']!r}: {error}") from None
     try:
         return msgspec.convert(table, kind.type)
     except msgspec.ValidationError as error:
@@ -207,7 +210,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
         raise FedzeroError(f"{where}: {error}") from None
     m, n = recipe.federation.cohort, recipe.federation.clients
     if m > n:
-        raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}")
+        raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
     Chain(recipe.filters).check_order()
     recipe.algorithm.check(recipe.federation)
     return recipe
