@@ -75,6 +75,8 @@ HOSTILE = replace(
     model_digest="<b>digest</b>",
     recipe='x = "</pre><script>alert(2)</script>"\n',
     events=("<iframe src='//example.org'>", "a\nb"),
+    facts={"<img src=y>": "<img src=z>"},
+    points=(*SEEDED.points[:-1], replace(SEEDED.points[-1], others={'"><img src=w>': 1.0})),
 )
 
 

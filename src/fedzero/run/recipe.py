@@ -210,7 +210,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
         raise FedzeroError(f"{where}: {error}") from None
     m, n = recipe.federation.cohort, recipe.federation.clients
     if m > n:
-        raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}")
+        raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
     Chain(recipe.filters).check_order()
     recipe.algorithm.check(recipe.federation)
     return recipe
