@@ -10,12 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fedzero.deploy import queue as submissions
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.flare.bridge import receive, send
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
@@ -105,15 +105,8 @@ def replay_digest(path: Path) -> str:
 
 def running_below(folder: Path) -> list[str]:
     """Command lines of processes that belong to a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(folder) in command and "nvflare" in command:
-            found.append(command)
-    return found
+    commands = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    return [command for command in commands if str(folder) in command and "nvflare" in command]
 
 
 # ---- projects
@@ -218,17 +211,6 @@ def shakes_hands(port: int, authority: Path, certificate: Path | None) -> bool:
         return False
 
 
-def test_frames() -> None:
-    one, other = socket.socketpair()
-    try:
-        send(one, "got", 3, "north", True, b"x" * 100_000)
-        assert receive(other) == ["got", 3, "north", True, b"x" * 100_000]
-        one.close()
-        assert receive(other) is None
-    finally:
-        other.close()
-
-
 def test_a_process_ends_with_whoever_started_it(project: Path) -> None:
     """However that ends: nothing is left behind to hold the port."""
     kit = kits.kit_of(project, "south")
@@ -236,7 +218,7 @@ def test_a_process_ends_with_whoever_started_it(project: Path) -> None:
     script += f"print(processes.start(Path({str(kit)!r})).pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
     pid = int(done.stdout)
-    assert processes.until(300, lambda: not Path(f"/proc/{pid}").exists())
+    assert processes.until(300, lambda: not psutil.pid_exists(pid))
 
 
 def test_a_job_process_that_lost_its_parent_is_cleared_away_and_no_other(tmp_path: Path) -> None:
@@ -271,6 +253,6 @@ def test_a_job_process_that_lost_its_parent_is_cleared_away_and_no_other(tmp_pat
 
 def running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False

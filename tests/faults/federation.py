@@ -1,8 +1,8 @@
 """A federation of real processes on this machine, there to be hurt: `fedzero serve`, `fedzero join`, and what FLARE
 starts below them.
 
-Everything lives in one folder. Each of the processes has that folder in its command line, so they are found in /proc
-(also those that lost their parents), told apart by what they run, and ended one by one, by their ids.
+Everything lives in one folder. Each of the processes has that folder in its command line, so all are found (also those
+that lost their parents), told apart by what they run, and ended one by one, by their ids.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from fedzero.deploy.assignment import SiteAssignment
 from fedzero.deploy.flare import project as kits
@@ -42,7 +43,6 @@ kind = "decomfl"
 rate = 0.01
 directions = 4
 optimizer = {{ kind = "momentum", beta = 0.9 }}
-server_model = {server_model}
 
 [task]
 kind = "quadratic"
@@ -52,6 +52,7 @@ noise = 0.1
 [federation]
 clients = 6
 cohort = 6
+server_model = {server_model}
 
 [engine]
 merge = false
@@ -66,40 +67,32 @@ SITE, SITE_JOB = f"{APP}.client.client_train", f"{APP}.client.worker_process"
 """FLARE's four kinds of processes, by the modules that they run."""
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(psutil.Process):
     """A process by id and time of birth, so that an id that is used again is not taken for it."""
-
-    pid: int
-    born: str
-    words: tuple[str, ...]
-
-    @staticmethod
-    def of(pid: int) -> Process | None:
-        """None if it is gone, or only its parent has not noticed yet."""
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            return None
-        return None if state[0] == "Z" else Process(pid, state[19], tuple(words))
 
     @property
     def alive(self) -> bool:
-        now = Process.of(self.pid)
-        return now is not None and now.born == self.born
+        """Not gone, nor a zombie."""
+        try:
+            return self.is_running() and self.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def send(self, number: signal.Signals) -> None:
-        if self.alive:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        with suppress(psutil.NoSuchProcess):
+            self.send_signal(number)
 
 
 def processes_of(folder: Path, kind: str = "") -> list[Process]:
     """Living processes that have something below a folder in their command lines, of a kind."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and path.name != str(os.getpid())]
-    found = [process for pid in pids if (process := Process.of(pid)) is not None]
-    return [p for p in found if any(str(folder) in word for word in p.words) and (not kind or kind in p.words)]
+    found = []
+    for pid in psutil.pids():
+        with suppress(psutil.NoSuchProcess):
+            process = Process(pid)
+            words = process.cmdline() if pid != os.getpid() else []
+            if any(str(folder) in word for word in words) and (not kind or kind in words) and process.alive:
+                found.append(process)
+    return found
 
 
 def until(seconds: float, condition: Callable[[], T | None], what: str, pause: float = 0.05) -> T:
@@ -152,18 +145,8 @@ class Federation:
 
     def serve(self, *options: str) -> None:
         """The supervisor; the same command goes on with a run that is there."""
-        command = [
-            "fedzero",
-            "serve",
-            self.folder / "project",
-            self.recipe,
-            "--out",
-            self.out,
-            "--deadline",
-            "3",
-            "--json",
-        ]
-        self.supervisor = self.start("serve", *command, *options)
+        command = ["fedzero", "serve", self.folder / "project", self.recipe, "--out", self.out]
+        self.supervisor = self.start("serve", *command, "--deadline", "3", "--json", *options)
 
     def federate(self, *arguments: object) -> None:
         """All in one; without a recipe it goes on with the run that is there."""
@@ -193,7 +176,7 @@ class Federation:
     def only(self, kind: str, site: str = "") -> Process:
         """The youngest of a kind: old job processes may be on their way out."""
         found = until(60, lambda: self.processes(kind, site), f"a process {kind} {site}")
-        return max(found, key=lambda process: int(process.born))
+        return max(found, key=lambda process: process.create_time())
 
     # ---- what sites are told behind the server's back
 

@@ -20,7 +20,7 @@ def test_a_site_is_provisioned_and_joins_in_mid_run(made: Callable[..., Federati
     federation.join("west")
 
     def takes_part() -> None:
-        federation.round_where(lambda r: bool(federation.clients("west")), "the newcomer at home")
+        federation.round_where(lambda r: bool(federation.clients("west")), "a client at the new site")
         federation.everybody_counts()
 
     seconds_until("a new site started, it takes part after", takes_part)

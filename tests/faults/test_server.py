@@ -35,14 +35,14 @@ def kill_one(federation: Federation, kind: str) -> None:
 
 @pytest.mark.parametrize("kill", [kill_supervisor, kill_server, kill_job])
 def test_killed_three_times_the_run_is_the_same(made: Callable[..., Federation], kill: Callable[..., None]) -> None:
-    """While sites make ready for the first time, in the middle of a round, and again when most of it is done."""
+    """While sites get ready for the first time, in the middle of a round, and again when most of it is done."""
     federation = made(sites=["north", "south"], rounds=150)
     federation.pace(0.1)
     federation.serve()
     for site in federation.sites:
         federation.join(site)
     name = kill.__name__.removeprefix("kill_")
-    until(120, (federation.out / "sites.json").exists, "sites that are told to make ready")
+    until(120, (federation.out / "sites.json").exists, "sites that are told to get ready")
     assert federation.view() is None
     for instant in (0, 15, 100):
         federation.pace(0.1 if instant < 20 else 0.02)
@@ -60,7 +60,7 @@ def test_killed_three_times_the_run_is_the_same(made: Callable[..., Federation],
 
 def test_a_federation_that_is_only_tried(made: Callable[..., Federation]) -> None:
     """`fedzero federate`: its sites are started again when they crash. Killed itself it leaves nothing running, and the
-    run can be gone on with."""
+    run can be resumed."""
     federation = made(sites=["site-1", "site-2"], rounds=200)
     federation.pace(0.1)
     federation.federate(federation.recipe, "--sites", "2")

@@ -28,17 +28,17 @@ def told(name: str, default: str) -> str:
 def change_site(site: ModuleType) -> None:
     honest_init, honest_exchange = site.SiteRun.__init__, site.SiteRun.exchange
 
-    def init(home: Any, order: Any, settings: Any, keep: Path) -> None:
-        home.called = keep.parent.parent.name
-        honest_init(home, order, settings, keep)
+    def init(run: Any, order: Any, settings: Any, keep: Path) -> None:
+        run.called = keep.parent.parent.name
+        honest_init(run, order, settings, keep)
 
-    def exchange(home: Any, order: Any) -> Any:
+    def exchange(run: Any, order: Any) -> Any:
         time.sleep(float(told("pace", "0")))
-        how = told(f"spoil-{home.called}", "honest")
+        how = told(f"spoil-{run.called}", "honest")
         if how == "corrupt":
-            corrupt(home)
-            (FOLDER / f"spoil-{home.called}").write_text("corrupted")
-        answer = honest_exchange(home, order)
+            corrupt(run)
+            (FOLDER / f"spoil-{run.called}").write_text("corrupted")
+        answer = honest_exchange(run, order)
         if how not in SPOILT:
             return answer
         return type(answer)({client: SPOILT[how](reply) for client, reply in answer.replies.items()}, answer.failed)
@@ -46,9 +46,9 @@ def change_site(site: ModuleType) -> None:
     site.SiteRun.__init__, site.SiteRun.exchange = init, exchange
 
 
-def corrupt(home: Any) -> None:
+def corrupt(run: Any) -> None:
     """One bit of one weight."""
-    tensor = next(iter(next(iter(home.clients.values())).replica.state.params.tensors.values()))
+    tensor = next(iter(run.replica.state.params.tensors.values()))
     bits = tensor.view(-1).numpy().view("uint32")
     bits[0] ^= 1
 

@@ -1,0 +1,135 @@
+"""Between the supervisor and the server's job: who gets in, what is too long, and how each notices the other's end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import AuthenticationError, Pipe
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedzero.deploy.flare import bridge, epochs
+from fedzero.deploy.flare import project as kits
+from fedzero.deploy.flare.bridge import Answered, Door, connect, receive, send
+from fedzero.deploy.flare.epochs import Epoch, Epochs
+from fedzero.errors import FedzeroError
+from fedzero.protocol.engine import Interrupted
+
+HELLO = ("job", ("north", "south"), 17)
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    made = Door(tmp_path / "bridge", tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_job_arrives_and_both_read_the_end_of_the_other(door: Door, tmp_path: Path) -> None:
+    assert (tmp_path / bridge.BRIDGE_FILE).stat().st_mode & 0o77 == 0
+    with connect(tmp_path) as job:
+        send(job, HELLO)
+        supervisor, hello = door.arrived.get(timeout=60)
+        assert hello == HELLO
+        send(job, (3, "north", True, b"x" * 100_000))
+        assert receive(supervisor, Answered) == (3, "north", True, b"x" * 100_000)
+        supervisor.close()
+        with pytest.raises(EOFError):
+            receive(job, Answered)
+    with connect(tmp_path) as job:
+        send(job, HELLO)
+        supervisor, _ = door.arrived.get(timeout=60)
+    with pytest.raises(EOFError):
+        receive(supervisor, Answered)
+
+
+def test_a_caller_without_the_key_is_turned_away_and_a_silent_one_keeps_nobody_waiting(
+    door: Door, tmp_path: Path
+) -> None:
+    address, key = msgspec.json.decode((tmp_path / bridge.BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
+    with Client(address), pytest.raises(AuthenticationError):  # the first one says nothing at all
+        Client(address, authkey=key[::-1])
+    with Client(address), Client(address, authkey=key), connect(tmp_path) as job:
+        send(job, HELLO)
+        assert door.arrived.get(timeout=60)[1] == HELLO
+    assert door.arrived.empty()
+
+
+def test_a_message_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = Pipe()
+    monkeypatch.setattr(bridge, "LARGEST", 1000)
+    send(one, (1, "north", True, bytes(900)))
+    assert len(receive(other, Answered)[3]) == 900
+    send(one, (1, "north", True, bytes(1001)))
+    with pytest.raises(OSError, match="bad message length"):
+        receive(other, Answered)
+
+
+# ---- a link, with a job that this test plays
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Epochs]:
+    pytest.importorskip("nvflare", reason="nvflare is not installed")
+    monkeypatch.setattr(epochs, "NOTICE_EVERY", 0.05)
+    kits.provision(tmp_path / "project", ["north", "south"])
+    found = Epochs(tmp_path / "project")
+    found.server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "-m", str(tmp_path), "-s"])
+    yield found
+    found.close()
+
+
+def begun(link: Epochs):
+    supervisor, job = Pipe()
+    link.epoch = Epoch(supervisor, frozenset({"north", "south"}), 0)
+    return job
+
+
+def test_answers_come_as_they_are_and_late_ones_do_not_count(link: Epochs) -> None:
+    job = begun(link)
+    asked = link.ask({"north": b"a", "south": b"b"}, 5.0, 100)
+    send(job, (0, "north", True, b"ping"))
+    send(job, (7, "north", True, b"of an earlier order"))
+    send(job, (1, "south", True, b"B"))
+    send(job, (1, "north", False, b"timeout"))
+    site, answer = next(asked)
+    assert receive(job, bridge.Orders) == (1, {"north": bytes(7) + b"\1a", "south": bytes(7) + b"\1b"}, 5.0, 100)
+    assert (site, answer) == ("south", b"B")
+    site, answer = next(asked)
+    assert (site, str(answer)) == ("north", "did not answer in 5 s")
+    assert list(link.epoch.silent) == ["north"]
+    assert next(asked, None) is None
+    # It is not asked again before it answers a ping.
+    link.epoch.pinged = time.monotonic() - 60
+    send(job, (0, "north", True, b"ping"))
+    send(job, (2, "south", True, b"C"))
+    found = dict(link.ask({"north": b"c", "south": b"c"}, 5.0, 100))
+    assert str(found["north"]) == "does not answer"
+    assert found["south"] == b"C"
+    assert receive(job, bridge.Orders)[:2] == (0, {"north": b"ping"})
+    assert receive(job, bridge.Orders)[:2] == (2, {"south": bytes(7) + b"\2c"})
+    assert not link.epoch.silent
+
+
+def test_the_end_of_the_job_ends_the_epoch(link: Epochs) -> None:
+    begun(link).close()
+    with pytest.raises(Interrupted, match="the server's job ended"):
+        list(link.ask({"north": b""}, 600.0, 100))
+
+
+def test_the_end_of_the_server_ends_the_epoch_while_the_job_is_silent(link: Epochs) -> None:
+    job = begun(link)
+    link.server.kill()
+    with pytest.raises(Interrupted, match="the server's process ended"):
+        list(link.ask({"north": b""}, 600.0, 100))
+    assert not job.closed
+
+
+def test_no_epoch_is_going_on(link: Epochs) -> None:
+    with pytest.raises(FedzeroError, match="no epoch is going on"):
+        next(link.ask({}, 1.0, 100))
