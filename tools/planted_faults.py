@@ -1,0 +1,105 @@
+"""How many of some planted faults the tests find.
+
+    python tools/planted_faults.py [--jobs 2] [--workers 2] [--only NUMBER …]
+
+Every fault is one line of the source changed in a copy of the tree; the tests below run on it until the first failure.
+Takes about a minute a fault and worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SCRATCH = Path("/dev/shm")
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ("algorithms", "conformance", "filters", "ledger", "blackbox", "estimators", "protocol", "tasks")
+FAULTS: tuple[tuple[str, str, str], ...] = (
+    ("estimators/spsa.py", "(values[0::2] - values[1::2]) / (2 * radius)", "(values[0::2] - values[1::2]) / radius"),
+    ("estimators/spsa.py", "raw = (values[1:] - values[0]) / radius", "raw = (values[1:] - values[1]) / radius"),
+    ("filters/combiners.py", "total / sum(weights[client] for client in clients)", "total / len(clients)"),
+    ("algorithms/seeded.py", "(factor / len(keys) * g", "(factor * g"),
+    ("directions/keys.py", '"direction", round, step, direction, client)', '"direction", round, 0, direction, client)'),
+    ("directions/keys.py", '"rounding", round, step)', '"rounding", 0, 0)'),
+    ("ledger/store.py", "if chain != stored:", "if False:"),
+    ("ledger/store.py", "seal is None or _seal(chain, at, seconds) != seal", "seal is None"),
+    ("run/server.py", "if reply.round != round:", "if reply.round < round:"),
+    ("run/server.py", "if reply.digest != right[c]]", "if False]"),
+    ("run/server.py", "self.known[client] = record.round + sync", "self.known[client] = record.round + 1"),
+    ("run/server.py", "keep_from = min(self.known)", "keep_from = max(self.known)"),
+    ("protocol/client.py", "self._tried[0] == counted:", "True:"),
+    ("filters/links.py", "np.floor(exact + draw().random(len(values)))", "np.round(exact)"),
+    ("filters/chain.py", "else wanted - read)", "else wanted)"),
+    ("filters/combiners.py", "max(1, int(self.fraction * count))", "int(self.fraction * count)"),
+    ("algorithms/zoadafl.py", "add_(delta * (1 - self.beta1))", "add_(delta)"),
+    ("algorithms/zoadafl.py", "torch.maximum(vhat, v, out=vhat)", "vhat.copy_(v)"),
+    ("algorithms/zofedht.py", "isotropic = math.sqrt(1 - self.alpha) if", "isotropic = (1 - self.alpha) if"),
+    ("algorithms/scaffold.py", "/ all_turns - stayed[client]", "/ all_turns + stayed[client]"),
+    ("algorithms/scaffold.py", "varied * (1 / state.clients)", "varied * 0.5"),
+    ("algorithms/zones.py", "multipliers * (rate / N)", "multipliers * rate"),
+    ("algorithms/dzopa.py", "apart * -self.gamma", "apart * self.gamma"),
+    ("algorithms/fzoos.py", "gradient = own + gamma * correct(", "gradient = own + 0 * correct("),
+    ("algorithms/fzoos.py", "torch.topk(unsure, count)", "torch.topk(-unsure, count)"),
+    ("algorithms/fedprox.py", "1 - rate * self.gamma, K - 1 - k)", "1 - rate * self.gamma, k)"),
+    (
+        "model/schedules.py",
+        "if round >= milestone:\n                rate",
+        "if round > milestone:\n                rate",
+    ),
+    ("algorithms/optimizers.py", "power(self.beta1, step + 1)", "power(self.beta1, step + 2)"),
+    ("ledger/replay.py", "moved = max((r.round + 1 for", "moved = max((r.round for"),
+    ("oracles/blackbox/objective.py", "if left < need:", "if left < 0:"),
+)
+
+
+def caught(number: int, workers: int, tree: Path) -> tuple[int, str]:
+    """(number, the first test that fails; empty if none does)"""
+    name, right, wrong = FAULTS[number]
+    with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
+        copy = Path(folder) / "tree"
+        shutil.copytree(
+            tree, copy, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", "runs", "docs", ".carry*")
+        )
+        path = copy / "src" / "fedzero" / name
+        text = path.read_text()
+        if right not in text:
+            return number, f"NOT PLANTED: {name} has no {right!r}"
+        path.write_text(text.replace(right, wrong, 1))
+        python = f"{copy / 'src'}:{copy / 'papers' / 'src'}"
+        environment = {**os.environ, "PYTHONPATH": python, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        tests = [str(copy / "tests" / each) for each in TESTS if (copy / "tests" / each).exists()]
+        tests += [str(each) for each in (copy / "tests").glob("test_*.py") if each.name != "test_cli.py"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", str(workers), "-p", "no:cacheprovider", *tests]
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+        return number, (
+            failed[0] if failed else f"exit {done.returncode}: {done.stdout[-300:]}" if done.returncode else ""
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1, help="faults at the same time")
+    parser.add_argument("--workers", type=int, default=2, help="of each pytest")
+    parser.add_argument("--tree", type=Path, default=ROOT)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of faults")
+    given = parser.parse_args()
+    numbers = given.only or range(len(FAULTS))
+    found = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for number, test in pool.map(lambda n: caught(n, given.workers, given.tree), numbers):
+            found += bool(test)
+            print(f"{number:2} {'caught' if test else 'MISSED'} {FAULTS[number][0]:32} {test[:120]}", flush=True)
+    print(f"{found} of {len(numbers)} caught")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
