@@ -335,7 +335,7 @@ def test_failed_run_is_no_yardstick() -> None:
         ([replace(SEEDED, points=()), replace(DENSE, points=())], "None of these runs has learned anything yet."),
         ([unlearned(SEEDED), replace(DENSE, points=DENSE.points[:2])], "FedAvg"),
         (CASES["no points"], "has no evaluated round yet"),
-        (CASES["start only"], "stands at 10.0 %; nothing was exchanged."),
+        (CASES["start only"], "is at 10.0 %; nothing was exchanged."),
         (CASES["diverged"], "diverged"),
         ([unlearned(SEEDED)], "took the loss from 2.300 to 0.3135 with 17 KB per client"),
         ([DENSE], "FedAvg reached 97.0 % with 6.9 MB per client."),

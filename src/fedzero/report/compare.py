@@ -87,7 +87,7 @@ class Phrase:
 
 
 def sentence(histories: Sequence[History]) -> str:
-    """The striking sentence of a page, computed from the histories, or an honest one where there is nothing to say."""
+    """The headline of a page, computed from the histories."""
     return "".join(phrase.text for phrase in phrases(histories))
 
 
@@ -114,12 +114,12 @@ def phrases(histories: Sequence[History]) -> tuple[Phrase, ...]:
 
 def incomparable(histories: Sequence[History]) -> tuple[Phrase, ...]:
     if len({h.task for h in histories}) > 1:
-        return (Phrase("These runs solve different tasks: read them side by side, not against each other."),)
+        return (Phrase("These runs solve different tasks: they are shown side by side, not compared."),)
     able = [h for h in histories if learned(h, "accuracy") or (not h.measured and learned(h, "loss"))]
     if len(able) == 1:
         return Phrase("Only one of these runs learned: "), *alone(able[0])
     if able:
-        return (Phrase("These runs measured different things, so there is no common result to price."),)
+        return (Phrase("These runs have no metric in common, so their costs cannot be compared."),)
     return (Phrase("None of these runs has learned anything yet."),)
 
 
@@ -130,13 +130,13 @@ def alone(history: History) -> tuple[Phrase, ...]:
         return (Phrase(f"{name} has no evaluated round yet."),)
     if not isfinite(history.final_loss):
         return (Phrase(f"{name} diverged: its loss is no longer finite."),)
-    reached, after = ("reached", "with") if len(history.points) > 1 else ("stands at", "after")
+    reached, after = ("reached", "with") if len(history.points) > 1 else ("is at", "after")
     if history.final_accuracy is not None:
         result = f"{name} {reached} {percent(history.final_accuracy)}"
     elif learned(history, "loss") and len(history.points) > 1:
         result = f"{name} took the loss from {human_loss(history.first_loss)} to {human_loss(history.final_loss)}"
     else:
-        result = f"{name} stands at a loss of {human_loss(history.final_loss)}"
+        result = f"{name} is at a loss of {human_loss(history.final_loss)}"
     if history.bytes <= 0:
         return (Phrase(f"{result}; nothing was exchanged."),)
     spent = Phrase(human_bytes(history.bytes), history)
