@@ -218,7 +218,7 @@ class SiteRun:
         """A process that was suspended must not overwrite what its successor wrote meanwhile."""
         path = self._memory_file(client)
         if path.exists() and (written := _round_of(path.read_bytes())) > round:
-            raise Refused(f"is an old process: a newer one already wrote round {written}")
+            raise Refused(f"a newer process already wrote round {written}")
         files.write(path, _packed(client), durable=True)
 
     def _memory_file(self, client: Client) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from fedzero.deploy.flare import processes
-from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, Door, receive, send
+from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, Door, readable, receive, send
 from fedzero.deploy.flare.project import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
 from fedzero.errors import FedzeroError
 from fedzero.model import files
@@ -102,7 +102,7 @@ class Epochs:
             self._ping(epoch)
             send(epoch.bridge, (self._asks, awake, seconds, limit))
             while missing:
-                while not epoch.bridge.poll(NOTICE_EVERY):
+                while not readable(epoch.bridge, NOTICE_EVERY):
                     self._expect_server()
                 asked, site, ok, answer = receive(epoch.bridge, Answered)
                 if asked == PINGS:
