@@ -432,7 +432,8 @@ def test_a_site_says_what_to_install_and_the_others_go_on(tmp_path: Path, theirs
     run(tmp_path, link, recipe, report=said.append)
     (sentence,) = said
     tag = plugins.tag_of(THEIRS[group])
-    assert sentence.startswith(f"south cannot take part: {group[:-1]} {tag!r} is not installed here: pip install")
+    assert sentence.startswith("south cannot take part: ")
+    assert f"{group[:-1]} {tag!r} is not installed here: pip install" in sentence
     assert "their-package" in sentence
     assert "1.2" in sentence
     for record in rounds_of(tmp_path):

@@ -34,15 +34,15 @@ Data = Annotated[
 ]
 Secret = Annotated[
     Path | None,
-    typer.Option("--secret", help="File with the clients' secret (or set FEDZERO_SECRET).", show_default=False),
+    typer.Option("--secret", help="File with the clients' secret; or set FEDZERO_SECRET.", show_default=False),
 ]
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", show_default=False)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already there.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of all random numbers.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
 ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
@@ -66,18 +66,18 @@ def expect_file(path: Path) -> None:
 
 @contextmanager
 def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
-    """Ctrl-C loses nothing: say how to go on."""
+    """Ctrl-C loses nothing: say how to resume."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"stopped; `fedzero {command} {escape(str(folder))}` goes on from the last completed round")
+        say(f"stopped; `fedzero {command} {folder}` resumes from the last completed round")
         raise typer.Exit(130) from None
 
 
 def finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     show(folder, err if as_json else out)
     if summary["reason"]:
-        (err if as_json else out).print(f"ended early: {escape(summary['reason'])}", highlight=False, soft_wrap=True)
+        tell(f"ended early: {summary['reason']}", err if as_json else out)
     if as_json:
         print(json.dumps(summary))
 
@@ -87,6 +87,11 @@ def show(folder: Path, console: Console = out) -> None:
     from fedzero.run.history import history
 
     console.print(terminal_table([history(folder)]))
+
+
+def tell(text: str, console: Console = out) -> None:
+    """One line as it is: paths are neither markup nor wrapped."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:

@@ -54,8 +54,8 @@ def connect(local: Path) -> Connection:
     return Client(address, authkey=key)
 
 
-class Door:
-    """Where jobs arrive. Each caller is waited for on a thread of its own, so that one which says nothing keeps no
+class JobListener:
+    """Where jobs connect. Each caller is waited for on a thread of its own, so that one which says nothing keeps no
     other waiting; one without the key is turned away."""
 
     def __init__(self, socket: Path, local: Path):
@@ -70,9 +70,9 @@ class Door:
 
     def _accept(self) -> None:
         while (caller := self._listener.accept()) and not self._closed.is_set():
-            Thread(target=self._greet, args=(caller,), daemon=True).start()
+            Thread(target=self._authenticate, args=(caller,), daemon=True).start()
 
-    def _greet(self, caller: Connection) -> None:
+    def _authenticate(self, caller: Connection) -> None:
         try:
             deliver_challenge(caller, self._key)
             answer_challenge(caller, self._key)
