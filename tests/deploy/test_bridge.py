@@ -15,7 +15,7 @@ import pytest
 
 from fedzero.deploy.flare import bridge, epochs
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.flare.bridge import Answered, Door, connect, receive, send
+from fedzero.deploy.flare.bridge import Answered, JobListener, connect, receive, send
 from fedzero.deploy.flare.epochs import Epoch, Epochs
 from fedzero.errors import FedzeroError
 from fedzero.protocol.engine import Interrupted
@@ -24,17 +24,17 @@ HELLO = ("job", ("north", "south"), 17)
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    made = Door(tmp_path / "bridge", tmp_path)
+def listener(tmp_path: Path) -> Iterator[JobListener]:
+    made = JobListener(tmp_path / "bridge", tmp_path)
     yield made
     made.close()
 
 
-def test_a_job_arrives_and_both_read_the_end_of_the_other(door: Door, tmp_path: Path) -> None:
+def test_a_job_arrives_and_both_read_the_end_of_the_other(listener: JobListener, tmp_path: Path) -> None:
     assert (tmp_path / bridge.BRIDGE_FILE).stat().st_mode & 0o77 == 0
     with connect(tmp_path) as job:
         send(job, HELLO)
-        supervisor, hello = door.arrived.get(timeout=60)
+        supervisor, hello = listener.arrived.get(timeout=60)
         assert hello == HELLO
         send(job, (3, "north", True, b"x" * 100_000))
         assert receive(supervisor, Answered) == (3, "north", True, b"x" * 100_000)
@@ -43,21 +43,21 @@ def test_a_job_arrives_and_both_read_the_end_of_the_other(door: Door, tmp_path: 
             receive(job, Answered)
     with connect(tmp_path) as job:
         send(job, HELLO)
-        supervisor, _ = door.arrived.get(timeout=60)
+        supervisor, _ = listener.arrived.get(timeout=60)
     with pytest.raises(EOFError):
         receive(supervisor, Answered)
 
 
 def test_a_caller_without_the_key_is_turned_away_and_a_silent_one_keeps_nobody_waiting(
-    door: Door, tmp_path: Path
+    listener: JobListener, tmp_path: Path
 ) -> None:
     address, key = msgspec.json.decode((tmp_path / bridge.BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
     with Client(address), pytest.raises(AuthenticationError):  # the first one says nothing at all
         Client(address, authkey=key[::-1])
     with Client(address), Client(address, authkey=key), connect(tmp_path) as job:
         send(job, HELLO)
-        assert door.arrived.get(timeout=60)[1] == HELLO
-    assert door.arrived.empty()
+        assert listener.arrived.get(timeout=60)[1] == HELLO
+    assert listener.arrived.empty()
 
 
 def test_a_message_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

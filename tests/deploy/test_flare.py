@@ -64,8 +64,7 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
     try:
         assert processes.until(300, lambda: submissions.supervisor(project) == started[0].pid)
         said = fedzero_plain("submit", project, tiny)
-        place = f"tiny is number 1 in the queue; process {started[0].pid} serves the project"
-        assert place in said.stdout.replace("\n", " ")
+        assert f"tiny is number 1 in the queue; process {started[0].pid} runs it" in said.stdout.replace("\n", " ")
         ledger = project / "runs" / "tiny" / "ledger.db"
         assert processes.until(300, lambda: ledger.exists() and not submissions.entries(project)), "was not played"
         assert "12 rounds, complete" in fedzero_plain("verify", ledger.parent).stdout
@@ -165,7 +164,7 @@ def test_bad_projects(tmp_path: Path, sites, options, reason) -> None:
 
 
 def test_a_project_stays_where_it_is(project: Path) -> None:
-    with pytest.raises(FedzeroError, match="make another project for another one"):
+    with pytest.raises(FedzeroError, match="another server needs a new project"):
         kits.provision(project, ["more"], host="elsewhere.example")
 
 

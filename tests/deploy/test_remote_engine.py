@@ -13,20 +13,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sites import Here
 
+from fedzero import plugins
 from fedzero.algorithms import DeComFL, FedZO
+from fedzero.algorithms.contract import Scale
+from fedzero.deploy import queue
 from fedzero.deploy.assignment import SiteAssignment, assign
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
-from fedzero.deploy.messages import Failed, Replies, decode_answer, encode
+from fedzero.deploy.messages import (
+    Exchange,
+    Failed,
+    Prepare,
+    Prepared,
+    Recover,
+    Replies,
+    decode_answer,
+    decode_order,
+    encode,
+)
 from fedzero.deploy.site import Settings, Site
+from fedzero.deploy.supervisor import check_name_free, serve_queue
 from fedzero.errors import FedzeroError
 from fedzero.filters.links import TopK
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.messages import Reply
+from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
+from fedzero.tasks import Quadratic
 
 SITES = ["north", "south", "west"]
 METHOD = DeComFL(rate=2e-3, directions=4)
@@ -290,8 +306,187 @@ def test_settings_of_a_site(tmp_path: Path) -> None:
 
 
 def test_work_before_it_is_prepared(tmp_path: Path) -> None:
-    from fedzero.deploy.messages import Exchange
-
     answer = decode_answer(Site(Settings(), tmp_path).answer(encode(Exchange(0, 0, {}))))
     assert answer == Failed("was given work before it was prepared for a run")
     assert isinstance(decode_answer(Site(Settings(), tmp_path).answer(b"\xc1")), Failed)
+
+
+# ---- what a site keeps
+
+
+class Recording(Here):
+    """Notes every order and its answer, by epoch."""
+
+    def begin(self):
+        here = super().begin()
+        self.orders = {**getattr(self, "orders", {}), self.epochs: []}
+        return here
+
+    def ask(self, orders, seconds, limit):
+        for site, answer in super().ask(orders, seconds, limit):
+            self.orders[self.epochs].append((site, decode_order(orders[site]), decode_answer(answer)))
+            yield site, answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "cohort"),
+    [
+        ("scaffold-zo", {"type": "II", "local_steps": 2}, 6),
+        ("zone-s", {}, 1),
+        ("zofedht", {"local_steps": 2}, 6),
+        ("dzopa", {}, 6),
+    ],
+)
+def test_a_site_restarts_from_its_folder(tmp_path: Path, kind, options, cohort) -> None:
+    """Whatever the method carries from round to round: the replica is not rebuilt, and the run is the same."""
+    method = recipes.method({"kind": kind, "rate": 2e-3, "directions": 4, "form": "seeded", **options})
+    recipe = recipe_for(algorithm=method, cohort=cohort)
+    assert method.wire(0, Scale(50, 6)).delivery == "catch-up"
+    here = session.start(recipe, tmp_path / "here", Environment(), Silent())
+    sites = SITES if cohort > 1 else SITES[:1]
+    link = Recording(tmp_path / "sites", sites, {len(sites) * 6}.__contains__)  # in round 4, or 5
+    found = conduct(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: sites))
+    assert link.epochs == 2
+    ready = {site: answer.round for site, _, answer in link.orders[2] if isinstance(answer, Prepared)}
+    assert ready.keys() == set(sites)
+    assert min(ready.values()) >= 3
+    folded = [len(order.updates) for _, order, _ in link.orders[2] if isinstance(order, Recover)]
+    assert not any(order.fresh for _, order, _ in link.orders[2] if isinstance(order, Recover))
+    assert sum(folded) <= 1, "the update of the round before the break, at most"
+    assert (found["ledger_head"], found["model_digest"]) == (here["ledger_head"], here["model_digest"])
+
+
+def test_an_old_process_does_not_overwrite_what_a_newer_one_wrote(tmp_path: Path) -> None:
+    recipe = recipe_for(algorithm=FedZO(rate=2e-3, form="dense"), filters=(TopK(fraction=0.2, feedback=True),))
+    link = Recording(tmp_path / "sites", SITES)
+    run(tmp_path, link, recipe)
+    prepare, first = [order for site, order, _ in link.orders[1] if site == "north"][:2]
+    assert isinstance(first, Exchange)
+    old = Site(Settings(device="cpu"), tmp_path / "sites" / "kept" / "north")
+    old.answer(encode(prepare))
+    written = {path: path.read_bytes() for path in (tmp_path / "sites" / "kept" / "north").glob("*/*.notes")}
+    answer = decode_answer(old.answer(encode(first)))
+    assert answer == Replies({}, dict.fromkeys(first.instructions, "a newer process already wrote round 7"))
+    assert len(written) == 2
+    assert all(path.read_bytes() == content for path, content in written.items())
+
+
+# ---- methods, tasks and filters of other distributions
+
+
+class TheirMethod(FedZO, tag="their-method"):
+    """A method that is not in this package."""
+
+
+class TheirTask(Quadratic, tag="their-task"):
+    """A task that is not in this package."""
+
+
+class TheirFilter(TopK, tag="their-filter"):
+    """A filter that is not in this package."""
+
+
+THEIRS = {"methods": TheirMethod, "tasks": TheirTask, "filters": TheirFilter}
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three, as if a distribution brought them."""
+    for group, kind in THEIRS.items():
+        known = plugins.Kind(kind, "their-package", "1.2")
+        monkeypatch.setitem(plugins._registered[group], plugins.tag_of(kind), known)
+
+
+class Lacking(Here):
+    """The site south does not have one of them."""
+
+    group = "methods"
+
+    def begin(self):
+        here = super().begin()
+        south, known = self.sites["south"], plugins._registered[self.group]
+        honest, tag = south.answer, plugins.tag_of(THEIRS[self.group])
+
+        def answer(order: bytes) -> bytes:
+            kind = known.pop(tag)
+            try:
+                return honest(order)
+            finally:
+                known[tag] = kind
+
+        south.answer = answer
+        return here
+
+
+@pytest.mark.parametrize("group", THEIRS)
+def test_a_site_says_what_to_install_and_the_others_go_on(tmp_path: Path, theirs, group) -> None:
+    said: list[str] = []
+    recipe = recipe_for(
+        algorithm=TheirMethod(rate=2e-3, form="dense"),
+        task=TheirTask(dimension=20),
+        filters=(TheirFilter(fraction=0.5),),
+    )
+    assert recipe.needs == {"their-package": "1.2"}
+    link = Lacking(tmp_path / "sites", SITES)
+    link.group = group
+    run(tmp_path, link, recipe, report=said.append)
+    (sentence,) = said
+    tag = plugins.tag_of(THEIRS[group])
+    assert sentence.startswith("south cannot take part: ")
+    assert f"{group[:-1]} {tag!r} is not installed here: pip install" in sentence
+    assert "their-package" in sentence
+    assert "1.2" in sentence
+    for record in rounds_of(tmp_path):
+        assert dict(record.refused) == dict.fromkeys((1, 4), f"failed: its site {sentence}")
+        assert record.update is not None
+    assert session.verified(tmp_path / "run", Environment()).end is not None
+
+
+def test_a_recipe_that_a_site_cannot_read(tmp_path: Path) -> None:
+    prepare = Prepare("run", canonical_without_rate(), (0,))
+    answer = decode_answer(Site(Settings(), tmp_path).answer(encode(prepare)))
+    assert isinstance(answer, Failed)
+    assert answer.reason.startswith("cannot read the recipe (Object missing required field `rate`")
+    assert answer.reason.endswith("install the server's release of fedzero")
+
+
+def canonical_without_rate() -> bytes:
+    table = msgspec.json.decode(recipes.canonical(recipe_for()))
+    del table["algorithm"]["rate"]
+    return msgspec.json.encode(table)
+
+
+# ---- a queue
+
+
+def test_a_queue_survives_recipes_that_cannot_be_played(tmp_path: Path, theirs, monkeypatch) -> None:
+    """What is no recipe, one of another release, one whose method is gone, and one for which no site is ready."""
+    said: list[str] = []
+    project, link = tmp_path / "project", Here(tmp_path / "sites", SITES)
+    queue.submit(project, msgspec.structs.replace(recipe_for(algorithm=TheirMethod(rate=2e-3)), name="theirs"))
+    queue.submit(project, msgspec.structs.replace(recipe_for(task=Quadratic(dimension=3)), name="unready"))
+    for number, content in enumerate((b"\xff\x00", b"{}", canonical_without_rate())):
+        (project / "queue" / f"0-broken-{number}.json").write_bytes(content)
+    queue.submit(project, msgspec.structs.replace(recipe_for(rounds=2), name="good"))
+    monkeypatch.delitem(plugins._registered["methods"], "their-method")
+
+    def spoiled(site: str, answer: bytes) -> bytes:
+        return answer if "unready" in str(said) else encode(Failed("has no data"))
+
+    link.spoil = spoiled
+
+    def done(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    service = Service(link, lambda: SITES, report=said.append)
+    with pytest.raises(KeyboardInterrupt):
+        serve_queue(project, Environment(), Silent, service, done)
+    reasons = [text for text in said if "out of the queue" in text]
+    assert [text.split(" ")[0] for text in reasons] == ["broken-0", "broken-1", "broken-2", "theirs", "unready"]
+    assert "there is no method 'their-method'" in reasons[3]
+    assert "no site is ready: north cannot take part: has no data" in reasons[4]
+    assert list(map(queue.name_of, queue.entries(project))) == ["good"]
+    assert [path.name for path in (project / "runs").glob("*/ledger.db")] == ["ledger.db"]
+    with pytest.raises(FedzeroError, match="already has a run 'good'"):
+        check_name_free(project, "good")
+    check_name_free(project, "theirs")

@@ -22,17 +22,17 @@ from fedzero.cli.common import (
     err,
     finish,
     interruptible,
-    out,
     say,
     show,
+    tell,
 )
 from fedzero.errors import FedzeroError
 
 PANEL = "Federations of several machines"
 
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
-Minimum = Annotated[int, typer.Option(min=1, help="Sites without which no epoch begins.")]
-Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that were there before.")]
+Minimum = Annotated[int, typer.Option(min=1, help="Sites that must have joined before the first round.")]
+Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that took part before.")]
 
 
 @app.command(rich_help_panel=PANEL)
@@ -40,7 +40,7 @@ def federate(
     recipe: Annotated[
         str | None, typer.Argument(help="A recipe; leave it out to resume the run in OUT.", show_default=False)
     ] = None,
-    sites: Annotated[int, typer.Option(min=1, help="How many sites; clients are assigned to them in turn.")] = 3,
+    sites: Annotated[int, typer.Option(min=1, help="Number of sites; clients are assigned to them in turn.")] = 3,
     set_: Overrides = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -51,9 +51,9 @@ def federate(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try a federation on this machine: a server and sites as processes of their own, with certificates and mutual TLS.
+    """Run a federation on this machine: server and sites as separate processes, with certificates and mutual TLS.
 
-    The same recipe with `--set engine.merge=false` gives the same ledger here and with `fedzero run`.
+    With `--set engine.merge=false` a recipe gives the same ledger as with `fedzero run`.
 
     Example: fedzero federate demo --sites 3 --rounds 20
     """
@@ -64,7 +64,7 @@ def federate(
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
-        raise FedzeroError("name a recipe, or with --out the folder of a run to resume")
+        raise FedzeroError("give a recipe, or with --out the folder of a run to resume")
     folder = out_ or Path("runs") / str(loaded and loaded.name)
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
@@ -76,10 +76,10 @@ def federate(
 def provision(
     project: Annotated[Path, typer.Argument(help="Folder of the project.", show_default=False)],
     site: Annotated[list[str] | None, typer.Option("--site", help="Name of a site; may be repeated.")] = None,
-    host: Annotated[str | None, typer.Option(help="Name of the server's machine, as sites reach it.")] = None,
+    host: Annotated[str | None, typer.Option(help="Host name of the server, as sites resolve it.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the server; default 8002.")] = None,
 ) -> None:
-    """Make certificates and a start kit for every machine; again with more sites to add them.
+    """Make certificates and a start kit for every machine. Run it again with more sites to add them.
 
     Example: fedzero provision hospital --host fl.example.org --site north --site south
     """
@@ -87,10 +87,10 @@ def provision(
     from fedzero.deploy.flare.project import provision as make
 
     made = make(project, site or [], host, port)
-    out.print(f"server {made.host}:{made.port}; kits, one for each site:", highlight=False)
+    tell(f"server {made.host}:{made.port}; kits, one for each site:")
     for name in made.sites:
-        out.print(f"  {kit_of(project, name)}", highlight=False, soft_wrap=True)
-    out.print(f"Here: fedzero serve {project} RECIPE. At a site, with its kit: fedzero join KIT", highlight=False)
+        tell(f"  {kit_of(project, name)}")
+    tell(f"Here: fedzero serve {project} RECIPE. At a site, with its kit: fedzero join KIT")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -98,7 +98,7 @@ def serve(
     project: ProjectFolder,
     recipe: Annotated[
         str | None,
-        typer.Argument(help="A recipe; without one, and without --out, what is submitted.", show_default=False),
+        typer.Argument(help="A recipe. Without one, and without --out: run what is submitted.", show_default=False),
     ] = None,
     set_: Overrides = None,
     rounds: Rounds = None,
@@ -107,7 +107,7 @@ def serve(
     out_: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder of the run, or of one to resume; default PROJECT/runs/NAME.", show_default=False
+            "--out", help="Folder of the run, new or to be resumed; default PROJECT/runs/NAME.", show_default=False
         ),
     ] = None,
     deadline: Deadline = 60.0,
@@ -116,10 +116,10 @@ def serve(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play a run with the sites of a project, which may crash, return and join in the middle of it.
+    """Serve a run to the sites of a project; sites may join, crash and rejoin while it runs.
 
-    After a crash the same command resumes the run from its ledger. `fedzero watch` shows it elsewhere, `fedzero stop`
-    ends it. Without a recipe it waits for those that `fedzero submit` brings, and plays them one after the other.
+    After a crash the same command resumes from the ledger. `fedzero watch` shows its progress elsewhere, `fedzero stop`
+    stops it. Without a recipe it keeps running and processes what `fedzero submit` adds to its queue.
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
@@ -138,6 +138,7 @@ def serve(
     if loaded is None and out_ is None:
         with interruptible(project, "serve"), supervising(project), service_of(project, policy) as service:
             serve_queue(project, environment, lambda: watch_on(err), service, show)
+        return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
     resume = f"serve {project} --out"
     with interruptible(folder, resume), supervising(project), service_of(project, policy) as service:
@@ -147,7 +148,7 @@ def serve(
 
 @app.command(rich_help_panel=PANEL)
 def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -> None:
-    """Add a recipe to the queue of a project: `fedzero serve` plays it into PROJECT/runs/NAME when its turn comes.
+    """Add a recipe to the queue of a project's supervisor, which runs it in PROJECT/runs/NAME.
 
     Example: fedzero submit hospital recipe.toml --set name=second
     """
@@ -161,19 +162,18 @@ def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -
     check_name_free(project, loaded.name)
     submissions.submit(project, loaded)
     pid = submissions.supervisor(project)
-    idle = f"no server is running for {project} yet: fedzero serve {project}"
-    how = idle if pid is None else f"process {pid} serves the project"
-    out.print(f"{loaded.name} is number {len(submissions.entries(project))} in the queue; {how}", highlight=False)
+    how = f"process {pid} runs it" if pid is not None else f"no server is running yet: fedzero serve {project}"
+    tell(f"{loaded.name} is number {len(submissions.entries(project))} in the queue; {how}")
 
 
 @app.command(rich_help_panel=PANEL)
 def stop(project: ProjectFolder) -> None:
-    """Stop the server of a project, as Ctrl-C would: the run it was playing can be resumed."""
+    """Stop the supervisor of a project, as Ctrl-C would; its run can be resumed."""
     from fedzero.deploy import queue as submissions
 
     if not submissions.stop(project):
         raise FedzeroError(f"no server is running for {project}")
-    out.print("stopped; the same `fedzero serve` resumes from the ledger")
+    tell("stopped; the same `fedzero serve` resumes from the ledger")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -185,15 +185,12 @@ def join(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)] = None,
     secret: Secret = None,
 ) -> None:
-    """Take part in a federation as a site, until Ctrl-C. What is given here is kept in KIT/local/fedzero.toml.
+    """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
 
     Example: fedzero join kits/north --data /srv/data
     """
-    import msgspec
-
     from fedzero.deploy.flare.launch import configure, settings_of
     from fedzero.deploy.flare.launch import join as carry_out
-    from fedzero.deploy.site import Settings
 
     settings = settings_of(kit)
     places = {"data": data, "secret": secret}
@@ -201,11 +198,11 @@ def join(
     values = {"model": model, "device": device, "threads": threads}
     given |= {name: value for name, value in values.items() if value is not None}
     if given:
-        settings = Settings.of({**msgspec.to_builtins(settings), **given}, "fedzero join")
+        settings = settings.with_values(**given)
         configure(kit, settings)
-    settings.environment()  # raises what is wrong with it
+    settings.environment()  # what is wrong with it shows here
     try:
         carry_out(kit, say)
     except KeyboardInterrupt:
-        err.print("left the federation; the same command joins it again")
+        say("left the federation; the same command rejoins it")
         raise typer.Exit(130) from None

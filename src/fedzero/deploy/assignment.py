@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from fedzero.errors import FedzeroError
 from fedzero.model import files
 
 SITES = "sites.json"
@@ -56,9 +55,4 @@ class SiteAssignment(Struct, frozen=True):
 
     @staticmethod
     def of(folder: Path) -> SiteAssignment | None:
-        try:
-            return msgspec.json.decode((folder / SITES).read_bytes(), type=SiteAssignment)
-        except FileNotFoundError:
-            return None
-        except msgspec.DecodeError as error:
-            raise FedzeroError(f"{folder / SITES}: {error}") from error
+        return files.decoded(folder / SITES, SiteAssignment) if (folder / SITES).exists() else None

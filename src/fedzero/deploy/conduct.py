@@ -56,30 +56,30 @@ def conduct(
     def interrupted(reason: Interrupted) -> None:
         service.report(f"the epoch ended: {reason}")
 
+    then = _start_of(folder) if resuming else None
     # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
-    text = _recipe_on(folder / LEDGER) if resuming else recipes.canonical(recipe)
-    prepare = Prepare(sites.run, text, (), recipe.needs)
+    prepare = Prepare(sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs)
     engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective)
     while True:  # the first epoch may end while sites get ready, like any other
         try:
-            first = _start(recipe, setup, engine.open())
+            now = _start(recipe, setup, engine.open())
             break
         except Interrupted as reason:
             interrupted(reason)
-    ledger = Ledger.open(folder / LEDGER, writable=True) if resuming else session.create(folder, first, overwrite)
-    try:
-        _expect_same_base(ledger.start(), first)
-    except BaseException:
-        ledger.close()
-        raise
-    plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), first.parameters)
+    if then is not None and (then.base, then.parameters, then.secret) != (now.base, now.parameters, now.secret):
+        raise FedzeroError(
+            f"this run was started from model {then.base.hex()} with secret {then.secret}; the sites have "
+            f"{now.base.hex()} and {now.secret}"
+        )
+    ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
+    plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
     how = Assembly(recipe, plan, setup, lambda replica: engine, lambda e, server, *_: e.attach(server), interrupted)
     return session.drive(how, ledger, folder, watch)
 
 
-def _recipe_on(path: Path) -> bytes:
-    with closing(Ledger.open(path)) as ledger:
-        return ledger.start().recipe
+def _start_of(folder: Path) -> Start:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
+        return ledger.start()
 
 
 def _start(recipe: Recipe, setup: Setup | None, found: Prepared) -> Start:
@@ -92,11 +92,3 @@ def _start(recipe: Recipe, setup: Setup | None, found: Prepared) -> Start:
             "them the same base model and the same release"
         )
     return setup.start
-
-
-def _expect_same_base(then: Start, now: Start) -> None:
-    if (then.base, then.parameters, then.secret) != (now.base, now.parameters, now.secret):
-        raise FedzeroError(
-            f"this run was started from model {then.base.hex()} with secret {then.secret}; the sites have "
-            f"{now.base.hex()} and {now.secret}"
-        )

@@ -69,7 +69,6 @@ class RemoteEngine:
         self.assignment: Assignment = {}
         self.away: dict[str, str] = {}
         """sites that do not take part in this epoch, or no longer, and why"""
-        self._site_of: dict[int, str] = {}
         self._ready: dict[str, int] = {}
         """the round a site's replica is known to be ready for; −1: to be rebuilt"""
         self._server: Server | None = None
@@ -90,7 +89,6 @@ class RemoteEngine:
         here = self.link.begin()
         self.assignment = self.assign(here)
         self.away = {site: "is away" for site in self.assignment if site not in here}
-        self._site_of = {client: site for site, clients in self.assignment.items() for client in clients}
         orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
         found: dict[str, messages.Prepared] = {}
         for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20):
@@ -124,10 +122,8 @@ class RemoteEngine:
         by_site = at_sites(self.assignment, instructions)
         if not exchange:
             if waiting := sorted(self.link.waiting()):
-                raise Interrupted(f"{', '.join(waiting)} waits to take part")
+                raise Interrupted(f"a new epoch begins with {', '.join(waiting)}")
             self._recover(round, by_site)
-        for client in sorted(instructions.keys() - self._site_of.keys()):
-            yield client, FedzeroError("no site has this client yet")
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
                 yield client, FedzeroError(f"its site {site} {self.away[site]}")
@@ -158,14 +154,14 @@ class RemoteEngine:
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
         by_site = {s: clients for s, clients in at_sites(self.assignment, closings).items() if s not in self.away}
-        orders = {s: messages.Deliver(round, {c: closings[c] for c in clients}) for s, clients in by_site.items()}
+        orders = {s: messages.Deliver({c: closings[c] for c in clients}) for s, clients in by_site.items()}
         with suppress(Interrupted):  # the round is on the ledger; who did not get this is sent it before its next turn
             for site, answer in self._ask(orders, messages.Done, self.deadline, OVERHEAD):
                 if isinstance(answer, messages.Done):
                     self._ready[site] = round + 1
 
     def rebuild(self, clients: Collection[int]) -> None:
-        self._ready |= {self._site_of[client]: -1 for client in clients}
+        self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
 
     def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
         replica = self.server.replica
@@ -225,7 +221,7 @@ class RemoteEngine:
                 if self._ready[site] < 0:
                     self._bring(site, after)
                 updates = self._updates(self._ready[site], after)
-            order = messages.Measure(after, tuple(updates))
+            order = messages.Measure(tuple(updates))
             for _, answer in self._ask({site: order}, messages.Measured, PREPARING, 1 << 20):
                 if isinstance(answer, messages.Measured):
                     self._ready[site] = max(after, self._ready[site])

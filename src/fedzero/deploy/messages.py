@@ -5,7 +5,7 @@ Orders wrap instructions, answers wrap replies, both untouched; what is counted 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,8 @@ from msgspec import Struct
 from fedzero.errors import Refused
 from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics
+
+T = TypeVar("T")
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
@@ -43,14 +45,12 @@ class Exchange(Struct, frozen=True, array_like=True, tag=3):
 class Deliver(Struct, frozen=True, array_like=True, tag=4):
     """The outcome of a round, for those who get it at once."""
 
-    round: Natural
     closings: dict[int, bytes]
 
 
 class Measure(Struct, frozen=True, array_like=True, tag=5):
-    """How good the model is after so many rounds; updates to fold first."""
+    """How good the model is; updates to fold first."""
 
-    after: Natural
     updates: tuple[bytes, ...]
 
 
@@ -95,20 +95,19 @@ class Failed(Struct, frozen=True, array_like=True, tag=5):
 Answer = Prepared | Done | Replies | Measured | Failed
 
 encode = msgspec.msgpack.Encoder().encode
-_orders, _answers = msgspec.msgpack.Decoder(Order), msgspec.msgpack.Decoder(Answer)
+_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def decode_order(data: bytes) -> Order:
-    order: Order = _decoded(_orders, data, "an order")
-    return order
+    return _decoded(_orders, data, "an order")
 
 
 def decode_answer(data: bytes) -> Answer:
-    answer: Answer = _decoded(_answers, data, "an answer")
-    return answer
+    return _decoded(_answers, data, "an answer")
 
 
-def _decoded(decoder: Any, data: bytes, what: str) -> Any:
+def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,7 +36,7 @@ SAVE_EVERY = 60.0
 """Seconds between two copies of the replica on disk."""
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a site decides for itself, in a file that never leaves it."""
 
     data: str | None = None
@@ -54,20 +53,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @staticmethod
     def read(path: Path) -> Settings:
-        if not path.exists():
-            return Settings()
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise FedzeroError(f"{path}: {error}") from error
-        return Settings.of(table, str(path))
+        return files.decoded(path, Settings) if path.exists() else Settings()
 
-    @staticmethod
-    def of(table: dict[str, Any], where: str) -> Settings:
+    def with_values(self, **given: Any) -> Settings:
         try:
-            return msgspec.convert(table, Settings)
+            return msgspec.convert(msgspec.to_builtins(self) | given, Settings)
         except msgspec.ValidationError as error:
-            raise FedzeroError(f"{where}: {error}") from error
+            raise FedzeroError(f"settings of the site: {error}") from error
 
     def environment(self) -> Environment:
         secret = os.environ.get("FEDZERO_SECRET", "").encode() or None
@@ -218,7 +210,7 @@ class SiteRun:
         """A process that was suspended must not overwrite what its successor wrote meanwhile."""
         path = self._memory_file(client)
         if path.exists() and (written := _round_of(path.read_bytes())) > round:
-            raise Refused(f"is an old process: a newer one already wrote round {written}")
+            raise Refused(f"a newer process already wrote round {written}")
         files.write(path, _packed(client), durable=True)
 
     def _memory_file(self, client: Client) -> Path:

@@ -1,4 +1,4 @@
-"""A supervisor that stays: plays every recipe that is submitted to a project, one after the other."""
+"""A supervisor that keeps running: runs every recipe that is submitted to a project, one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def serve_queue(
     service: Service,
     done: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Until interrupted. A recipe that cannot be played is reported and taken out of the queue."""
+    """Until interrupted. A recipe that cannot be run is reported and taken out of the queue."""
     idle = False
     while True:
         entry = next(iter(queue.entries(project)), None)
@@ -46,6 +46,6 @@ def serve_queue(
 
 
 def check_name_free(project: Path, name: str) -> None:
-    """A name can be played once: `serve --out` resumes a run."""
+    """A name stands for one run: `serve --out` resumes it."""
     if (project / "runs" / name / LEDGER).exists() or name in map(queue.name_of, queue.entries(project)):
         raise FedzeroError(f"{project} already has a run {name!r}: give the recipe another name with --set name=…")

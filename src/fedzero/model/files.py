@@ -9,12 +9,15 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+import msgspec
 import numpy as np
 import platformdirs
 
 from fedzero.errors import FedzeroError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -75,6 +78,15 @@ def locked(path: Path) -> Iterator[None]:
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def decoded(path: Path, kind: type[T]) -> T:
+    """The value that a JSON or TOML file holds."""
+    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
+    try:
+        return decode(path.read_bytes(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FedzeroError(f"{path}: {error}") from error
 
 
 def load_arrays(source: Path | BinaryIO, *names: str) -> list[np.ndarray[Any, Any]]:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from fedzero.deploy.flare import processes
-from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, Door, receive, send
+from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, JobListener, readable, receive, send
 from fedzero.deploy.flare.project import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
 from fedzero.errors import FedzeroError
 from fedzero.model import files
@@ -73,7 +73,7 @@ class Epochs:
         self._patience: dict[str, float] = {}
         self._retry: dict[str, float] = {}
         self._scratch = Path(tempfile.mkdtemp(prefix="fedzero-"))
-        self._door = Door(self._scratch / "bridge", kit_of(folder, SERVER) / "local")
+        self._jobs = JobListener(self._scratch / "bridge", kit_of(folder, SERVER) / "local")
 
     # ---- the contract of a link
 
@@ -102,7 +102,7 @@ class Epochs:
             self._ping(epoch)
             send(epoch.bridge, (self._asks, awake, seconds, limit))
             while missing:
-                while not epoch.bridge.poll(NOTICE_EVERY):
+                while not readable(epoch.bridge, NOTICE_EVERY):
                     self._expect_server()
                 asked, site, ok, answer = receive(epoch.bridge, Answered)
                 if asked == PINGS:
@@ -134,7 +134,7 @@ class Epochs:
     def close(self) -> None:
         self._over()
         self._disconnect()
-        self._door.close()
+        self._jobs.close()
         if self.server is not None:
             processes.end(self.server)
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -143,7 +143,7 @@ class Epochs:
 
     def _ensure_server(self) -> None:
         host = "127.0.0.1" if self.project.host == "localhost" else self.project.host
-        if self.server is None or self.server.poll() is not None:
+        if self._server_ended():
             self._disconnect()
             if self.server is not None:
                 self.policy.report("the server's process ended; starting it again")
@@ -154,8 +154,11 @@ class Epochs:
             if not processes.until(STARTED, lambda: processes.listening(host, self.project.port), 0.05):
                 raise FedzeroError(f"the server did not start: see {kit_of(self.folder, SERVER)}/console.txt")
 
+    def _server_ended(self) -> bool:
+        return self.server is None or self.server.poll() is not None
+
     def _expect_server(self) -> None:
-        if self.server is None or self.server.poll() is not None:
+        if self._server_ended():
             raise Interrupted("the server's process ended")
 
     def _connect(self, seconds: float) -> Any:
@@ -189,11 +192,8 @@ class Epochs:
         if self._session is None:
             self._session = self._connect(CONNECTED)
         while True:
-            there = _fresh(self._signs())
-            waited = time.monotonic() - began
-            if self.expected <= there and len(there) >= self.policy.minimum:
-                return there
-            if waited > self.policy.patience and len(there) >= max(1, self.policy.minimum):
+            there, waited = _fresh(self._signs()), time.monotonic() - began
+            if len(there) >= self.policy.minimum and (self.expected <= there or waited > self.policy.patience):
                 return there
             if time.monotonic() - reported > 10.0:
                 reported = time.monotonic()
@@ -220,7 +220,7 @@ class Epochs:
         """The job's process has connected and says which sites' processes answer it."""
         while time.monotonic() < end:
             try:
-                bridge, (found, sites, pid) = self._door.arrived.get(timeout=NOTICE_EVERY)
+                bridge, (found, sites, pid) = self._jobs.arrived.get(timeout=NOTICE_EVERY)
             except Empty:
                 self._expect_server()
                 status = str(self._session.get_job_meta(job).get("status", ""))
@@ -246,8 +246,7 @@ class Epochs:
         """A site that does not answer is not asked again before it answers a ping."""
         if code.startswith(b"sent"):  # it did answer, in its way
             return
-        if self.server is not None:  # one that is about to end closes its connections first
-            processes.until(ENDING, lambda: self.server is None or self.server.poll() is not None, 0.01)
+        processes.until(ENDING, self._server_ended, 0.01)  # one that is about to end closes its connections first
         self._expect_server()
         epoch.silent[site] = time.time()
         self._back_off(site)

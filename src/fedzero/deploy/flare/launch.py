@@ -19,7 +19,6 @@ from threading import Event
 from typing import Any
 
 import msgspec
-import tomli_w
 
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
@@ -90,8 +89,7 @@ def free_port() -> int:
 
 def configure(kit: Path, settings: Settings) -> None:
     """What a site decides for itself, in its own file."""
-    given = {name: value for name, value in msgspec.to_builtins(settings).items() if value is not None}
-    files.write(kit / "local" / kits.SETTINGS, tomli_w.dumps(given))
+    files.write(kit / "local" / kits.SETTINGS, msgspec.toml.encode(settings))
 
 
 def settings_of(kit: Path) -> Settings:

@@ -39,15 +39,9 @@ class Project(Struct, frozen=True):
 
     @staticmethod
     def of(folder: Path) -> Project:
-        path = folder / PROJECT
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Project)
-        except OSError:
-            raise FedzeroError(
-                f"{folder} is not a project: `fedzero provision {folder} --site NAME` makes one"
-            ) from None
-        except msgspec.DecodeError as error:
-            raise FedzeroError(f"{path}: {error}") from error
+        if not (folder / PROJECT).exists():
+            raise FedzeroError(f"{folder} is not a project: `fedzero provision {folder} --site NAME` makes one")
+        return files.decoded(folder / PROJECT, Project)
 
 
 def kit_of(folder: Path, name: str) -> Path:
@@ -62,9 +56,7 @@ def provision(folder: Path, sites: Sequence[str], host: str | None = None, port:
     exists = (folder / PROJECT).exists()
     before = Project.of(folder) if exists else Project(host or "localhost", port or 8002, ())
     if (host or before.host, port or before.port) != (before.host, before.port):
-        raise FedzeroError(
-            f"this project's server is {before.host}:{before.port}: make another project for another one"
-        )
+        raise FedzeroError(f"this project's server is {before.host}:{before.port}: another server needs a new project")
     project = Project(before.host, before.port, tuple(dict.fromkeys([*before.sites, *sites])))
     if not project.sites:
         raise FedzeroError("a federation has at least one site: --site NAME")
@@ -119,21 +111,12 @@ COMMUNICATION = {
     "streaming_chunk_size": 1 << 17,
 }
 """Otherwise FLARE keeps a timer of 65 s and a buffer of a megabyte for every message of its own, a few a second."""
+LOG_FILE = {"class": "logging.handlers.RotatingFileHandler", "level": "WARNING", "formatter": "line"}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(name)s %(levelname)s %(message)s"}},
-    "handlers": {
-        "file": {
-            "class": "logging.handlers.RotatingFileHandler",
-            "level": "WARNING",
-            "formatter": "line",
-            "filename": "log.txt",
-            "mode": "a",
-            "maxBytes": 2_000_000,
-            "backupCount": 2,
-        }
-    },
+    "handlers": {"file": {**LOG_FILE, "filename": "log.txt", "mode": "a", "maxBytes": 2_000_000, "backupCount": 2}},
     "loggers": {"root": {"level": "WARNING", "handlers": ["file"]}},
 }
 """At its default FLARE logs megabytes."""

@@ -21,7 +21,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
-from fedzero.deploy.flare.bridge import PING, PINGS, Orders, connect, receive, send
+from fedzero.deploy.flare.bridge import PING, PINGS, Orders, connect, readable, receive, send
 
 CHANNEL, TOPIC = "fedzero", "order"
 READY_SECONDS = 30.0
@@ -48,7 +48,7 @@ class Relay(Controller):  # type: ignore[misc]
             try:
                 send(bridge, (job, here, os.getpid()))
                 while not abort_signal.triggered:
-                    if bridge.poll(0.1):
+                    if readable(bridge, 0.1):
                         number, orders, seconds, limit = receive(bridge, Orders)
                         for site, order in orders.items():
                             pool.submit(self._pass_on, bridge, number, site, order, seconds, limit)
