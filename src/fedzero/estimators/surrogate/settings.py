@@ -1,4 +1,4 @@
-"""What a surrogate is made of, as a recipe writes it."""
+"""Settings of the surrogates, as a recipe has them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The process over a client's own queries."""
 
     kernel: Kernel = Rbf()
-    """how values at two places resemble each other"""
+    """covariance of the values at two points"""
     fit_scale: bool = False
-    """Choose ℓ by likelihood wherever the gradient is asked; with a window of the nearest only."""
+    """Choose ℓ by likelihood at every point; with a window of the nearest only."""
     noise: Positive = 1e-6
     """σ², in units of the scaled outputs"""
     window: Window = Everything()
@@ -29,7 +29,7 @@ class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The random features by which a surrogate travels."""
+    """The random features in which a surrogate is sent."""
 
     count: PositiveInt = 10_000
     """M"""
@@ -41,7 +41,7 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a client asks its function: candidates lie in a small box around a point, the most uncertain are asked."""
+    """Where a client queries: of candidates in a small box around a point, the most uncertain."""
 
     initial: PositiveInt = 20
     """how many around x_r in a client's first turn"""
@@ -56,6 +56,6 @@ class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reach: Positive = 0.01
     """half the side of the box"""
     by: Literal["uncertainty", "chance"] = "uncertainty"
-    """which candidates are asked: the most uncertain, or any"""
+    """which candidates are queried: the most uncertain, or any"""
     shared: bool = False
     """The same candidates, relative to their centre, for all clients."""
