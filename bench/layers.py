@@ -28,7 +28,7 @@ from looking import take, trained
 from table import show
 
 from fedzero.model.params import Params
-from fedzero.oracles.language import NOWHERE, Texts
+from fedzero.oracles.language import NO_TERMS, Texts
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.session import Environment, Setup
@@ -90,7 +90,7 @@ def curvatures(setup: Setup, names: list[str], batch: Texts, directions: int) ->
     params, objective = setup.problem.params, setup.problem.objective
 
     def loss() -> float:
-        return float(objective.losses(params, [NOWHERE], [batch])[0, 0])
+        return float(objective.losses(params, [NO_TERMS], [batch])[0, 0])
 
     here, found = loss(), []
     for seed in range(directions):

@@ -14,7 +14,7 @@ import pytest
 
 from fedzero.errors import FedzeroError
 from fedzero.oracles.blackbox import BatchedBox, CommandBox, Conditions, HttpBox, MemoryLog, PythonBox, QueryFailed
-from fedzero.oracles.blackbox.asking import Opened, Wanted, ask
+from fedzero.oracles.blackbox.queries import OpenBox, Request, query
 from fedzero.run import recipe
 
 POINTS = np.array([[0.1, 1 / 3], [2.0, -7.5], [1e-300, 4.0]])
@@ -23,8 +23,8 @@ ONCE = Conditions(retries=0, backoff=0.0)
 
 def asked(box, functions=None, points=POINTS, conditions=ONCE, log=None):
     """The values of a box at points, or the failure."""
-    opened = Opened(box.open(functions or {}), box.label, box.whole)
-    (given,) = ask([Wanted(3, 0, 0, points, opened)], log or MemoryLog(), conditions)
+    opened = OpenBox(box.open(functions or {}), box.label, box.batched)
+    (given,) = query([Request(3, 0, 0, points, opened)], log or MemoryLog(), conditions)
     return given
 
 

@@ -261,16 +261,16 @@ def test_many_tensors_in_one_launch_are_each_by_itself(rule: Rule) -> None:
 @pytest.mark.parametrize("capacity", [1, 4])
 def test_terms_that_are_replaced_in_place(capacity: int) -> None:
     """Whatever is in place is what kernels read: none of them is given the terms themselves."""
-    live = gpu.LiveTerms(Domain.GAUSSIAN, capacity, DEVICE)
+    live = gpu.TermsBuffer(Domain.GAUSSIAN, capacity, DEVICE)
     points = [Terms.of([5], [0.1], Domain.GAUSSIAN), Terms.of([6], [-0.2], Domain.GAUSSIAN)]
     if capacity > 1:
         points += [Terms.of([7, 8, LAST], [0.1, 0.2, 0.3], Domain.GAUSSIAN), Terms.of([], [], Domain.GAUSSIAN)]
     x = torch.from_numpy(numbers(TILE + 30)).to(DEVICE)
     matrix, ids = x.view(-1, 2), torch.tensor([3, 0], device=DEVICE)
     out, some = torch.empty_like(x), torch.empty(2, 2, device=DEVICE)
-    many, bank = gpu.listing([Piece(x, out, (), 3)]), live.bank(points)
+    many, bank = gpu.listing([Piece(x, out, (), 3)]), live.upload(points)
     for point, terms in enumerate(points):
-        live.take(bank[point])
+        live.load(bank[point])
         gpu.perturb_all(many, live)
         gpu.rows(matrix, ids, some, live, 3)
         wanted = torch.empty_like(x)
@@ -278,7 +278,7 @@ def test_terms_that_are_replaced_in_place(capacity: int) -> None:
         same(out, wanted)
         same(some, wanted.view(-1, 2)[ids])
     with pytest.raises(ValueError, match="room for"):
-        live.bank([Terms.of([1] * 5, [1] * 5, Domain.GAUSSIAN)])
+        live.upload([Terms.of([1] * 5, [1] * 5, Domain.GAUSSIAN)])
 
 
 @kernels

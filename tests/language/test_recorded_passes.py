@@ -11,7 +11,7 @@ from small_language import KINDS
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.model.params import Params
 from fedzero.oracles import graphs
-from fedzero.oracles.fusing import fuse
+from fedzero.oracles.compiled import compile_layers
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language import Full, Layers
 from fedzero.tasks.language.pretrained import adapt, load
@@ -27,7 +27,7 @@ BATCHES = [
 def objective_on_gpu(folder, pack=64, dtype=torch.float32, compiled=False, train=None):
     model = adapt(load(str(folder), dtype, torch.device("cuda")), train or Full(), Keys.of_seed(5))
     if compiled:
-        fuse(model.module)
+        compile_layers(model.module)
     words = torch.tensor([12, 200], device="cuda")
     test = Texts(([5, 17, 9], [8, 3]), (0, 1))
     return Params.of_module(model.module), LanguageObjective(model.module, model.head, words, test, pack=pack)
@@ -75,15 +75,15 @@ def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
 def test_layers_below_the_first_trained_one_are_replayed_once_for_all_points(small_model, kind, pack, compiled):
     params, objective = objective_on_gpu(small_model(kind), pack, compiled=compiled, train=Layers(first=-1))
     whole, plain = objective_on_gpu(small_model(kind), pack, train=Layers(first=-1))
-    plain.stem.let_go()
-    plain.stem = plain.recorder = None
+    plain.prefix.unwrap()
+    plain.prefix = plain.recorder = None
     for batches in BATCHES + BATCHES:
         found = objective.losses(params, points(Domain.GAUSSIAN), batches)
         assert found == pytest.approx(plain.losses(whole, points(Domain.GAUSSIAN), batches), rel=1e-4)
         assert len(set(found[0])) == len(points(Domain.GAUSSIAN))
-    desks = {recording.desk for recording in objective.recorder._kept.values()}
-    assert len(desks) == len(BATCHES)
-    assert all(desk.below is not None for desk in desks)
+    inputs = {recording.inputs for recording in objective.recorder._recordings.values()}
+    assert len(inputs) == len(BATCHES)
+    assert all(each.prefix is not None for each in inputs)
     assert objective.evaluate(params).loss == pytest.approx(plain.evaluate(whole).loss, rel=1e-4)
 
 
@@ -101,9 +101,9 @@ def test_a_fold_is_seen_by_what_was_recorded_before_it(small_model):
 
 def test_points_with_more_terms_than_a_recording_holds_are_evaluated_eagerly(small_model):
     params, objective = objective_on_gpu(small_model("opt"))
-    many = Terms.of(range(graphs.MANY + 1), [1e-5] * (graphs.MANY + 1), Domain.RADEMACHER)
+    many = Terms.of(range(graphs.MAX_TERMS + 1), [1e-5] * (graphs.MAX_TERMS + 1), Domain.RADEMACHER)
     assert objective.losses(params, [many], BATCHES[0]).shape == (2, 1)
-    assert not objective.recorder._kept
+    assert not objective.recorder._recordings
 
 
 def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedzero.directions.keys import SHARED, Keys, derive, fingerprint
-from fedzero.directions.pieces import Piece
 from fedzero.directions.spec import VERSION, Domain
-from fedzero.directions.terms import Distribution, Program, Rule, Terms, stream_of
+from fedzero.directions.terms import Distribution, Piece, Program, Rule, Terms, stream_of
 from fedzero.errors import FedzeroError
 
 __all__ = [
@@ -36,7 +35,7 @@ __all__ = [
 
 
 class Kernels(Protocol):
-    """What a device must be able to do; the packages cpu and gpu are the two implementations."""
+    """What a device has to offer; the packages cpu and gpu are the two implementations."""
 
     def generate(self, out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None: ...
     def generate_some(
@@ -60,7 +59,7 @@ _MODULES = {"cpu": "fedzero.directions.cpu", "cuda": "fedzero.directions.gpu"}
 
 
 def kernels(device: torch.device) -> Kernels:
-    """The kernels of a device; numba and triton are imported only here and only when wanted."""
+    """The kernels of a device; numba and triton are imported on first use."""
     return _kernels(device.type)
 
 

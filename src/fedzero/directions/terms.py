@@ -1,4 +1,4 @@
-"""Terms: an update that nobody has turned into numbers yet, `Σ_j c_j z(key_j)`; and steps made of them."""
+"""Terms: an update as coefficients and keys of directions, `Σ_j c_j z(key_j)`; and steps made of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedzero.directions.spec import Domain
 
@@ -28,9 +29,9 @@ def stream_of(distribution: Distribution) -> Domain:
     return Domain.RADEMACHER if distribution == "rademacher" else Domain.GAUSSIAN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Terms:
-    """`Σ_j coefficients[j] · z(keys[j])`; order matters to the last bit, so it is kept."""
+    """`Σ_j coefficients[j] · z(keys[j])`; the order matters to the last bit. Hashed by identity, as key of caches."""
 
     keys: U64
     coefficients: F32
@@ -67,7 +68,7 @@ class Rule(IntEnum):
         return {Rule.MOMENTUM: 1, Rule.ADAM: 2}.get(self, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """Consecutive steps, run over memory in one pass: step s takes terms `ends[s-1] … ends[s]`.
 
@@ -110,3 +111,12 @@ class Program:
         """The terms of each step."""
         for first, end in pairwise([0, *self.ends]):
             yield Terms(self.keys[first:end], self.coefficients[first:end], self.stream)
+
+
+class Piece(NamedTuple):
+    """One flat tensor of a model: where it is read, where the result goes, the slots of the rule, and its ordinal."""
+
+    source: Tensor
+    out: Tensor
+    slots: tuple[Tensor, ...]
+    ordinal: int

@@ -4,10 +4,10 @@
     central   g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ        2P queries, bias O(μ²)
     mean      g_p = (f(x + μ z_p) − mean_q≠p f(x + μ z_q)) / μ    P queries, P ≥ 2
 
-A forward difference contains ½ μ zᵀHz. What of it is common to all directions, ½ μ tr H, and the error of f(x) multiply
-directions at random and teach nothing; the mean of the others in the place of f(x) takes both away. It is independent
-of z_p, so the estimate has the expectation of the forward one; what the other slopes vary by adds the share 1/(P−1) to
-its variance. So it pays where curvature is spread over many directions, and saves a query anyway. It is ours.
+A forward difference contains ½ μ zᵀHz. Its part that is common to all directions, ½ μ tr H, and the error of f(x) are
+noise; the mean of the other values instead of f(x) removes both. It is independent of z_p, so the estimate has the
+expectation of the forward one; the variance of the other slopes adds the share 1/(P−1) to its variance. So it pays
+where curvature is spread over many directions, and saves a query. It is ours.
 
 (1/P) Σ_p g_p z_p estimates ∇f(x); its variance falls as 1/P. On the sphere of radius √d, z = s·n with n gaussian and
 s = √d/‖n‖: points and slopes carry the factor s, so that the recorded terms are plain gaussian ones, g·s·n. On the unit
@@ -60,28 +60,15 @@ def probes(
 def scales_of(
     params: Params, directions: tuple[int, ...], distribution: Distribution
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What points and what slopes carry as factors: √d/‖n‖ both on the sphere, 1/‖n‖ and d/‖n‖ on the unit sphere."""
+    """The factors of points and of slopes: √d/‖n‖ both on the sphere, 1/‖n‖ and d/‖n‖ on the unit sphere."""
     if distribution not in ("sphere", "unit-sphere"):
         ones = (1.0,) * len(directions)
         return ones, ones
-    norms, d = _norms_of(tuple((o, f.numel()) for o, f in params.flat()), params, directions), params.size
+    norms, d = [params.norm(key) for key in directions], params.size
     if distribution == "sphere":
         scales = tuple(math.sqrt(d) / norm for norm in norms)
         return scales, scales
     return tuple(1 / norm for norm in norms), tuple(d / norm for norm in norms)
-
-
-_norms: dict[tuple[tuple[tuple[int, int], ...], int], float] = {}
-
-
-def _norms_of(layout: tuple[tuple[int, int], ...], params: Params, directions: tuple[int, ...]) -> tuple[float, ...]:
-    """‖n‖ of each direction, kept: a cohort that shares directions asks for the same ones."""
-    if len(_norms) > 4096:
-        _norms.clear()
-    for key in directions:
-        if (layout, key) not in _norms:
-            _norms[layout, key] = params.norm(key)
-    return tuple(_norms[layout, key] for key in directions)
 
 
 def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Difference) -> tuple[F32, float]:

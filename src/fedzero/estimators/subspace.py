@@ -1,4 +1,4 @@
-"""The subspace that a solution's history spans: an orthonormal basis of it, and random coordinates in it."""
+"""The subspace spanned by the last changes of a solution: an orthonormal basis, and random coordinates in it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from fedzero.directions import Domain, kernels
 from fedzero.oracles.contract import F64
 
 NO_TENSOR = 2**32 - 1
-"""The ordinal of a tensor that no model has: its stream gives the coordinates inside the subspace."""
+"""An ordinal that no model uses: its stream gives the coordinates in the subspace."""
 DEPENDENT = 1e-10
-"""A column whose part outside the span of those before it has less than this share of its square length is left out."""
+"""A column is left out if the square of its part outside the span of those before it is less than this share."""
 
 
 def orthonormal(columns: Sequence[Tensor]) -> F64:
     """T (τ, τ), upper triangular, such that [c_1 … c_τ] T has orthonormal columns: R⁻¹ of the thin QR.
 
-    Gram–Schmidt on the Gram matrix in float64, so that nothing of size d is made; a column that depends on those before
-    it (or is zero) becomes zero.
+    Gram–Schmidt on the Gram matrix in float64, without vectors of size d; a dependent (or zero) column becomes zero.
     """
     table = torch.stack([column.double() for column in columns])
     gram: F64 = (table @ table.T).cpu().numpy()

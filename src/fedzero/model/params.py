@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Params:
     """An ordered set of named tensors that share storage with whatever owns them (a module, a vector).
 
     Changed in place, and only by `advance`, `add` and `load`. `nearest` rounds 16-bit parameters to nearest instead of
-    stochastically: steps smaller than half a unit are then lost. It is there to be compared with.
+    stochastically: steps smaller than half a unit are then lost. It exists for comparison.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], nearest: bool = False):
@@ -109,19 +110,17 @@ class Params:
             raise FedzeroError(f"rounding to nearest is for plain steps, not for {program.rule.name.lower()}")
 
     def _listed(self, slots: Slots | None) -> tuple[Slots | None, Any]:
-        """All tensors in place, ready to be worked on at once; kept with the slots they were listed with."""
+        """All tensors, to be changed in place by one launch; kept with the slots they were listed with."""
         pieces = [Piece(flat, flat, slots[i] if slots else (), i) for i, flat in self.flat()]
         return slots, self._kernels.listing(pieces)
 
     def listing(self, names: Sequence[str], outs: Sequence[Tensor]) -> Any:
-        """Some tensors, and flat ones of the same sizes and types for views of them: ready to be written at once."""
-        both = zip(names, outs, strict=True)
-        return self._kernels.listing(
-            [Piece(self.tensors[name].view(-1), out, (), self.ordinal(name)) for name, out in both]
-        )
+        """Some tensors, and flat ones of the same sizes and types that views of them are written to by one launch."""
+        pairs = zip(map(self.ordinal, names), outs, strict=True)
+        return self._kernels.listing([Piece(self._flat[i], out, (), i) for i, out in pairs])
 
     def changed(self) -> None:
-        """Say that somebody wrote into the tensors, so that the digest is made anew."""
+        """To be called after writing to the tensors from outside: the digest is out of date."""
         self._digest = None
 
     def zeros(self) -> Tensor:
@@ -130,11 +129,19 @@ class Params:
 
     def total(self, terms: Terms) -> Tensor:
         """Σ c z as one float32 vector of d numbers."""
-        out = [torch.zeros(f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
         program = Program.of([terms], [0])
-        for ordinal, piece in enumerate(out):
-            self._kernels.advance(piece, (), program, ordinal)
-        return torch.cat(out)
+        return self._filled(lambda piece, ordinal: self._kernels.advance(piece.zero_(), (), program, ordinal))
+
+    def direction(self, stream: Domain, key: int) -> Tensor:
+        """z(key) as one float32 vector; for tests and small problems."""
+        return self._filled(lambda piece, ordinal: self._kernels.generate(piece, stream, key, ordinal))
+
+    def _filled(self, fill: Callable[[Tensor, int], None], *rows: int) -> Tensor:
+        """(*rows, d) float32; `fill(piece, ordinal)` writes the piece (*rows, n) of each tensor."""
+        pieces = [torch.empty(*rows, flat.numel(), dtype=torch.float32, device=self.device) for flat in self._flat]
+        for ordinal, piece in enumerate(pieces):
+            fill(piece, ordinal)
+        return torch.cat(pieces, dim=-1)
 
     def slots(self, count: int) -> Slots:
         """Zeroed memory for a rule."""
@@ -195,18 +202,14 @@ class Params:
 
     def norm(self, key: int) -> float:
         """‖z(key)‖ of a gaussian direction over all tensors, the same on every device."""
-        total = sum(self._kernels.squares(key, ordinal, f.numel(), self.device) for ordinal, f in self.flat())
-        return math.sqrt(total / SQUARES_SCALE)
+        return _norm(tuple(flat.numel() for flat in self._flat), self.device, key)
 
     def at(self, points: Sequence[Terms]) -> Tensor:
         """x + Σ c z of every point as a row of a (points, d) float32 matrix: what the views give, to the last bit."""
         if any(flat.dtype != torch.float32 for flat in self._flat):
             return torch.stack([self.view(terms).vector() for terms in points])
         program = replace(Program.of(points, [0] * len(points)), stream=max(points, key=len).stream)
-        pieces = [torch.empty(len(points), f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
-        for (ordinal, flat), piece in zip(self.flat(), pieces, strict=True):
-            self._kernels.points(flat, piece, program, ordinal)
-        return torch.cat(pieces, dim=1)
+        return self._filled(lambda piece, i: self._kernels.points(self._flat[i], piece, program, i), len(points))
 
     def offsets(self, points: Sequence[Terms]) -> Tensor:
         """c z of every point as a row of a (points, d) float32 matrix, all made at once; a point has at most one term.
@@ -214,28 +217,22 @@ class Params:
         x + row is what the view gives, to the last bit. With more terms it would not be: (x + c₁z₁) + c₂z₂ rounds
         differently from x + (c₁z₁ + c₂z₂).
         """
+        if any(len(terms) > 1 for terms in points):
+            raise ValueError("offsets are of points with one term at most: use views")
         out = torch.zeros(len(points), self.size, dtype=torch.float32, device=self.device)
         rows = [row for row, terms in enumerate(points) if len(terms)]
         if rows:
-            together = Terms(
-                np.array([key for row in rows for key in points[row].keys], np.uint64),
-                np.array([c for row in rows for c in points[row].coefficients], np.float32),
-                points[rows[0]].stream,
-            )
-            if len(together) != len(rows):
-                raise ValueError("offsets are of points with one term at most: use views")
-            pieces = [torch.empty(len(rows), f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
-            for ordinal, piece in enumerate(pieces):
-                self._kernels.spread(piece, together, ordinal)
-            out[rows] = torch.cat(pieces, dim=1)
+            p = Program.of([points[row] for row in rows], [0] * len(rows))
+            terms = Terms(p.keys, p.coefficients, p.stream)
+            out[rows] = self._filled(lambda piece, i: self._kernels.spread(piece, terms, i), len(rows))
         return out
 
-    def direction(self, stream: Domain, key: int) -> Tensor:
-        """z(key) as one float32 vector; for tests and small problems."""
-        out = [torch.empty(f.numel(), dtype=torch.float32, device=self.device) for f in self._flat]
-        for ordinal, piece in enumerate(out):
-            self._kernels.generate(piece, stream, key, ordinal)
-        return torch.cat(out)
+
+@lru_cache(maxsize=4096)
+def _norm(sizes: tuple[int, ...], device: torch.device, key: int) -> float:
+    """Kept, because a cohort that shares directions needs the same norms."""
+    total = sum(kernels(device).squares(key, ordinal, n, device) for ordinal, n in enumerate(sizes))
+    return math.sqrt(total / SQUARES_SCALE)
 
 
 @dataclass(frozen=True)
@@ -247,15 +244,15 @@ class View:
 
     def write(self, out: Mapping[str, Tensor]) -> None:
         """Materialise into tensors of the same names, shapes and types."""
-        p = self.params
-        self.write_listed(self.params.listing(p.names, [out[name].view(-1) for name in p.names]))
+        names = self.params.names
+        self.write_listed(self.params.listing(names, [out[name].view(-1) for name in names]))
 
     def write_listed(self, listing: Any) -> None:
-        """Materialise into what `Params.listing` made ready."""
+        """Materialise into the tensors of a `Params.listing`."""
         self.params._kernels.perturb_all(listing, self.terms)
 
     def rows(self, name: str, ids: Tensor) -> Tensor:
-        """Some rows of a matrix (V, H): (*ids.shape, H). Nothing of the others is made. A vector is a column."""
+        """Some rows of a matrix (V, H), and no others: (*ids.shape, H). A vector is a column."""
         p = self.params
         matrix = p.tensors[name].view(len(p.tensors[name]), -1)
         out = torch.empty(*ids.shape, matrix.shape[1], dtype=matrix.dtype, device=matrix.device)

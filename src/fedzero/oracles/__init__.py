@@ -1,4 +1,4 @@
-"""Access to an objective, counted. A zeroth-order method asks for `Losses` and gets values, nothing else."""
+"""Counted access to an objective. A zeroth-order method asks for `Losses` and gets values, nothing else."""
 
 from fedzero.oracles.contract import (
     ALL_DATA,

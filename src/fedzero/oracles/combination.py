@@ -1,4 +1,4 @@
-"""Points as combinations: what they have in common is evaluated once.
+"""Points of an ask as coordinates, and as combinations of the vectors they have in common.
 
 All points of an ask lie in the space spanned by x, the directions z(key) and the columns of a basis:
 
@@ -26,6 +26,20 @@ TOGETHER = 1 << 24
 """Numbers of directions held at a time."""
 
 
+def coordinates(base: Params, points: Sequence[Terms], basis: Basis | None) -> Tensor:
+    """x + Σ c z of every point, (points, d), float32: for objectives of a small vector."""
+    xs = base.at(points)
+    return xs if basis is None else xs + basis.offsets(range(len(points)))
+
+
+def wide_coordinates(base: Params, points: Sequence[Terms], basis: Basis | None) -> F64:
+    """The same in float64: what the basis adds is not rounded to the size of x."""
+    xs: F64 = base.at(points).double().cpu().numpy()
+    if basis is not None:
+        xs += basis.offsets(range(len(points))).cpu().numpy()
+    return xs
+
+
 @dataclass(frozen=True)
 class Combination:
     """The distinct directions of some points, and every point's weights (points, 1 + U + τ)."""
@@ -46,16 +60,15 @@ class Combination:
         for p, column, coefficient in entries:
             weights[p, column] += coefficient
         if basis is not None:
-            beside = np.eye(len(points)) if basis.weights is None else basis.weights
-            weights = np.hstack([weights, beside])
+            weights = np.hstack([weights, np.eye(len(points)) if basis.weights is None else basis.weights])
         return Combination(tuple(columns), weights)
 
 
 class Vectors:
-    """Makes u_1, u_2, … of one tensor; keeps its memory, because fresh pages cost more than the numbers in them."""
+    """Makes u_1, u_2, … of one tensor; keeps its buffer, because fresh pages cost more than the numbers in them."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0)
+        self._buffer = torch.empty(0)
 
     def __call__(
         self,
@@ -65,18 +78,18 @@ class Vectors:
         basis: Basis | None,
         groups: NDArray[np.int64] | None = None,
     ) -> Iterator[tuple[slice, F32]]:
-        """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next is asked for.
+        """(columns of `weights`, vectors (columns, n) on the CPU), the latter valid until the next iteration.
 
-        groups: those of 128 coordinates each that will be read of the directions; default: all.
+        groups: the groups of 128 coordinates of directions that will be read; default: all.
         """
         wanted, device = combination.directions, base.device
         kernel = kernels(device)
         sizes = [tensor.numel() for tensor in base.tensors.values()]
         n = sizes[ordinal]
         yield slice(0, 1), base.tensors[base.names[ordinal]].float().cpu().numpy().reshape(1, n)
-        together = max(1, TOGETHER // n)
-        for first in range(0, len(wanted), together):
-            some = wanted[first : first + together]
+        at_a_time = max(1, TOGETHER // n)
+        for first in range(0, len(wanted), at_a_time):
+            some = wanted[first : first + at_a_time]
             block = self._block(len(some), n, device)
             for row, (stream, key) in zip(block, some, strict=True):
                 if groups is None:
@@ -90,6 +103,6 @@ class Vectors:
             yield slice(1 + len(wanted), combination.weights.shape[1]), columns
 
     def _block(self, rows: int, n: int, device: torch.device) -> Tensor:
-        if self._memory.numel() < rows * n or self._memory.device != device:
-            self._memory = torch.empty(rows * n, device=device)
-        return self._memory[: rows * n].view(rows, n)
+        if self._buffer.numel() < rows * n or self._buffer.device != device:
+            self._buffer = torch.empty(rows * n, device=device)
+        return self._buffer[: rows * n].view(rows, n)

@@ -1,7 +1,7 @@
-"""What may be asked of a client's data, and what an objective must answer.
+"""What a method may ask of a client's data, and what an objective must answer.
 
-A method yields an `Ask` and is sent the answer. Because it asks instead of calling, whoever drives it may gather the
-asks of a whole cohort and answer them with one forward pass.
+A method yields an `Ask` and is sent the answer, so its driver may answer the asks of a whole cohort with one forward
+pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALL_DATA = -1
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Columns that points may use beside seeded directions: point p is x + Σ c z + Σ_j weights[p, j] columns[j].
+    """Columns that points may use as well as seeded directions: point p is x + Σ c z + Σ_j weights[p, j] columns[j].
 
     Without weights, point p is x + Σ c z + columns[p].
     """
@@ -44,16 +44,14 @@ class Basis:
         return total
 
     def offsets(self, points: Sequence[int]) -> Tensor:
-        """The offsets of some points side by side, (points, d)."""
+        """The offsets of some points, (points, d)."""
         return torch.stack([self.offset(point) for point in points])
 
 
 @dataclass(frozen=True)
 class Points(Sequence[Terms]):
-    """Points around a base, told apart by what they were made from.
-
-    Those of a cohort that shares directions are equal, and answered with one evaluation.
-    """
+    """Points around a base, equal if they were made from the same: a cohort that shares directions has equal points,
+    which one evaluation answers."""
 
     made_from: Hashable
     terms: tuple[Terms, ...] = field(compare=False, repr=False)
@@ -69,8 +67,7 @@ class Points(Sequence[Terms]):
 class Losses:
     """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`.
 
-    With a `basis` the points also move along its columns. Asks of a cohort about one base and equal `Points` may be
-    answered together.
+    With a `basis` the points also move along its columns. One evaluation may answer asks with one base and equal points.
     """
 
     base: Params
@@ -93,10 +90,7 @@ Answer = Any
 
 
 class Metrics(Struct, frozen=True):
-    """How good a model is on held-out data; accuracy is None where the task has none.
-
-    others: what else a task measures, by name (the success rate of an attack, its distortion).
-    """
+    """Of a model on held-out data; `accuracy` where the task has one, `others` by name (success rate of an attack)."""
 
     loss: float
     accuracy: float | None = None
@@ -104,7 +98,7 @@ class Metrics(Struct, frozen=True):
 
 
 class Pictures(Struct, frozen=True):
-    """Images to look at, in a grid; `pixels` are bytes (rows, columns, height, width, channels), 1 or 3 channels."""
+    """A grid of images; `pixels` are bytes (rows, columns, height, width, channels), 1 or 3 channels."""
 
     title: str
     rows: tuple[str, ...]
@@ -117,32 +111,29 @@ class Pictures(Struct, frozen=True):
 
 @runtime_checkable
 class Separate(Protocol):
-    """An objective that is not one function of everybody's data: each client has its own, which may fail on its own.
+    """An objective with a function of its own for each client, which may fail without the others.
 
-    Asks are never merged into one evaluation, but answered at the same time where they can be.
+    Asks are never merged into one evaluation; where possible they are answered at the same time.
     """
 
     def answers(self, asks: Sequence[tuple[Losses, Any]]) -> list[F64 | FedzeroError]:
-        """Of every (ask, mini-batch) the values, (points,), or why there are none."""
+        """The values of every (ask, mini-batch), (points,), or the error."""
         ...
 
 
 class Shards(Protocol):
-    """Who holds which data."""
+    """The data of each client."""
 
     @property
     def clients(self) -> int: ...
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Any:
-        """The mini-batch ξ of a client's local step: a function of the keys, so every run draws the same.
-
-        `ALL_DATA` as the step: everything the client has.
-        """
+        """The mini-batch ξ of a client's local step, a function of the keys; all of its data for step `ALL_DATA`."""
         ...
 
 
 class Objective(Protocol):
-    """A function of the parameters and a mini-batch. How it evaluates many points at once is its own business."""
+    """A function of the parameters and a mini-batch, evaluated at many points at once."""
 
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Any], basis: Basis | None = None) -> F64:
         """Mean loss of every batch at every point, (batches, points)."""

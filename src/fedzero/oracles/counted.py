@@ -8,7 +8,8 @@ from typing import Any
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.oracles.contract import F64, Answer, Ask, Gradient, Losses, Objective, Points, Separate, Shards
+from fedzero.model.params import Params
+from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Objective, Points, Separate, Shards
 
 
 class Oracle:
@@ -39,35 +40,37 @@ class GradientOracle(Oracle):
 
 
 def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Answer | FedzeroError]:
-    """Answer the asks of a cohort, those about the same points in one evaluation; an ask that fails is answered by its
-    error, and fails nobody else.
+    """The answers to the asks of a cohort; an ask that fails is answered by its error and does not affect others.
 
-    Where every client has a function of its own, all of them are asked at the same time.
+    One evaluation answers asks about the same points; clients with separate functions are asked at the same time.
     """
-    groups: dict[tuple[int, Points], list[int]] = defaultdict(list)
-    apart: list[int] = []
+    groups: dict[tuple[Params, Points], list[int]] = defaultdict(list)
+    separate: dict[int, tuple[Losses, Any]] = {}
     answers: list[Answer | FedzeroError] = [None] * len(pairs)
     for position, (oracle, ask) in enumerate(pairs):
         if isinstance(ask, Losses) and isinstance(oracle.objective, Separate):
-            apart.append(position)
+            oracle.queries += len(ask.points)
+            separate[position] = ask, oracle.batch(round, ask.step)
         elif isinstance(ask, Losses) and ask.basis is None and isinstance(ask.points, Points):
-            groups[id(ask.base), ask.points].append(position)
+            groups[ask.base, ask.points].append(position)
         else:
             answers[position] = _answer(round, oracle, ask)
-    for position, answer in zip(apart, _answers(round, [pairs[p] for p in apart]), strict=True):
-        answers[position] = answer
-    for positions in groups.values():
-        oracle, first = pairs[positions[0]]
-        assert isinstance(first, Losses)
-        batches = [pairs[p][0].batch(round, first.step) for p in positions]
+    if separate:
+        objective = pairs[next(iter(separate))][0].objective
+        assert isinstance(objective, Separate)
+        for position, answer in zip(separate, objective.answers(list(separate.values())), strict=True):
+            answers[position] = answer
+    for (base, points), positions in groups.items():
+        oracles = [pairs[p][0] for p in positions]
+        batches = [oracle.batch(round, pairs[p][1].step) for p, oracle in zip(positions, oracles, strict=True)]
         try:
-            values = oracle.objective.losses(first.base, first.points, batches)
-        except FedzeroError:  # of one of them: who fails alone is the one
+            values = oracles[0].objective.losses(base, points, batches)
+        except FedzeroError:  # of one of them: each on its own shows whose
             for position in positions:
                 answers[position] = _answer(round, *pairs[position])
             continue
-        for position, row in zip(positions, values, strict=True):
-            pairs[position][0].queries += len(first.points)
+        for position, oracle, row in zip(positions, oracles, values, strict=True):
+            oracle.queries += len(points)
             answers[position] = row
     return answers
 
@@ -77,17 +80,3 @@ def _answer(round: int, oracle: Oracle, ask: Ask) -> Answer | FedzeroError:
         return oracle.answer(round, ask)
     except FedzeroError as error:
         return error
-
-
-def _answers(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[F64 | FedzeroError]:
-    """Of an objective whose clients are separate."""
-    asks = []
-    for oracle, ask in pairs:
-        assert isinstance(ask, Losses)
-        oracle.queries += len(ask.points)
-        asks.append((ask, oracle.batch(round, ask.step)))
-    if not pairs:
-        return []
-    objective = pairs[0][0].objective
-    assert isinstance(objective, Separate)
-    return objective.answers(asks)

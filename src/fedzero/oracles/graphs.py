@@ -1,10 +1,10 @@
-"""Forward passes recorded once and replayed (CUDA graphs): nothing is launched from Python a second time.
+"""Forward passes recorded once and replayed as CUDA graphs: nothing is launched from Python a second time.
 
-A recording is of one shape, one model and one number of terms: none, one, or up to `MANY`. The terms lie at a fixed
-place and are replaced between replays. Shapes are rounded up, so that batches of many sizes share few recordings.
-Kernels of a small model fill a GPU only in part, so several points are evaluated side by side, in lanes with buffers
-of their own. All recordings take their memory from one pool: what a replay leaves is copied away before the next.
-Layers below the first trained one have a recording to themselves, replayed once for all points of a sheet.
+A recording is of one shape, one model and one capacity of terms: none, one, or up to `MAX_TERMS`. The terms lie at a
+fixed address and are replaced between replays. Shapes are rounded up, so that batches of many sizes share few
+recordings. Kernels of a small model fill a GPU only in part, so several points are evaluated at the same time, in lanes
+with their own buffers. All recordings use one memory pool: the output of a replay is copied before the next. Layers
+before the first trained one have a recording of their own, replayed once for all points of a batch.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ from torch import Tensor
 
 from fedzero.directions import Domain, Terms, kernels
 from fedzero.model.params import Params, View
+from fedzero.oracles.frozen_prefix import FrozenPrefix
 from fedzero.oracles.packing import PackedBatch
 from fedzero.oracles.piecewise import Piecewise
-from fedzero.oracles.stem import FrozenPrefix
 
-MANY = 1024
+MAX_TERMS = 1024
 """Terms of a point at most: a client's steps before this one, and the probe."""
-KEPT = 64
-"""Recordings kept; the one longest unused goes first."""
+MAX_RECORDINGS = 64
+"""The least recently used is dropped."""
 ROWS, PROMPTS = 2, 8
-"""To multiples of these the rows of a sheet and its prompts are filled up."""
+"""Rows and prompts of a batch are padded to multiples of these."""
 LANES, LANES_BYTES = 4, 64 << 20
-"""Lanes at most, and what buffers of all lanes may take; one lane has what it needs."""
+"""Lanes at most, and the size of the buffers of all of them if there are several."""
 
 Forward = Callable[[Tensor, Tensor, bool], Tensor]
-"""Tokens and ends of a sheet, and whether its rows are shared, to logits (B, answers)."""
+"""Tokens and ends of a batch, and whether its rows are shared, to logits (B, answers)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph, what its lanes leave when it is replayed, and what must live as long as it does."""
+    """A graph, the outputs of its lanes, and what must live as long as it does."""
 
     graph: Any
-    found: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     held: tuple[object, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class InputBuffers:
-    """Where sheets of one shape are laid for graphs to read: tokens (3, R, T), ends (2, B), whether rows are shared.
+    """What graphs of one shape read: tokens (3, R, T), ends (2, B), whether rows are shared.
 
-    `below` leaves in `hidden` (R, T, H) what layers below the first trained one make of a sheet, if any can be spared.
+    `prefix` writes to `hidden` (R, T, H) the output of the frozen layers, where there are any.
     """
 
     tokens: Tensor
     ends: Tensor
     shared: bool
-    below: Captured | None = None
+    prefix: Captured | None = None
     hidden: Tensor | None = None
 
-    def lay(self, sheet: PackedBatch) -> None:
-        _, rows, width = sheet.tokens.shape
+    def load(self, batch: PackedBatch) -> None:
+        _, rows, width = batch.tokens.shape
         self.tokens.zero_()
-        self.tokens[:, :rows, :width] = sheet.tokens
+        self.tokens[:, :rows, :width] = batch.tokens
         self.ends.zero_()
-        self.ends[:, : sheet.ends.shape[1]] = sheet.ends
-        if self.below is not None:
-            self.below.graph.replay()
+        self.ends[:, : batch.ends.shape[1]] = batch.ends
+        if self.prefix is not None:
+            self.prefix.graph.replay()
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Passes at points, one in each lane: the terms that can be replaced, the desk they read from, what they leave."""
+    """Passes at points, one in each lane: buffers of their terms, their inputs, and the graph."""
 
-    live: tuple[Any, ...]
-    desk: InputBuffers
+    terms: tuple[Any, ...]
+    inputs: InputBuffers
     passes: Captured
     held: tuple[object, ...]
 
@@ -85,144 +85,145 @@ class Recording:
 class Recorder:
     """Logits of a model at points, from recordings that are made when first needed."""
 
-    def __init__(self, pieces: Piecewise, forward: Forward, stem: FrozenPrefix | None = None):
-        self.pieces, self.forward, self.stem = pieces, forward, stem
+    def __init__(self, pieces: Piecewise, forward: Forward, prefix: FrozenPrefix | None = None):
+        self.pieces, self.forward, self.prefix = pieces, forward, prefix
         self._pool: Any = None
-        self._kept: OrderedDict[tuple[Any, ...], Recording] = OrderedDict()
-        self._desks: WeakValueDictionary[tuple[Any, ...], InputBuffers] = WeakValueDictionary()
+        self._recordings: OrderedDict[tuple[Any, ...], Recording] = OrderedDict()
+        self._inputs: WeakValueDictionary[tuple[Any, ...], InputBuffers] = WeakValueDictionary()
 
-    def logits(self, base: Params, points: Sequence[Terms], sheet: PackedBatch) -> Tensor:
-        """(points, B, answers); a point has `MANY` terms at most."""
-        found: list[Tensor] = [sheet.tokens] * len(points)
-        laid: InputBuffers | None = None
-        lone = self.lanes(len(points)) > 1  # a point without terms joins the others, with a term that adds nothing
+    def logits(self, base: Params, points: Sequence[Terms], batch: PackedBatch) -> Tensor:
+        """(points, B, answers); a point has `MAX_TERMS` terms at most."""
+        found: list[Tensor] = [batch.tokens] * len(points)
+        loaded: InputBuffers | None = None
+        padded = self.lanes(len(points)) > 1  # a point without terms joins the others, with a term that adds nothing
         stream = points[0].stream
-        points = [Terms.of([0], [0.0], stream) if lone and not len(point) else point for point in points]
-        for capacity in (0, 1, MANY):
+        points = [Terms.of([0], [0.0], stream) if padded and not len(point) else point for point in points]
+        for capacity in (0, 1, MAX_TERMS):
             which = [i for i, point in enumerate(points) if _capacity(point) == capacity]
             if not which:
                 continue
             lanes = self.lanes(len(which)) if capacity else 1
-            recording = self._recording(base, stream, capacity, lanes, sheet)
-            if recording.desk is not laid:
-                laid = recording.desk
-                laid.lay(sheet)
-            bank = recording.live[0].bank([points[i] for i in which]) if capacity else None
+            recording = self._recording(base, stream, capacity, lanes, batch)
+            if recording.inputs is not loaded:
+                loaded = recording.inputs
+                loaded.load(batch)
+            uploaded = recording.terms[0].upload([points[i] for i in which]) if capacity else None
             for first in range(0, len(which), lanes):
                 some = which[first : first + lanes]
-                if bank is not None:
+                if uploaded is not None:
                     for lane in range(len(some)):
-                        recording.live[lane].take(bank[first + lane])
+                        recording.terms[lane].load(uploaded[first + lane])
                 recording.passes.graph.replay()
                 for lane, i in enumerate(some):
-                    found[i] = recording.passes.found[lane][: sheet.ends.shape[1]].clone()
+                    found[i] = recording.passes.outputs[lane][: batch.ends.shape[1]].clone()
         return torch.stack(found)
 
     def lanes(self, points: int) -> int:
-        """How many points at a time: as few as make the fewest turns, of those there is room for."""
+        """How many points at a time: the fewest that need no further replay, of those the buffers allow."""
         most = max(1, min(LANES, points, LANES_BYTES // max(1, self.pieces.scratch_bytes)))
         return -(-points // -(-points // most)) if points else 1
 
-    def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, sheet: PackedBatch) -> Recording:
-        rows, width = -(-sheet.tokens.shape[1] // ROWS) * ROWS, sheet.tokens.shape[2]
-        prompts = -(-sheet.ends.shape[1] // PROMPTS) * PROMPTS
-        shape = (rows, width, prompts, sheet.shared)
-        key = (id(base), stream if capacity else None, capacity, lanes, *shape)
-        if key not in self._kept:
-            self._kept[key] = self._record(base, stream, capacity, lanes, self._desk(base, *shape))
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+    def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, batch: PackedBatch) -> Recording:
+        rows, width = -(-batch.tokens.shape[1] // ROWS) * ROWS, batch.tokens.shape[2]
+        prompts = -(-batch.ends.shape[1] // PROMPTS) * PROMPTS
+        shape = (rows, width, prompts, batch.shared)
+        key = (base, stream if capacity else None, capacity, lanes, *shape)
+        if key not in self._recordings:
+            self._recordings[key] = self._record(base, stream, capacity, lanes, self._inputs_of(base, *shape))
+            while len(self._recordings) > MAX_RECORDINGS:
+                self._recordings.popitem(last=False)
+        self._recordings.move_to_end(key)
+        return self._recordings[key]
 
-    def _desk(self, base: Params, rows: int, width: int, prompts: int, shared: bool) -> InputBuffers:
-        """The desk for a shape: one for all recordings, and as long as any of them is kept."""
-        key = (id(base), rows, width, prompts, shared)
-        desk = self._desks.get(key)
-        if desk is None:
+    def _inputs_of(self, base: Params, rows: int, width: int, prompts: int, shared: bool) -> InputBuffers:
+        """The inputs of a shape: the same for all recordings, and kept as long as any of them."""
+        key = (base, rows, width, prompts, shared)
+        inputs = self._inputs.get(key)
+        if inputs is None:
             tokens = torch.zeros(3, rows, width, dtype=torch.int64, device=base.device)
             ends = torch.zeros(2, prompts, dtype=torch.int64, device=base.device)
-            self._desks[key] = desk = self._with_stem(InputBuffers(tokens, ends, shared))
-        return desk
+            self._inputs[key] = inputs = self._with_prefix(InputBuffers(tokens, ends, shared))
+        return inputs
 
-    def _with_stem(self, desk: InputBuffers) -> InputBuffers:
-        if self.stem is None:
-            return desk
-        made = partial(self.stem.made, partial(self.forward, desk.tokens, desk.ends, desk.shared))
-        with rehearsing():
-            hidden = torch.empty_like(made())  # of no pool: it is read by other graphs
-        below = self._captured([lambda: hidden.copy_(made())], desk.tokens.device)
-        return replace(desk, below=below, hidden=hidden)
+    def _with_prefix(self, inputs: InputBuffers) -> InputBuffers:
+        if self.prefix is None:
+            return inputs
+        compute = partial(self.prefix.compute, partial(self.forward, inputs.tokens, inputs.ends, inputs.shared))
+        with as_if_capturing():
+            hidden = torch.empty_like(compute())  # outside the pool: other graphs read it
+        captured = self._captured([lambda: hidden.copy_(compute())], inputs.tokens.device)
+        return replace(inputs, prefix=captured, hidden=hidden)
 
-    def _record(self, base: Params, stream: Domain, capacity: int, lanes: int, desk: InputBuffers) -> Recording:
-        live = tuple(_live(stream, capacity, base.device) for _ in range(lanes))
+    def _record(self, base: Params, stream: Domain, capacity: int, lanes: int, inputs: InputBuffers) -> Recording:
+        terms = tuple(_terms(stream, capacity, base.device) for _ in range(lanes))
 
         def run(lane: int) -> Tensor:
-            spared = nullcontext() if self.stem is None or desk.hidden is None else self.stem.given(desk.hidden)
-            with torch.no_grad(), spared, self.pieces.at(View(base, live[lane]), lane=lane):
-                return self.forward(desk.tokens, desk.ends, desk.shared)
+            hidden = inputs.hidden
+            prefix = nullcontext() if self.prefix is None or hidden is None else self.prefix.returning(hidden)
+            with torch.no_grad(), prefix, self.pieces.at(View(base, terms[lane]), lane=lane):
+                return self.forward(inputs.tokens, inputs.ends, inputs.shared)
 
         passes = self._captured([partial(run, lane) for lane in range(lanes)], base.device)
-        return Recording(live, desk, passes, (base, *self.pieces.held))
+        return Recording(terms, inputs, passes, self.pieces.held)
 
     def _captured(self, runs: Sequence[Callable[[], Tensor]], device: torch.device) -> Captured:
-        """Runs recorded side by side, each in a lane."""
+        """Runs recorded to be executed at the same time, each in a lane."""
         streams = [_stream(device) for _ in runs]
-        with rehearsing():
-            for _ in range(2):  # kernels are compiled and chosen, buffers made, before anything is recorded
+        with as_if_capturing():
+            for _ in range(2):  # kernels are compiled and chosen, buffers allocated, before anything is recorded
                 for run, side in zip(runs, streams, strict=True):
-                    with _aside(side, device):
+                    with _on_stream(side, device):
                         run()
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool), _uncollected():
+        with torch.cuda.graph(graph, pool=self._pool), _no_garbage_collection():
             if len(runs) == 1:
                 return Captured(graph, (runs[0](),), (streams,))
             here = torch.cuda.current_stream(device)
-            found = []
+            outputs = []
             for side in streams:
                 side.wait_stream(here)
             for run, side in zip(runs, streams, strict=True):
                 with torch.cuda.stream(side):
-                    found.append(run())
+                    outputs.append(run())
             for side in streams:
                 here.wait_stream(side)
-            return Captured(graph, tuple(found), (streams,))
+            return Captured(graph, tuple(outputs), (streams,))
 
 
 def _capacity(terms: Terms) -> int:
-    return len(terms) if len(terms) < 2 else MANY
+    return len(terms) if len(terms) < 2 else MAX_TERMS
 
 
-def _live(stream: Domain, capacity: int, device: torch.device) -> Any:
-    """Terms that can be replaced; where there are none, none."""
+def _terms(stream: Domain, capacity: int, device: torch.device) -> Any:
+    """Terms that can be replaced; with a capacity of zero, no terms."""
     if not capacity:
         return Terms.of([], [], stream)
     gpu: Any = kernels(device)
-    live = gpu.LiveTerms(stream, capacity, device)
-    live.take(live.bank([Terms.of([0], [0.0], stream)])[0])
-    return live
+    buffer = gpu.TermsBuffer(stream, capacity, device)
+    buffer.load(buffer.upload([Terms.of([0], [0.0], stream)])[0])
+    return buffer
 
 
 @contextmanager
-def rehearsing() -> Iterator[None]:
-    """Whoever asks whether a stream is being recorded is told yes: a rehearsal goes the way the recording will.
+def as_if_capturing() -> Iterator[None]:
+    """`torch.cuda.is_current_stream_capturing()` is true, so that a warm-up takes the path of the recording.
 
     Some releases of transformers make a causal mask in a recording that they leave out otherwise. A compiled layer
-    that first meets it there would have to be compiled there, which cannot be done.
+    that first gets it in the recording would be compiled there, which is impossible.
     """
-    asked = torch.cuda.is_current_stream_capturing
+    original = torch.cuda.is_current_stream_capturing
     torch.cuda.is_current_stream_capturing = lambda: True
     try:
         yield
     finally:
-        torch.cuda.is_current_stream_capturing = asked
+        torch.cuda.is_current_stream_capturing = original
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection: a graph of some earlier run that were freed now would spoil this recording."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Freeing a graph of an earlier run would invalidate the recording in progress."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -237,8 +238,8 @@ def _stream(device: torch.device) -> Any:
 
 
 @contextmanager
-def _aside(side: Any, device: torch.device) -> Iterator[None]:
-    """On another stream, as what precedes a recording has to be."""
+def _on_stream(side: Any, device: torch.device) -> Iterator[None]:
+    """On another stream, as warm-ups have to be."""
     here = torch.cuda.current_stream(device)
     side.wait_stream(here)
     with torch.cuda.stream(side):

@@ -1,4 +1,4 @@
-"""A causal language model that answers: the loss, or a metric, over a few answer words at the end of each prompt."""
+"""Loss or metric of a causal language model over a few answer words at the end of each prompt."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from fedzero.directions import Domain, Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics
-from fedzero.oracles.graphs import MANY, Recorder
-from fedzero.oracles.packing import PackedBatch, mask_of, sheets
+from fedzero.oracles.frozen_prefix import FrozenPrefix
+from fedzero.oracles.graphs import MAX_TERMS, Recorder
+from fedzero.oracles.packing import PackedBatch, mask_of, pack_prompts
 from fedzero.oracles.piecewise import Chosen, Piecewise
-from fedzero.oracles.stem import FrozenPrefix
 
 Measure = Literal["loss", "accuracy", "f1"]
 """What is minimised: the cross-entropy over the answer words; 1 − accuracy; 1 − macro-averaged F1."""
 
 TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
 """Of one forward pass at most, unless a single row has more."""
-NOWHERE = Terms.of([], [], Domain.GAUSSIAN)
+NO_TERMS = Terms.of([], [], Domain.GAUSSIAN)
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Prompts as tokens, which answer is right for each, and what each counts (summing to one; None: the same)."""
+    """Prompts as tokens, the right answer of each, and their weights (summing to one; None: equal)."""
 
     prompts: tuple[Sequence[int], ...]
     labels: tuple[int, ...]
@@ -42,14 +42,14 @@ class Texts:
 
     @staticmethod
     def joined(many: Sequence[Texts]) -> Texts:
-        """All of them, to be evaluated in one go; what each counts is its own affair."""
+        """All prompts, without weights."""
         return Texts(tuple(p for t in many for p in t.prompts), tuple(label for t in many for label in t.labels))
 
 
 class LanguageObjective:
     """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
-    Rows of up to `pack` tokens may hold several prompts. Layers below the first trained one run once for all points.
+    Rows of up to `pack` tokens may hold several prompts. Layers before the first trained one run once for all points.
     On a GPU passes are recorded and replayed, and `tf32` lets it multiply float32 numbers with fewer bits.
     """
 
@@ -63,13 +63,13 @@ class LanguageObjective:
         pack: int = 0,
         tf32: bool = False,
     ):
-        self.module, self.words, self.test, self.measure = module.eval(), answers, test, measure
+        self.module, self.answers, self.test, self.measure = module.eval(), answers, test, measure
         self.pack, self.tf32 = pack, tf32
         self.pieces = Piecewise(module, head)
         self.device, self.dtype = answers.device, next(module.parameters()).dtype
         self.tokens = TOKENS[self.device.type]
-        self.stem = FrozenPrefix.of(module)
-        self.recorder = Recorder(self.pieces, self._forward, self.stem) if self.device.type == "cuda" else None
+        self.prefix = FrozenPrefix.of(module)
+        self.recorder = Recorder(self.pieces, self._forward, self.prefix) if self.device.type == "cuda" else None
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Texts], basis: Basis | None = None
@@ -84,70 +84,65 @@ class LanguageObjective:
     def _logits(
         self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None, again: bool = False
     ) -> Tensor:
-        """Of the answer words, (points, samples, answers), float32; `again`: the same texts will be asked for again."""
-        found = torch.empty(len(points), len(texts), len(self.words), device=self.device)
-        recorded = self.recorder is not None and basis is None and all(len(terms) <= MANY for terms in points)
-        for sheet in sheets(texts.prompts, self.pack, self.tokens):
-            there = sheet.to(self.device)
+        """Of the answer words, (points, samples, answers), float32; `again`: the same texts will be evaluated again."""
+        found = torch.empty(len(points), len(texts), len(self.answers), device=self.device)
+        recorded = self.recorder is not None and basis is None and all(len(terms) <= MAX_TERMS for terms in points)
+        for packed in pack_prompts(texts.prompts, self.pack, self.tokens):
+            batch = packed.to(self.device)
             if recorded and self.recorder is not None:
-                some = self.recorder.logits(base, points, there)
+                some = self.recorder.logits(base, points, batch)
             else:
-                with self._below(there, again):
-                    some = torch.stack([self._at(base, point, there, basis, i) for i, point in enumerate(points)])
-            found[:, torch.from_numpy(sheet.which).to(self.device)] = some
+                with self._prefix_of(batch, again):
+                    some = torch.stack([self._at(base, point, batch, basis, i) for i, point in enumerate(points)])
+            found[:, torch.from_numpy(batch.which).to(self.device)] = some
         return found
 
-    def _below(self, sheet: PackedBatch, again: bool) -> AbstractContextManager[None]:
-        """For as long as a sheet is evaluated: what layers below the first trained one make of it is there already."""
-        if self.stem is None:
+    def _prefix_of(self, batch: PackedBatch, again: bool) -> AbstractContextManager[None]:
+        """While a batch is evaluated, the frozen layers return their output for it instead of running."""
+        if self.prefix is None:
             return nullcontext()
-        run = partial(self._forward, sheet.tokens, sheet.ends, sheet.shared)
-        return self.stem.given(self.stem.kept(sheet.tokens, run) if again else self.stem.made(run))
+        run = partial(self._forward, batch.tokens, batch.ends, batch.shared)
+        return self.prefix.returning(self.prefix.cached(batch.tokens, run) if again else self.prefix.compute(run))
 
-    def _at(self, base: Params, terms: Terms, sheet: PackedBatch, basis: Basis | None, point: int) -> Tensor:
+    def _at(self, base: Params, terms: Terms, batch: PackedBatch, basis: Basis | None, point: int) -> Tensor:
         offset = None if basis is None else basis.offset(point)
         with torch.no_grad(), self.pieces.at(base.view(terms), offset):
-            return self._forward(sheet.tokens, sheet.ends, sheet.shared)
+            return self._forward(batch.tokens, batch.ends, batch.shared)
 
     def _forward(self, tokens: Tensor, ends: Tensor, shared: bool) -> Tensor:
-        """Tokens and ends of a sheet to logits (B, answers), float32."""
+        """Tokens and ends of a batch to logits (B, answers), float32."""
         where: dict[str, Tensor] = {}
         if shared:
             where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
-        self.pieces.chosen = Chosen(self.words, ends)
+        self.pieces.chosen = Chosen(self.answers, ends)
         try:
-            with _products(self.tf32):
+            with _tf32(self.tf32):
                 logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None
-        return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.words].float()
+        return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.answers].float()
 
     def gradient(self, base: Params, batch: Texts) -> tuple[float, Tensor]:
-        owned = [p for p in self.module.parameters() if p.requires_grad]
-        (sheet,) = (s.to(self.device) for s in sheets(batch.prompts, self.pack, sys.maxsize))
-        labels = torch.tensor(batch.labels, device=self.device)[torch.from_numpy(sheet.which).to(self.device)]
-        weights = None if batch.weights is None else batch.weights[sheet.which]
-        with torch.enable_grad(), self.pieces.at(base.view(NOWHERE)):
-            loss = measured("loss", self._forward(sheet.tokens, sheet.ends, sheet.shared), labels, weights)
-            gradients = torch.autograd.grad(loss, owned, allow_unused=True)
-        whole = [
-            torch.zeros_like(p, dtype=torch.float32) if g is None else g.float()
-            for p, g in zip(owned, gradients, strict=True)
-        ]
-        return float(loss.detach()), torch.cat([g.reshape(-1) for g in whole])
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        (packed,) = (each.to(self.device) for each in pack_prompts(batch.prompts, self.pack, sys.maxsize))
+        labels = torch.tensor(batch.labels, device=self.device)[torch.from_numpy(packed.which).to(self.device)]
+        weights = None if batch.weights is None else batch.weights[packed.which]
+        with torch.enable_grad(), self.pieces.at(base.view(NO_TERMS)):
+            loss = measured("loss", self._forward(packed.tokens, packed.ends, packed.shared), labels, weights)
+            gradients = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+        return float(loss.detach()), torch.cat([g.reshape(-1).float() for g in gradients])
 
     def evaluate(self, params: Params) -> Metrics:
-        logits = self._logits(params, (NOWHERE,), self.test, again=True)[0]
+        logits = self._logits(params, (NO_TERMS,), self.test, again=True)[0]
         labels = torch.tensor(self.test.labels, device=self.device)
-        loss, wrong, unlike = (float(measured(name, logits, labels)) for name in ("loss", "accuracy", "f1"))
-        return Metrics(loss=loss, accuracy=1 - wrong, others={"f1": 1 - unlike})
+        loss, errors, f1_errors = (float(measured(name, logits, labels)) for name in ("loss", "accuracy", "f1"))
+        return Metrics(loss=loss, accuracy=1 - errors, others={"f1": 1 - f1_errors})
 
 
 @contextmanager
-def _products(tf32: bool) -> Iterator[None]:
-    """How exactly a GPU multiplies float32 matrices, for a while."""
+def _tf32(allowed: bool) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
         yield
     finally:
@@ -157,7 +152,7 @@ def _products(tf32: bool) -> Iterator[None]:
 def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | None = None) -> Tensor:
     """What is minimised, in float64: logits (…, samples, answers) and labels (samples,) to numbers (…,).
 
-    F1 is a mean over answers as it is: samples weigh the same in it.
+    Weights do not apply to F1, which is a mean over answers.
     """
 
     def mean(values: Tensor) -> Tensor:
@@ -168,10 +163,10 @@ def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | No
     if measure == "loss":
         right = labels.expand(logits.shape[:-1])[..., None]
         return mean(-F.log_softmax(logits, dim=-1).gather(-1, right)[..., 0])
-    said = logits.argmax(-1)
+    predicted = logits.argmax(-1)
     if measure == "accuracy":
-        return 1 - mean(said == labels)
+        return 1 - mean(predicted == labels)
     classes = torch.arange(logits.shape[-1], device=labels.device)[:, None]
-    guess, truth = said[..., None, :] == classes, labels == classes  # (…, answers, samples), (answers, samples)
+    guess, truth = predicted[..., None, :] == classes, labels == classes  # (…, answers, samples), (answers, samples)
     both, either = (guess & truth).sum(-1).double(), guess.sum(-1) + truth.sum(-1)
     return 1 - (2 * both / either.clamp(min=1)).sum(-1) / (either > 0).sum(-1)

@@ -1,11 +1,10 @@
 """The loss of a torch module on mini-batches, at many points.
 
-Small models: the offsets c·z of all points are made once and kept while the same points are asked again (a cohort that
-shares directions asks the same points for every client), and added to the base in one operation; where they are too
-many to keep, some points at a time. Large models: one point at a time through a scratch copy. On a GPU the points of a
-small model are evaluated together (vmap); on a CPU one after the other, which is faster there because each pass stays
-in the cache; a module with a `prepare` method has its inputs brought into the form its first layer likes once for all
-points.
+Small models: the offsets c·z of all points are computed once, kept while the same points are asked for (a cohort that
+shares directions asks for the same points), and added to the base in one operation; where they are too many to keep,
+some points at a time. Large models: one point at a time through a scratch copy. On a GPU the points of a small model
+are evaluated together (vmap); on a CPU one after the other, which is faster because each pass stays in the cache. If
+the module has a method `prepare`, inputs are transformed by it once for all points.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class ModuleObjective:
-    """A module with a per-sample loss; `test` is what `evaluate` looks at, `together` turns vmap on."""
+    """A module with a per-sample loss; `evaluate` uses `test`, `together` turns vmap on."""
 
     def __init__(
         self,
@@ -52,10 +51,9 @@ class ModuleObjective:
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
-        inputs = torch.cat([x for x, _ in batches]) if len(batches) > 1 else batches[0][0]
+        inputs, labels = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*batches, strict=True))
         if self.prepare is not None and not self.together:
             inputs = self.prepare(inputs)
-        labels = torch.cat([y for _, y in batches]) if len(batches) > 1 else batches[0][1]
         sizes = [len(y) for _, y in batches]
         with torch.no_grad():
             rows = list(self._sample_losses(base, points, inputs, labels, basis))
@@ -104,7 +102,7 @@ class ModuleObjective:
         return self.loss(functional_call(self.module, tensors, (x,)), y)
 
     def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:
-        """(points, d) numbers Σ c z; kept, because a cohort that shares directions asks about the same points."""
+        """Σ c z of each point, (points, d), from the cache where the same points were asked for before."""
         if not isinstance(points, Points):
             return base.offsets(points)
         kept = self._offsets.get(points)

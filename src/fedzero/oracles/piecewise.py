@@ -1,12 +1,12 @@
-"""A module at a view of its parameters, made piece by piece as the forward pass reaches them.
+"""A module at a view of its parameters, materialised block by block as the forward pass reaches them.
 
     with piecewise.at(view):           the module at x + Σ c z
         module(...)
 
 Before a block (an element of a list of layers, or any other module with parameters of its own) runs, its weights are
-made in a scratch buffer and the module is pointed at them; afterwards it is pointed back. So x is never written, and
-beside the model there is room for its largest block only. Of an embedding only the rows of the tokens at hand are made,
-of the head only the rows of the answers that are asked for (`chosen`), at the positions where they are.
+written to a scratch buffer and the module is pointed at them; afterwards it is pointed back. So x is never written, and
+the extra memory is that of the largest block. Of an embedding only the rows of the batch's tokens are made, of the head
+only the rows of the answers that are wanted (`chosen`), at their positions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedzero.model.params import Params, View
 
 ALIGNED = 128
-"""Numbers to which pieces of the scratch buffer are rounded up: whole cache lines for every type."""
+"""Pieces of the scratch buffer start at multiples of so many numbers: whole cache lines for every type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Where the module is: a view, and what is to be added beside its terms, by name."""
+    """Where the module is: a view, and what is added to it, by name."""
 
     view: View
     offset: Mapping[str, Tensor] | None
@@ -45,79 +45,75 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class ScratchSlot:
-    """Flat pieces of a scratch buffer for some tensors of a model, made ready for writing."""
+    """Flat pieces of a scratch buffer for some tensors of a model, and the listing that a view is written to."""
 
     pieces: tuple[Tensor, ...]
     listing: Any
 
-    @staticmethod
-    def of(base: Params, names: Sequence[str], pieces: tuple[Tensor, ...]) -> ScratchSlot:
-        return ScratchSlot(pieces, base.listing(names, pieces))
-
 
 class Piecewise:
-    """Takes hold of a module: from now on it is evaluated through this object, or at its own weights as before."""
+    """Hooks into a module: from then on it runs at the view of `at`, or at its own weights as before."""
 
     def __init__(self, module: nn.Module, head: nn.Module | None = None):
         self.module = module
         self.chosen: Chosen | None = None
         self.chooses = type(head) is nn.Linear
-        """Whether the head heeds `chosen`; one that is more than a matrix gives all of its logits, as ever."""
-        self._owned = {n: p for n, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
-        self._names = {id(parameter): name for name, parameter in self._owned.items()}
+        """Whether the head observes `chosen`; one that is more than a matrix returns all of its logits."""
+        self._names: dict[Tensor, str] = {
+            p: name for name, p in module.named_parameters(remove_duplicate=True) if p.requires_grad
+        }
         self._point: Point | None = None
         self._scratch: dict[tuple[int, int, torch.dtype], Tensor] = {}
-        self._rooms: dict[tuple[int, int, tuple[str, ...]], ScratchSlot] = {}
-        self._rooms_of: Params | None = None
+        self._slots: dict[tuple[int, int, tuple[str, ...]], ScratchSlot] = {}
+        self._slots_of: Params | None = None
         self._lane = self._depth = 0
         self.scratch_bytes = 0
-        """What the buffers of one lane take, about: the largest block."""
+        """Size of the buffers of one lane, about: the largest block."""
         for block, whole in blocks(module):
             if block is head and type(block) is nn.Linear:
                 block.forward = partial(self._head, block)  # type: ignore[method-assign]
             elif type(block) is nn.Embedding and block.max_norm is None:
                 block.forward = partial(self._embedding, block)  # type: ignore[method-assign]
             else:
-                self._watch(block, whole)
+                self._hook(block, whole)
 
     @property
     def held(self) -> tuple[object, ...]:
-        """Buffers and lists of addresses as they are now: who recorded their use must keep them."""
-        return tuple(self._rooms.values())
+        """The present buffers and lists of addresses: a recording of their use must keep them alive."""
+        return tuple(self._slots.values())
 
     @contextmanager
     def at(self, view: View, offset: Tensor | None = None, lane: int = 0) -> Iterator[None]:
         """The module at a view; `offset` (d,) is added to it, in float32, as `Params.add` would.
 
-        Each lane has buffers of its own, so that what was launched in one can run beside what is in another.
+        Each lane has its own buffers, so that passes in different lanes may run at the same time.
         """
         base, self._lane = view.params, lane
-        before = {name: parameter.data for name, parameter in self._owned.items()}
+        before = [parameter.data for parameter in self._names]
         pieces = None if offset is None else dict(zip(base.names, base.split(offset), strict=True))
         try:
-            for name, parameter in self._owned.items():
+            for parameter, name in self._names.items():
                 parameter.data = base.tensors[name]
             if len(view.terms) or pieces is not None:
                 self._point = Point(view, pieces)
             yield
         finally:
             self._point, self._lane, self._depth = None, 0, 0
-            for name, parameter in self._owned.items():
-                parameter.data = before[name]
+            for parameter, data in zip(self._names, before, strict=True):
+                parameter.data = data
 
-    def _watch(self, block: nn.Module, whole: bool) -> None:
-        own = {self._names[id(p)]: p for p in block.parameters(recurse=whole) if id(p) in self._names}
-        names = tuple(own)
+    def _hook(self, block: nn.Module, whole: bool) -> None:
+        own = {self._names[p]: p for p in block.parameters(recurse=whole) if p in self._names}
         if not own:
             return
         self.scratch_bytes = max(self.scratch_bytes, sum(p.numel() * p.element_size() for p in own.values()))
 
         def enter(*_: object) -> None:
             if self._point is not None:
-                room = self._room(names, own)
-                self._make(names, room)
-                for name, piece in zip(names, room.pieces, strict=True):
-                    own[name].data = piece.view(own[name].shape)
+                slot = self._slot(own)
+                self._write(tuple(own), slot)
+                for parameter, piece in zip(own.values(), slot.pieces, strict=True):
+                    parameter.data = piece.view(parameter.shape)
                 self._depth += 1
 
         def leave(*_: object) -> None:
@@ -129,43 +125,43 @@ class Piecewise:
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave)
 
-    def _room(self, names: tuple[str, ...], own: Mapping[str, nn.Parameter]) -> ScratchSlot:
-        """Room for these tensors in the scratch buffers of this depth: blocks may lie inside each other."""
+    def _slot(self, own: Mapping[str, nn.Parameter]) -> ScratchSlot:
+        """Space for these tensors in the scratch buffers of this depth: blocks may be nested."""
         assert self._point is not None
-        base = self._point.view.params
-        if self._rooms_of is not base:
-            self._rooms, self._rooms_of = {}, base
+        base, names = self._point.view.params, tuple(own)
+        if self._slots_of is not base:
+            self._slots, self._slots_of = {}, base
         key = (self._lane, self._depth, names)
-        if key not in self._rooms:
-            self._rooms[key] = ScratchSlot.of(base, names, self._pieces(names, own))
-        return self._rooms[key]
+        if key not in self._slots:
+            pieces = self._pieces(tuple(own.values()))
+            self._slots[key] = ScratchSlot(pieces, base.listing(names, pieces))
+        return self._slots[key]
 
-    def _pieces(self, names: Sequence[str], own: Mapping[str, nn.Parameter]) -> tuple[Tensor, ...]:
+    def _pieces(self, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, ...]:
         used: dict[torch.dtype, int] = {}
         places = []
-        for name in names:
-            dtype, size = own[name].dtype, own[name].numel()
-            places.append((dtype, used.get(dtype, 0), size))
-            used[dtype] = used.get(dtype, 0) + -(-size // ALIGNED) * ALIGNED
+        for p in parameters:
+            start = used.get(p.dtype, 0)
+            places.append((p.dtype, start, p.numel()))
+            used[p.dtype] = start + -(-p.numel() // ALIGNED) * ALIGNED
         for dtype, wanted in used.items():
-            held = self._scratch.get((self._lane, self._depth, dtype))
-            if held is None or len(held) < wanted:
-                self._rooms.clear()  # they point into a buffer that is too small
-                fresh = torch.empty(wanted, dtype=dtype, device=own[names[0]].device)
-                self._scratch[self._lane, self._depth, dtype] = fresh
-        buffers = {dtype: self._scratch[self._lane, self._depth, dtype] for dtype in used}
-        return tuple(buffers[dtype][start : start + size] for dtype, start, size in places)
+            buffer = self._scratch.get((self._lane, self._depth, dtype))
+            if buffer is None or len(buffer) < wanted:
+                self._slots.clear()  # they point into a buffer that is too small
+                buffer = torch.empty(wanted, dtype=dtype, device=parameters[0].device)
+                self._scratch[self._lane, self._depth, dtype] = buffer
+        return tuple(self._scratch[self._lane, self._depth, t][start : start + size] for t, start, size in places)
 
-    def _make(self, names: Sequence[str], room: ScratchSlot) -> None:
+    def _write(self, names: Sequence[str], slot: ScratchSlot) -> None:
         assert self._point is not None
-        self._point.view.write_listed(room.listing)
+        self._point.view.write_listed(slot.listing)
         if self._point.offset is not None:
-            for name, piece in zip(names, room.pieces, strict=True):
+            for name, piece in zip(names, slot.pieces, strict=True):
                 piece.copy_(piece.float() + self._point.offset[name])
 
     def _rows(self, weight: Tensor, ids: Tensor) -> Tensor:
-        """Rows of a matrix, trained or not, where the module is; of a vector, a column."""
-        name, matrix = self._names.get(id(weight)), weight.view(len(weight), -1)
+        """Rows of a matrix at the point, trained or not; of a vector, a column."""
+        name, matrix = self._names.get(weight), weight.view(len(weight), -1)
         if self._point is None or name is None:
             return F.embedding(ids, matrix)
         rows = self._point.view.rows(name, ids)
@@ -177,27 +173,27 @@ class Piecewise:
         return self._rows(embedding.weight, ids)
 
     def _head(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """Logits (B, 1, A) of what is chosen of hidden states (R, T, H), or all of them."""
+        """The chosen logits (B, 1, A) of hidden states (R, T, H), or all of them."""
         if self.chosen is None:
-            weight = self._whole(head.weight)
-            assert weight is not None
-            return F.linear(hidden, weight, self._whole(head.bias))
+            bias = None if head.bias is None else self._whole(head.bias)
+            return F.linear(hidden, self._whole(head.weight), bias)
         answers = self.chosen.answers
-        at_last = hidden[*self.chosen.ends]
+        at_ends = hidden[*self.chosen.ends]
         bias = None if head.bias is None else self._rows(head.bias, answers)[:, 0]
-        return F.linear(at_last, self._rows(head.weight, answers), bias)[:, None]
+        return F.linear(at_ends, self._rows(head.weight, answers), bias)[:, None]
 
-    def _whole(self, parameter: Tensor | None) -> Tensor | None:
-        if parameter is None or self._point is None or id(parameter) not in self._names:
+    def _whole(self, parameter: Tensor) -> Tensor:
+        name = self._names.get(parameter)
+        if self._point is None or name is None:
             return parameter
         out = torch.empty_like(parameter)
-        names = (self._names[id(parameter)],)
-        self._make(names, ScratchSlot.of(self._point.view.params, names, (out.view(-1),)))
+        pieces = (out.view(-1),)
+        self._write((name,), ScratchSlot(pieces, self._point.view.params.listing((name,), pieces)))
         return out
 
 
 def blocks(module: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
-    """(block, with all that is inside it): elements of the outermost lists, and what else has parameters of its own."""
+    """(block, is a layer): elements of the outermost lists as a whole, and other modules with own parameters."""
     if isinstance(module, nn.ModuleList):
         yield from ((layer, True) for layer in module)
         return

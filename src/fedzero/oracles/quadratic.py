@@ -1,4 +1,4 @@
-"""A federated quadratic with a known minimum, for tests, examples and first steps.
+"""A federated quadratic with a known minimum.
 
 f_i(x; ξ) = ½ Σ_j a_j (x_j − b_ij)² + σ ⟨ξ, x⟩      F = mean f_i, minimum at x* = mean b_i
 """
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.model.params import Params
+from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import ALL_DATA, F64, Basis, Metrics
-from fedzero.oracles.points import wide_coordinates
 
 Batch = tuple[F64, F64]
 

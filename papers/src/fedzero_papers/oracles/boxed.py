@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedzero.directions import Terms
 from fedzero.model.params import Params
+from fedzero.oracles.combination import coordinates
 from fedzero.oracles.contract import Basis
-from fedzero.oracles.points import coordinates
 
 MIDDLE = 0.5
 

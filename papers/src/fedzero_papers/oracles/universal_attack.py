@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from fedzero.directions import Terms
 from fedzero.model.params import Params
+from fedzero.oracles.combination import coordinates
 from fedzero.oracles.contract import F64, Basis, Metrics, Pictures
-from fedzero.oracles.points import coordinates
 
 CLAMP = 1 - 1e-6
 TOGETHER = 256

@@ -12,25 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedzero.directions.cpu.kernels import (
-    CHUNK,
-    _advance16,
-    _advance32,
-    _checksum,
-    _generate,
-    _generate_groups,
-    _points32,
-    _round16,
-    _rows,
-    _spread,
-    _squares,
-    u16,
-    u32,
-    u64,
-)
-from fedzero.directions.pieces import Piece
+from fedzero.directions.cpu import kernels
+from fedzero.directions.cpu.kernels import CHUNK, u16, u32, u64
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import Program, Terms
+from fedzero.directions.terms import Piece, Program, Terms
 
 PARALLEL_FROM = 1 << 18
 """Coordinates × terms from which the work is worth a second thread."""
@@ -38,7 +23,7 @@ PARALLEL_FROM = 1 << 18
 
 @cache
 def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
-    """Threads do not survive a fork, hence one pool a process."""
+    """One pool for each process: threads do not survive a fork."""
     return ThreadPoolExecutor(workers, thread_name_prefix="fedzero-kernel")
 
 
@@ -54,9 +39,8 @@ def _run(work: Callable[[int, int], Any], n: int, terms: int) -> list[Any]:
 
 def _bits(x: torch.Tensor) -> Any:
     """The same memory as unsigned integers (NumPy has no bfloat16)."""
-    return (
-        x.view(torch.int32).numpy().view(np.uint32) if x.element_size() == 4 else x.view(torch.int16).numpy().view(u16)
-    )
+    signed, unsigned = (torch.int32, u32) if x.element_size() == 4 else (torch.int16, u16)
+    return x.view(signed).numpy().view(unsigned)
 
 
 _NONE = np.empty(0, np.float32)
@@ -64,44 +48,46 @@ _NONE = np.empty(0, np.float32)
 
 def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
     """out ← z(key) of tensor `tensor` (float32)."""
-    array = out.numpy()
-    _run(lambda lo, hi: _generate(array, u32(tensor), stream is Domain.GAUSSIAN, u64(key), lo, hi), array.size, 1)
+    common = (out.numpy(), u32(tensor), stream is Domain.GAUSSIAN, u64(key))
+    _run(lambda lo, hi: kernels._generate(*common, lo, hi), out.numel(), 1)
 
 
 def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
     """Like `generate`, but only coordinates 128g … 128g + 127 of the given groups g need be right."""
     if stream is Domain.GAUSSIAN:
-        _generate_groups(out.numpy(), u32(tensor), u64(key), groups)
+        kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
     else:  # a bit a coordinate: all of them cost less than picking some
         generate(out, stream, key, tensor)
 
 
-def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
-    """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
+def _advance(
+    x: torch.Tensor,
+    out: torch.Tensor,
+    slots: tuple[torch.Tensor, ...],
+    program: Program,
+    tensor: int,
+    stochastic: bool = True,
+) -> None:
     a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
-    p = program
+    p, bfloat = program, x.dtype == torch.bfloat16
     common = (a, b, u32(tensor), p.stream is Domain.GAUSSIAN, int(p.rule), p.keys, p.coefficients, p.ends, p.hypers)
     if x.dtype == torch.float32:
-        array = x.numpy()
-        _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(p.keys))
+        array = out.copy_(x).numpy()
+        _run(lambda lo, hi: kernels._advance32(array, *common, lo, hi), x.numel(), len(p.keys))
     else:
-        bits, bfloat = _bits(x), x.dtype == torch.bfloat16
-        _run(lambda lo, hi: _advance16(bits, bits, *common, p.rounding, True, bfloat, lo, hi), x.numel(), len(p.keys))
+        bits, to = _bits(x), _bits(out)
+        work = (bits, to, *common, p.rounding, stochastic, bfloat)
+        _run(lambda lo, hi: kernels._advance16(*work, lo, hi), x.numel(), len(p.keys))
+
+
+def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
+    """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
+    _advance(x, x, slots, program, tensor)
 
 
 def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
-    gaussian = terms.stream is Domain.GAUSSIAN
-    ends, hypers = np.array([len(terms)], np.int64), np.zeros((1, 1), np.float32)
-    common = (_NONE, _NONE, u32(tensor), gaussian, 0, terms.keys, terms.coefficients, ends, hypers)
-    if x.dtype == torch.float32:
-        out.copy_(x)
-        array = out.numpy()
-        _run(lambda lo, hi: _advance32(array, *common, lo, hi), x.numel(), len(terms))
-    else:
-        source, target, bfloat = _bits(x), _bits(out), x.dtype == torch.bfloat16
-        none = np.zeros(1, np.uint64)
-        _run(lambda lo, hi: _advance16(source, target, *common, none, False, bfloat, lo, hi), x.numel(), len(terms))
+    _advance(x, out, (), Program.of([terms], [0]), tensor, stochastic=False)
 
 
 def listing(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -117,40 +103,41 @@ def advance_all(many: Sequence[Piece], program: Program) -> None:
 
 def perturb_all(many: Sequence[Piece], terms: Terms) -> None:
     """`perturb` on all tensors of a list."""
+    program = Program.of([terms], [0])
     for piece in many:
-        perturb(piece.source, piece.out, terms, piece.ordinal)
+        _advance(piece.source, piece.out, (), program, piece.ordinal, stochastic=False)
 
 
 def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
     wide, bfloat = x.dtype == torch.float32, x.dtype == torch.bfloat16
     common = (wide, bfloat, u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
-    _rows(_bits(x), ids.numpy(), _bits(out), *common)
+    kernels._rows(_bits(x), ids.numpy(), _bits(out), *common)
 
 
 def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
     rows, gaussian = out.numpy(), terms.stream is Domain.GAUSSIAN
-    _spread(rows, u32(tensor), gaussian, terms.keys, terms.coefficients)
+    kernels._spread(rows, u32(tensor), gaussian, terms.keys, terms.coefficients)
 
 
 def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None:
     """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, all points at once."""
     p, gaussian = program, program.stream is Domain.GAUSSIAN
     common = (x.numpy(), out.numpy(), u32(tensor), gaussian, p.keys, p.coefficients, p.ends)
-    _run(lambda lo, hi: _points32(*common, lo, hi), x.numel(), len(p.keys))
+    _run(lambda lo, hi: kernels._points32(*common, lo, hi), x.numel(), len(p.keys))
 
 
 def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
     bits, array, bfloat = _bits(x), source.numpy(), x.dtype == torch.bfloat16
-    _run(lambda lo, hi: _round16(array, bits, u32(tensor), u64(key), bfloat, lo, hi), x.numel(), 1)
+    _run(lambda lo, hi: kernels._round16(array, bits, u32(tensor), u64(key), bfloat, lo, hi), x.numel(), 1)
 
 
 def checksum(x: torch.Tensor) -> int:
     """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
     bits = _bits(x)
-    return sum(int(s) for s in _run(lambda lo, hi: _checksum(bits, lo, hi), x.numel(), 1)) % (1 << 64)
+    return sum(int(s) for s in _run(lambda lo, hi: kernels._checksum(bits, lo, hi), x.numel(), 1)) % (1 << 64)
 
 
 def checksums(many: Sequence[Piece]) -> dict[int, int]:
@@ -160,4 +147,4 @@ def checksums(many: Sequence[Piece]) -> dict[int, int]:
 
 def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
     """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
-    return sum(int(s) for s in _run(lambda lo, hi: _squares(n, u32(tensor), u64(key), lo, hi), n, 1))
+    return sum(int(s) for s in _run(lambda lo, hi: kernels._squares(n, u32(tensor), u64(key), lo, hi), n, 1))

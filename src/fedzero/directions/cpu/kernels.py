@@ -1,10 +1,10 @@
 """CPU kernels, compiled by numba.
 
 Work is cut into chunks of 4096 coordinates, small enough for the first-level cache, so a fold of many terms reads and
-writes memory once. Inner loops run over 32 lanes or 256 coordinates with no dependence between them: LLVM turns them
-into vector code, and without fast-math it never fuses a multiply with an add.
+writes memory once. Inner loops run over 32 lanes or 256 coordinates without dependences: LLVM vectorises them, and
+without fast-math it never fuses a multiply with an add.
 
-All of it is one file because numba's cache asks whether the file of a kernel has changed, not those of what it inlines.
+One file, because numba's cache checks whether the file of a kernel has changed, not the files of what it inlines.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ def _philox(c0, c1, c2, c3, k0, k1):
 
 
 @inlined
+def _block(group, lane, tensor, domain, key):
+    """The four words of block 32·group + lane."""
+    low, high = u32(u64(group) << u64(5)), u32(u64(group) >> u64(27))
+    return _philox(u32(low + u32(lane)), high, tensor, domain, u32(key), u32(key >> u64(32)))
+
+
+@inlined
 def _box_muller(a, b):
     bits = i32(f32(u32(a | u32(1))).view(np.int32) - _BIAS)
     k = i32(bits >> i32(23))
@@ -65,10 +72,8 @@ def _box_muller(a, b):
 @inlined
 def _gaussian128(out, group, tensor, key):
     """The 128 coordinates of group `group` (32 blocks, four planes of 32)."""
-    low, high = u32(u64(group) << u64(5)), u32(u64(group) >> u64(27))
-    k0, k1 = u32(key), u32(key >> u64(32))
     for lane in range(32):
-        a, b, c, d = _philox(u32(low + u32(lane)), high, tensor, _GAUSSIAN, k0, k1)
+        a, b, c, d = _block(group, lane, tensor, _GAUSSIAN, key)
         z0, z1 = _box_muller(a, b)
         z2, z3 = _box_muller(c, d)
         out[lane] = z0
@@ -77,26 +82,14 @@ def _gaussian128(out, group, tensor, key):
         out[96 + lane] = z3
 
 
-@inlined
-def _signs(words, chunk, tensor, key):
-    """The 32 blocks behind a chunk of 4096 signs, word by word."""
-    low, high = u32(u64(chunk) << u64(5)), u32(u64(chunk) >> u64(27))
-    k0, k1 = u32(key), u32(key >> u64(32))
-    for lane in range(32):
-        a, b, c, d = _philox(u32(low + u32(lane)), high, tensor, _RADEMACHER, k0, k1)
-        words[0, lane] = a
-        words[1, lane] = b
-        words[2, lane] = c
-        words[3, lane] = d
-
-
 @kernel
-def _add_gaussian(y, m, chunk, tensor, keys, coefs, first, last):
+def _add_gaussian(y, m, group, tensor, keys, coefs, first, last):
+    """Terms first … last − 1 on m coordinates, of which the first begins group `group`."""
     z = np.empty(128, np.float32)
     for j in range(first, last):
         c = coefs[j]
         for g in range((m + 127) // 128):
-            _gaussian128(z, chunk * 32 + g, tensor, keys[j])
+            _gaussian128(z, group + g, tensor, keys[j])
             o = g * 128
             if m - o >= 128:
                 for i in range(128):
@@ -108,11 +101,17 @@ def _add_gaussian(y, m, chunk, tensor, keys, coefs, first, last):
 
 @kernel
 def _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last):
+    """Terms first … last − 1 on the m coordinates of a chunk."""
     words = np.empty((4, 32), np.uint32)
     spread = np.empty(256, np.uint32)
     for j in range(first, last):
-        c = f32(coefs[j]).view(np.uint32)
-        _signs(words, chunk, tensor, keys[j])
+        key, bits = keys[j], f32(coefs[j]).view(np.uint32)  # read once: a load in the loop would keep LLVM from vectors
+        for lane in range(32):
+            a, b, c, d = _block(chunk, lane, tensor, _RADEMACHER, key)
+            words[0, lane] = a
+            words[1, lane] = b
+            words[2, lane] = c
+            words[3, lane] = d
         for q in range(4):
             if q * 1024 >= m:
                 break
@@ -126,17 +125,17 @@ def _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last):
                 if m - o >= 256:
                     for i in range(256):
                         sign = u32(u32(spread[i] << shift) & _SIGN_BIT)
-                        y[o + i] += f32(u32(c ^ sign).view(np.float32))
+                        y[o + i] += f32(u32(bits ^ sign).view(np.float32))
                 else:
                     for i in range(m - o):
                         sign = u32(u32(spread[i] << shift) & _SIGN_BIT)
-                        y[o + i] += f32(u32(c ^ sign).view(np.float32))
+                        y[o + i] += f32(u32(bits ^ sign).view(np.float32))
 
 
 @inlined
 def _add_terms(y, m, chunk, tensor, gaussian, keys, coefs, first, last):
     if gaussian:
-        _add_gaussian(y, m, chunk, tensor, keys, coefs, first, last)
+        _add_gaussian(y, m, chunk * 32, tensor, keys, coefs, first, last)
     else:
         _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
 
@@ -297,14 +296,11 @@ def _nearest_bits(x, bfloat):
 def _round_chunk(y, out, m, chunk, tensor, key, stochastic, bfloat):
     """Round a chunk to 16 bits and put what was stored back into `y`."""
     random = np.empty(256, np.uint32)
-    k0, k1 = u32(key), u32(key >> u64(32))
     for g in range((m + 255) // 256):
         o = g * 256
         if stochastic:
-            group = u64(chunk * 16 + g)
-            low, high = u32(group << u64(5)), u32(group >> u64(27))
             for lane in range(32):
-                a, b, c, d = _philox(u32(low + u32(lane)), high, tensor, _ROUNDING, k0, k1)
+                a, b, c, d = _block(chunk * 16 + g, lane, tensor, _ROUNDING, key)
                 random[lane], random[32 + lane] = u32(a & u32(0xFFFF)), u32(a >> u32(16))
                 random[64 + lane], random[96 + lane] = u32(b & u32(0xFFFF)), u32(b >> u32(16))
                 random[128 + lane], random[160 + lane] = u32(c & u32(0xFFFF)), u32(c >> u32(16))
@@ -334,22 +330,9 @@ def _advance16(
             _round_chunk(y, out[o : o + CHUNK], m, chunk, tensor, rounding[s], stochastic, bfloat)
 
 
-@inlined
-def _add_piece(y, piece, tensor, gaussian, keys, coefs):
-    """All terms on the 128 coordinates of a gaussian group, or the 4096 of a chunk of signs."""
-    if gaussian:
-        z = np.empty(128, np.float32)
-        for j in range(keys.size):
-            _gaussian128(z, piece, tensor, keys[j])
-            for i in range(128):
-                y[i] += f32(coefs[j] * z[i])
-    else:
-        _add_rademacher(y, CHUNK, piece, tensor, keys, coefs, 0, keys.size)
-
-
 @kernel
 def _rows(x, ids, out, wide, bfloat, tensor, gaussian, keys, coefs):
-    """out[r] ← x[ids[r]] + Σ c z. A row may begin and end anywhere in a piece: what is beside it is made in vain."""
+    """out[r] ← x[ids[r]] + Σ c z, by whole pieces (groups of gaussians, chunks of signs) that overlap the row."""
     width = x.shape[1]
     size = 128 if gaussian else CHUNK
     y = np.empty(size, np.float32)
@@ -361,7 +344,10 @@ def _rows(x, ids, out, wide, bfloat, tensor, gaussian, keys, coefs):
             for i in range(first, last):
                 bits = x[ids[r], i - begin]
                 y[i - piece * size] = f32(u32(bits).view(np.float32)) if wide else _from16(u16(bits), bfloat)
-            _add_piece(y, piece, tensor, gaussian, keys, coefs)
+            if gaussian:
+                _add_gaussian(y, size, piece, tensor, keys, coefs, 0, keys.size)
+            else:
+                _add_rademacher(y, size, piece, tensor, keys, coefs, 0, keys.size)
             for i in range(first, last):
                 value = y[i - piece * size]
                 if wide:

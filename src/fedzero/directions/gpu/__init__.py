@@ -15,22 +15,11 @@ import torch
 import triton
 from numpy.typing import NDArray
 
-from fedzero.directions.gpu.kernels import (
-    _advance,
-    _advance_list,
-    _checksum,
-    _checksum_list,
-    _generate,
-    _narrow,
-    _rows,
-    _spread,
-    _squares,
-)
+from fedzero.directions.gpu import kernels
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
-from fedzero.directions.gpu.tables import LiveTerms, tables_of
-from fedzero.directions.pieces import Piece
+from fedzero.directions.gpu.tables import TermsBuffer, tables_of
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import Program, Rule, Terms
+from fedzero.directions.terms import Piece, Program, Rule, Terms
 
 LANES = 512
 """Lanes of a tile: 8 × 512 coordinates, a chunk of signs."""
@@ -48,19 +37,20 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
-    """Launch on the current device. Triton looks at everything anew each time, longer than most tensors take; so what
-    it compiled is kept by all it looked at: device, type and alignment of tensors, width of integers, constants."""
-    looks: list[Any] = [kernel.__name__, constants]
+    """Launch on the current device. Triton's own look-up of a compiled kernel takes longer than most tensors do, so
+    compiled kernels are kept by all it specialises on: device, type and alignment of tensors, width of integers,
+    constants."""
+    traits: list[Any] = [kernel.__name__, constants]
     for value in arguments:
         if isinstance(value, torch.Tensor):
-            looks.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))
+            traits.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))
         else:
-            looks.append(value.bit_length() < 32)
-    known = _compiled.get(tuple(looks))
+            traits.append(value.bit_length() < 32)
+    known = _compiled.get(tuple(traits))
     if known is None:
         launched = kernel[(programs,)](*arguments, *constants, num_warps=warps, enable_fp_fusion=False)
         if launched is not None:  # the interpreter compiles nothing
-            _compiled[tuple(looks)] = launched
+            _compiled[tuple(traits)] = launched
     else:
         known[(programs, 1, 1)](*arguments, *constants)
 
@@ -103,11 +93,11 @@ def _signed(key: int) -> int:
 
 def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
     """out ← z(key) of tensor `tensor` (float32)."""
-    _launch(_generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
+    _launch(kernels._generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
 
 
 def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
-    """All of it: on a GPU a launch costs more than the numbers nobody asked for."""
+    """All coordinates: on a GPU a launch costs more than the superfluous ones."""
     generate(out, stream, key, tensor)
 
 
@@ -117,24 +107,24 @@ def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, 
     arguments = (bits, bits, *(*slots, bits, bits)[:2], tensor, *tables)
     one = tables.terms == tables.steps == 1
     constants = (int(program.stream), int(rule), rule.slots, _KINDS[x.dtype], True, one)
-    _launch(_advance, x.numel(), _warps(program.stream, rule), arguments, constants)
+    _launch(kernels._advance, x.numel(), _warps(program.stream, rule), arguments, constants)
 
 
-def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms | LiveTerms, tensor: int) -> None:
+def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
     bits, tables = _integers(x), tables_of(terms, x.device)
     arguments = (bits, _integers(out), bits, bits, tensor, *tables)
     constants = (int(terms.stream), int(Rule.SGD), 0, _KINDS[x.dtype], False, tables.terms == 1)
-    _launch(_advance, x.numel(), _warps(terms.stream), arguments, constants)
+    _launch(kernels._advance, x.numel(), _warps(terms.stream), arguments, constants)
 
 
-def _places(piece: Piece) -> list[int]:
+def _addresses(piece: Piece) -> list[int]:
     return [tensor.data_ptr() for tensor in (piece.source, piece.out, *piece.slots)]
 
 
 def _aligned(piece: Piece) -> bool:
     """Whole tensors are; slices of larger ones need not be."""
-    return all(place % 16 == 0 for place in _places(piece))
+    return all(address % 16 == 0 for address in _addresses(piece))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +149,7 @@ def listing(pieces: Sequence[Piece]) -> Listing:
         tiles = [triton.cdiv(piece.source.numel(), 8 * LANES) for piece in some]
         first = [0, *accumulate(tiles)]
         rows = [
-            (*(*_places(piece), 0, 0)[:4], piece.source.numel(), piece.ordinal, start)
+            (*(*_addresses(piece), 0, 0)[:4], piece.source.numel(), piece.ordinal, start)
             for piece, start in zip(some, first[:-1], strict=True)
         ]
         owners = np.repeat(np.arange(len(some)), tiles)
@@ -168,13 +158,13 @@ def listing(pieces: Sequence[Piece]) -> Listing:
     return Listing(device, tuple(lists), together, tuple(piece for piece in pieces if not _aligned(piece)))
 
 
-def _run_lists(many: Listing, work: Program | Terms | LiveTerms, rule: Rule, stochastic: bool) -> None:
+def _run_lists(many: Listing, work: Program | Terms | TermsBuffer, rule: Rule, stochastic: bool) -> None:
     tables = tables_of(work, many.device)
     one = tables.terms == tables.steps == 1
     for dtype, table, owners in many.lists:
         with torch.cuda.device_of(table):
             constants = (int(work.stream), int(rule), rule.slots, _KINDS[dtype], stochastic, one, LANES)
-            _start(_advance_list, len(owners), _warps(work.stream, rule), (table, owners, *tables), constants)
+            _start(kernels._advance_list, len(owners), _warps(work.stream, rule), (table, owners, *tables), constants)
 
 
 def advance_all(many: Listing, program: Program) -> None:
@@ -184,21 +174,21 @@ def advance_all(many: Listing, program: Program) -> None:
         advance(piece.source, piece.slots, program, piece.ordinal)
 
 
-def perturb_all(many: Listing, terms: Terms | LiveTerms) -> None:
+def perturb_all(many: Listing, terms: Terms | TermsBuffer) -> None:
     """`perturb` on all tensors of a list, in one launch for each type."""
     _run_lists(many, terms, Rule.SGD, False)
     for piece in many.apart:
         perturb(piece.source, piece.out, terms, piece.ordinal)
 
 
-def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms | LiveTerms, tensor: int) -> None:
+def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
     """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
     width, tables = x.shape[1], tables_of(terms, x.device)
     programs = ids.numel() * triton.cdiv(width, SPAN)
     if programs:
         with torch.cuda.device_of(out):
             arguments = (width, _integers(x), ids, _integers(out), tensor, tables.integers, tables.floats, tables.terms)
-            _start(_rows, programs, WARPS, arguments, (int(terms.stream), _KINDS[x.dtype], SPAN))
+            _start(kernels._rows, programs, WARPS, arguments, (int(terms.stream), _KINDS[x.dtype], SPAN))
 
 
 def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
@@ -208,7 +198,7 @@ def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
     if programs:
         with torch.cuda.device_of(out):
             arguments = (n, out, tensor, tables.integers, tables.floats)
-            _start(_spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
+            _start(kernels._spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
 
 
 def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None:
@@ -227,13 +217,13 @@ def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) ->
 
 def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
-    _launch(_narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))
+    _launch(kernels._narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))
 
 
 def checksum(x: torch.Tensor) -> int:
     """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
     bits = x.view(torch.int32) if x.element_size() == 4 else x.view(torch.int16)
-    return _total(_checksum, x.numel(), x.device, (bits,), (8 * x.element_size(),)) % (1 << 64)
+    return _total(kernels._checksum, x.numel(), x.device, (bits,), (8 * x.element_size(),)) % (1 << 64)
 
 
 def checksums(many: Listing) -> dict[int, int]:
@@ -242,7 +232,7 @@ def checksums(many: Listing) -> dict[int, int]:
     for dtype, table, owners in many.lists:
         totals = torch.zeros(len(table), dtype=torch.int64, device=many.device)
         with torch.cuda.device_of(table):
-            _start(_checksum_list, len(owners), WARPS, (table, owners, totals), (_KINDS[dtype], LANES))
+            _start(kernels._checksum_list, len(owners), WARPS, (table, owners, totals), (_KINDS[dtype], LANES))
         ordinals = [piece.ordinal for piece in many.together if piece.source.dtype == dtype]
         found |= {ordinal: total % (1 << 64) for ordinal, total in zip(ordinals, totals.tolist(), strict=True)}
     return found | {piece.ordinal: checksum(piece.source) for piece in many.apart}
@@ -250,4 +240,4 @@ def checksums(many: Listing) -> dict[int, int]:
 
 def squares(key: int, tensor: int, n: int, device: torch.device) -> int:
     """Σ ⌊z² · 2²⁴⌋ of a gaussian direction over one tensor of n coordinates."""
-    return _total(_squares, n, device, (tensor, _signed(key)), ())
+    return _total(kernels._squares, n, device, (tensor, _signed(key)), ())

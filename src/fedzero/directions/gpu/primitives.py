@@ -1,8 +1,8 @@
 """What Triton kernels are made of: Philox, gaussians, signs, rounding, rules; on tiles of 8 planes × LANES lanes.
 
 Lane l of plane j is coordinate 256·(l div 32) + 32 j + l mod 32, so a lane owns whole Philox blocks of the gaussian
-(two) and of the rounding stream (one), and neighbouring lanes are neighbours in memory. Signs come by the octet: eight
-neighbouring lanes share a byte, which its maker hands over in shared memory.
+(two) and of the rounding stream (one), and neighbouring lanes are neighbours in memory. Eight neighbouring lanes share
+a byte of signs, passed through shared memory.
 
 Bits equal those of the CPU because every operation is IEEE and rounded by itself: no fused multiply-add but the two
 inside a square root, no flush of denormals.

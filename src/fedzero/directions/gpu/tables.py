@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,8 @@ from fedzero.directions.terms import HYPERS, Program, Terms
 
 
 class Tables(NamedTuple):
-    """Keys, rounding keys, 0 and ends; coefficients, hyper-parameters; and how many terms and steps there is room for.
-
-    A kernel finds its parts by `terms` and `steps`, and how many terms there are by the ends.
-    """
+    """Integers: keys, rounding keys, 0, ends. Floats: coefficients, hyper-parameters. `terms` and `steps` are the
+    capacities, by which a kernel finds the parts; how many terms a step has follows from the ends."""
 
     integers: torch.Tensor
     floats: torch.Tensor
@@ -31,13 +30,13 @@ def _split(there: torch.Tensor, terms: int, steps: int) -> Tables:
 
 
 def _even(terms: int, steps: int) -> int:
-    """How many integers, rounded up: what follows starts at a multiple of 16 bytes, as Triton likes it."""
+    """The number of integers, rounded up, so that the floats start at a multiple of 16 bytes."""
     integers = terms + 2 * steps + 1
     return integers + integers % 2
 
 
 def _packed(program: Program, terms: int) -> NDArray[np.int32]:
-    """A program in one array, with room for `terms` of them."""
+    """A program in one array with a capacity of `terms`."""
     steps, given, even = len(program), len(program.keys), _even(terms, len(program))
     buffer = np.zeros(2 * even + terms + steps * HYPERS, np.int32)
     integers, floats = buffer[: 2 * even].view(np.int64), buffer[2 * even :].view(np.float32)
@@ -49,44 +48,38 @@ def _packed(program: Program, terms: int) -> NDArray[np.int32]:
     return buffer
 
 
-class LiveTerms:
-    """Terms at a fixed place, replaced while whatever reads them stays the same: what a recorded graph needs.
+class TermsBuffer:
+    """Terms at a fixed address whose content is replaced between replays of a CUDA graph.
 
-    `bank` brings the terms of many points to the device in one copy; `take` puts one of them in place.
+    `upload` brings the terms of many points to the device in one copy; `load` puts one of them in place.
     """
 
     def __init__(self, stream: Domain, capacity: int, device: torch.device):
         self.stream, self.capacity = stream, capacity
-        self._there = torch.from_numpy(_packed(Program.of([Terms.of([], [], stream)], [0]), capacity)).to(device)
-        self.tables = _split(self._there, capacity, 1)
+        self._buffer = torch.from_numpy(_packed(Program.of([Terms.of([], [], stream)], [0]), capacity)).to(device)
+        self.tables = _split(self._buffer, capacity, 1)
 
     def __len__(self) -> int:
         return self.capacity
 
-    def bank(self, points: Sequence[Terms]) -> torch.Tensor:
-        """(points, …) on the device. With room for one term each has to have one: kernels then do not count."""
+    def upload(self, points: Sequence[Terms]) -> torch.Tensor:
+        """(points, …) on the device. With a capacity of one, each point must have one term: kernels do not count."""
         if any(len(p) > self.capacity or (self.capacity == 1 and len(p) != 1) for p in points):
             raise ValueError(f"points with {[len(p) for p in points]} terms where there is room for {self.capacity}")
         rows = [_packed(Program.of([terms], [0]), self.capacity) for terms in points]
-        return torch.from_numpy(np.stack(rows)).to(self._there.device)
+        return torch.from_numpy(np.stack(rows)).to(self._buffer.device)
 
-    def take(self, row: torch.Tensor) -> None:
-        self._there.copy_(row)
-
-
-_recent: dict[tuple[int, torch.device], tuple[Program | Terms, Tables]] = {}
+    def load(self, row: torch.Tensor) -> None:
+        self._buffer.copy_(row)
 
 
-def tables_of(work: Program | Terms | LiveTerms, device: torch.device) -> Tables:
-    """Upload in one copy, and once for all tensors of a model: the last few are kept, and with them their `id`."""
-    if isinstance(work, LiveTerms):
-        return work.tables
-    held = _recent.get((id(work), device))
-    if held is None:
-        program = Program.of([work], [0]) if isinstance(work, Terms) else work
-        there = torch.from_numpy(_packed(program, len(program.keys))).to(device)
-        held = work, _split(there, len(program.keys), len(program))
-        while len(_recent) >= 8:
-            _recent.pop(next(iter(_recent)), None)
-        _recent[id(work), device] = held
-    return held[1]
+def tables_of(work: Program | Terms | TermsBuffer, device: torch.device) -> Tables:
+    return work.tables if isinstance(work, TermsBuffer) else _uploaded(work, device)
+
+
+@lru_cache(maxsize=8)
+def _uploaded(work: Program | Terms, device: torch.device) -> Tables:
+    """One upload serves all tensors of a model, which are worked on one after the other."""
+    program = Program.of([work], [0]) if isinstance(work, Terms) else work
+    packed = torch.from_numpy(_packed(program, len(program.keys))).to(device)
+    return _split(packed, len(program.keys), len(program))

@@ -3,13 +3,13 @@
     A' = [A  Cᵀ]      L' = [L         ]      M = C L⁻ᵀ
          [C  D ]           [M  chol(S)]      S = D − M Mᵀ
 
-A row costs n² operations instead of the n³ of a fresh factor. The inverse, where it is wanted, grows beside it:
+A row costs n² operations instead of the n³ of a fresh factor. The inverse, where it is wanted, grows with it:
 
     A'⁻¹ = [A⁻¹ + Z S⁻¹ Zᵀ   −Z S⁻¹]         Z = L⁻ᵀ Mᵀ
            [−S⁻¹ Zᵀ           S⁻¹  ]
 
-A few right-hand sides cost one reading of L, block by block where it lies: torch's own triangular solvers would first
-copy all of it into another order, which takes several times as long.
+A few right-hand sides cost one pass over L, block by block in place: torch's own triangular solvers first copy all of
+it into another order, which takes several times as long.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedzero.estimators.surrogate.growable import wider
+from fedzero.estimators.surrogate.growable import enlarge
 
 BLOCK = 256
-"""Rows that a triangular system is solved by at a time: small enough to stay in a processor's cache."""
+"""Rows of a triangular system solved at a time: they stay in the processor's cache."""
 
 
 class NotPositive(ArithmeticError):
@@ -32,40 +32,40 @@ class Factor:
 
     def __init__(self) -> None:
         self.size = 0
-        self._room = torch.empty(0, 0, dtype=torch.float64)
+        self._buffer = torch.empty(0, 0, dtype=torch.float64)
         self._inverse: Tensor | None = None
 
     @property
     def lower(self) -> Tensor:
         """L, (n, n)"""
-        return self._room[: self.size, : self.size]
+        return self._buffer[: self.size, : self.size]
 
     @property
     def inverse(self) -> Tensor:
-        """A⁻¹, (n, n); made when first asked for, and grown from then on."""
+        """A⁻¹, (n, n); computed on first use, and grown from then on."""
         if self._inverse is None:
             self._inverse = torch.cholesky_inverse(self.lower)
         return self._inverse[: self.size, : self.size]
 
     @property
     def bytes(self) -> int:
-        return self._room.nbytes + (0 if self._inverse is None else self._inverse.nbytes)
+        return self._buffer.nbytes + (0 if self._inverse is None else self._inverse.nbytes)
 
     def append(self, cross: Tensor, corner: Tensor) -> None:
-        """New rows: `cross` (b, n) is C, `corner` (b, b) is D. Raises `NotPositive`, and is then as it was before."""
+        """New rows: `cross` (b, n) is C, `corner` (b, b) is D. Raises `NotPositive` and changes nothing."""
         n, b = self.size, len(corner)
         m = forward(self.lower, cross.T).T
         new, failed = torch.linalg.cholesky_ex(corner - m @ m.T)
         if failed or not bool(torch.isfinite(new).all()):
             raise NotPositive(f"{b} new rows beside {n}")
         if n == 0:
-            self._room, self.size = new, b
+            self._buffer, self.size = new, b
             return
-        self._room = wider(self._room, n, n + b)
-        self._room[n : n + b, :n] = m
-        self._room[n : n + b, n : n + b] = new
+        self._buffer = enlarge(self._buffer, n, n + b)
+        self._buffer[n : n + b, :n] = m
+        self._buffer[n : n + b, n : n + b] = new
         if self._inverse is not None:
-            self._inverse = wider(self._inverse, n, n + b)
+            self._inverse = enlarge(self._inverse, n, n + b)
             self._append_inverse(self._inverse, m, new)
         self.size = n + b
 
@@ -73,10 +73,10 @@ class Factor:
         n, b = self.size, len(new)
         z = backward(self.lower, m.T)
         corner = torch.cholesky_inverse(new)
-        beside = z @ corner
-        inverse[:n, :n].addmm_(beside, z.T)
-        inverse[:n, n : n + b] = -beside
-        inverse[n : n + b, :n] = -beside.T
+        cross = z @ corner
+        inverse[:n, :n].addmm_(cross, z.T)
+        inverse[:n, n : n + b] = -cross
+        inverse[n : n + b, :n] = -cross.T
         inverse[n : n + b, n : n + b] = corner
 
     def solve(self, right: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Factor:
 
 def forward(lower: Tensor, right: Tensor) -> Tensor:
     """L⁻¹ right, for right (n, m)."""
-    if len(lower) <= BLOCK:  # no copies: most factors are small, and then they cost more than the solving
+    if len(lower) <= BLOCK:  # most factors are small, and a copy would cost more than the solution
         return _solved(lower, right, upper=False)
     solved = right.clone(memory_format=torch.contiguous_format)
     for i in range(0, len(lower), BLOCK):

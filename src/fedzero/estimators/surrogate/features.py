@@ -1,7 +1,7 @@
-"""Random Fourier features (Rahimi and Recht, 2007): a function everybody can evaluate from M numbers.
+"""Random Fourier features (Rahimi and Recht, 2007): a surrogate that M numbers describe.
 
     φ_j(x) = √(2/M) cos(v_j·x + b_j),   v ~ N(0, I/ℓ²),   b ~ U[0, 2π]        φ(x)·φ(x') ≈ exp(−‖x − x'‖²/2ℓ²)
-    w = Φ (ΦᵀΦ + σ²I)⁻¹ y                                                   M numbers stand for n observations
+    w = Φ (ΦᵀΦ + σ²I)⁻¹ y                                                   M numbers for n observations
     ∇μ̂(x) = ∇φ(x)ᵀ w = −√(2/M) Σ_j w_j sin(v_j·x + b_j) v_j
 
 (The FZooS paper's appendix D prints 2/√M; that is not a kernel with k(x, x) = 1.)
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.estimators.surrogate.factor import Factor, NotPositive
-from fedzero.estimators.surrogate.growable import taller
+from fedzero.estimators.surrogate.growable import append_rows
 
 
 class Features:
-    """M features of points in d dimensions. Frequencies and phases are kept in float64, 8 M (d + 1) bytes.
+    """M features of points in d dimensions. Frequencies and phases are float64, 8 M (d + 1) bytes.
 
     ΦᵀΦ + σ²I is almost singular (queries lie close together, σ² = 1e-5): with float32 features the weights were off by
-    per cents, and what came out depended on how a machine adds up a product.
+    per cents and depended on the order of summation.
     """
 
     def __init__(self, frequencies: Tensor, phases: Tensor):
@@ -57,10 +57,8 @@ def features_of(keys: Keys, count: int, dimension: int, scale: float) -> Feature
 
 
 class FeatureHistory:
-    """Observations as features, growing: Φ and the factor of ΦᵀΦ + σ²I; a new row never makes the old ones anew.
-
-    8 M bytes for each observation beside the 8 n² of the factor.
-    """
+    """Observations as features: Φ and the factor of ΦᵀΦ + σ²I, grown row by row. 8 M bytes for each observation, and
+    8 n² for the factor."""
 
     def __init__(self, features: Features, noise: float):
         self.features, self.noise = features, noise
@@ -79,7 +77,7 @@ class FeatureHistory:
 
     def append(self, points: Tensor) -> None:
         n, fresh = self.factor.size, self.features.values(points)
-        self._rows = taller(self._rows, n, fresh)
+        self._rows = append_rows(self._rows, n, fresh)
         self._grow(n, n + len(fresh))
 
     def _grow(self, first: int, last: int) -> None:
@@ -99,7 +97,7 @@ class FeatureHistory:
 
 
 def weights_of(features: Features, points: Tensor, outputs: Tensor, noise: float) -> Tensor:
-    """w from a handful of observations at once."""
+    """w from a few observations at once."""
     history = FeatureHistory(features, noise)
     history.append(points)
     return history.weights(outputs)

@@ -1,6 +1,6 @@
-"""Matrices that grow: kept in rooms of twice the size when one runs out, so that a new row moves no more than itself.
+"""Matrices that grow: buffers double when full, so appending a row seldom moves the others.
 
-The first filling is taken as it comes, without a copy: what never grows pays nothing for being able to.
+The first content is taken as it is, without a copy: a matrix that never grows costs nothing extra.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEAST = 64
+MIN_SIZE = 64
 
 
-def taller(room: Tensor, used: int, new: Tensor) -> Tensor:
-    """`room` with the rows `new` behind the `used` ones, in a larger one if need be."""
+def append_rows(buffer: Tensor, used: int, new: Tensor) -> Tensor:
+    """`buffer` with the rows `new` behind the first `used`, in a larger one if need be."""
     wanted = used + len(new)
-    if used == 0 and wanted > len(room):
+    if used == 0 and wanted > len(buffer):
         return new
-    if wanted > len(room):
-        larger = new.new_empty(max(wanted, 2 * len(room), LEAST), new.shape[1])
-        larger[:used] = room[:used]
-        room = larger
-    room[used:wanted] = new
-    return room
+    if wanted > len(buffer):
+        larger = new.new_empty(max(wanted, 2 * len(buffer), MIN_SIZE), new.shape[1])
+        larger[:used] = buffer[:used]
+        buffer = larger
+    buffer[used:wanted] = new
+    return buffer
 
 
-def wider(square: Tensor, used: int, wanted: int) -> Tensor:
-    """A square matrix of which the first `used` rows and columns count, with room for `wanted`."""
+def enlarge(square: Tensor, used: int, wanted: int) -> Tensor:
+    """A square buffer whose first `used` rows and columns are in use, large enough for `wanted`."""
     if wanted <= len(square):
         return square
-    side = max(wanted, 2 * len(square), LEAST)
-    room = torch.zeros(side, side, dtype=square.dtype)
-    room[:used, :used] = square[:used, :used]
-    return room
+    side = max(wanted, 2 * len(square), MIN_SIZE)
+    larger = torch.zeros(side, side, dtype=square.dtype)
+    larger[:used, :used] = square[:used, :used]
+    return larger

@@ -1,7 +1,7 @@
-"""The queries a client has made, and the surrogates over them.
+"""The queries of a client, and the surrogates over them.
 
-What was observed, block by block, is enough to make a history again to the same bits: the arrays say where one block
-ended and the next began, and rows are appended in the same portions.
+The arrays of a history hold what was observed block by block, so it can be rebuilt to the same bits: rows are appended
+in the same blocks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fedzero.estimators.surrogate.settings import Surrogate, Transfer
 Arrays = tuple[NDArray[Any], ...]
 
 KEPT_BYTES = 4 << 30
-"""How much memory surrogates of clients that wait for their next turn may take; the longest waiting are dropped first,
-and made again from the client's memory when they are needed."""
+"""Memory for surrogates of clients between turns; the least recently used are dropped, and rebuilt from the client's
+memory when needed."""
 
 
 class History:
@@ -35,22 +35,22 @@ class History:
         self.arrays: Arrays = ()
         self._points: list[NDArray[np.float32]] = []
         self._values: list[NDArray[np.float64]] = []
-        self._noted = 0
+        self._recorded = 0
 
     def observe(self, points: NDArray[np.float32], values: NDArray[np.float64]) -> None:
         """f at points (b, d): float32, as they were asked."""
         self._points.append(points)
         self._values.append(values)
-        self._take(points, values)
+        self._add(points, values)
 
-    def _take(self, points: NDArray[np.float32], values: NDArray[np.float64]) -> None:
+    def _add(self, points: NDArray[np.float32], values: NDArray[np.float64]) -> None:
         x = torch.from_numpy(points).double()
         self.surrogate.observe(x, torch.from_numpy(values))
         if self.rows is not None:
             self.rows.append(x)
 
     def weights(self, x: Tensor) -> Tensor:
-        """w, M numbers that stand for the process around x."""
+        """w, (M,): the process around x in random features."""
         if self.rows is not None:
             y = self.surrogate.outputs
             return self.rows.weights(y - y.mean())
@@ -60,24 +60,24 @@ class History:
         return weights_of(self.features, self.surrogate.points[chosen], y - y.mean(), self.transfer.noise)
 
     def to_arrays(self) -> Arrays:
-        """All of it as arrays, four for every turn: points, values, how many came at a time, and for the record every
-        factor that had to be made anew, as (points, jitter)."""
+        """Four arrays for every turn: points, values, sizes of the blocks, and rebuilds of the factor, as rows (points,
+        jitter), for the record."""
         if self._points:
-            cuts = np.array([len(block) for block in self._points], np.int64)
-            anew = [(rebuild.points, rebuild.jitter) for rebuild in self.surrogate.rebuilds[self._noted :]]
-            self._noted = len(self.surrogate.rebuilds)
-            record = np.array(anew, np.float64).reshape(-1, 2)
-            self.arrays += (np.concatenate(self._points), np.concatenate(self._values), cuts, record)
+            sizes = np.array([len(block) for block in self._points], np.int64)
+            rebuilds = [(rebuild.points, rebuild.jitter) for rebuild in self.surrogate.rebuilds[self._recorded :]]
+            self._recorded = len(self.surrogate.rebuilds)
+            record = np.array(rebuilds, np.float64).reshape(-1, 2)
+            self.arrays += (np.concatenate(self._points), np.concatenate(self._values), sizes, record)
             self._points, self._values = [], []
         return self.arrays
 
     def from_arrays(self, arrays: Arrays) -> None:
         """Observe again what `to_arrays` gave."""
-        for points, values, cuts, _ in zip(*(arrays[i::4] for i in range(4)), strict=True):
-            ends = np.cumsum(cuts)[:-1]
-            for some, their in zip(np.split(points, ends), np.split(values, ends), strict=True):
-                self._take(some, their)
-        self.arrays, self._noted = arrays, len(self.surrogate.rebuilds)
+        for points, values, sizes, _ in zip(*(arrays[i::4] for i in range(4)), strict=True):
+            ends = np.cumsum(sizes)[:-1]
+            for block in zip(np.split(points, ends), np.split(values, ends), strict=True):
+                self._add(*block)
+        self.arrays, self._recorded = arrays, len(self.surrogate.rebuilds)
 
     @property
     def bytes(self) -> int:
@@ -85,7 +85,7 @@ class History:
 
 
 class SurrogateCache:
-    """Histories of clients between their turns. One that does not hold what the client remembers is of no use to it."""
+    """Histories of clients between their turns."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, tuple[History, int]] = OrderedDict()
@@ -93,7 +93,7 @@ class SurrogateCache:
 
     def put(self, client: int, history: History) -> None:
         self._drop(client)
-        size = history.bytes  # it does not grow while it lies here
+        size = history.bytes  # constant while it is in the cache
         self._kept[client] = history, size
         self._bytes += size
         while len(self._kept) > 1 and self._bytes > KEPT_BYTES:
@@ -105,7 +105,7 @@ class SurrogateCache:
         return history
 
     def take(self, client: int, arrays: Arrays) -> History | None:
-        """The client's history, if it holds these arrays; from now on the taker's alone."""
+        """Remove and return the client's history if it holds these arrays; None otherwise."""
         history = self._drop(client)
         same = history is not None and len(history.arrays) == len(arrays) and all(map(_equal, history.arrays, arrays))
         return history if same else None

@@ -1,8 +1,6 @@
-"""Kernels: how much two points of a function have to do with each other, and what that says of its gradient.
+"""Covariance functions of a Gaussian process and of its gradient, as functions of s = ‖x − x'‖²:
 
-All are functions of s = ‖x − x'‖² alone:
-
-    k(x, x') = value(s)      ∇_x k(x, x') = −slope(s) (x − x')      ∂_x ∂_x' k(x, x)= roughness · I
+k(x, x') = value(s)      ∇_x k(x, x') = −slope(s) (x − x')      ∂_x ∂_x' k(x, x)= roughness · I
 """
 
 from __future__ import annotations

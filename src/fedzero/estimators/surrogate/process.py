@@ -1,15 +1,15 @@
-"""A Gaussian process over the queries a client has made: its gradient where there was no query (Shu et al., FZooS).
+"""A Gaussian process over the queries of a client, and its gradient (Shu et al., FZooS).
 
     H = (K + σ²I)⁻¹       s_i = slope(‖x − x_i‖²)
     ∇μ(x)     = ∂k(x)ᵀ H y                                          posterior mean of the gradient, (d,)
-    tr ∂σ²(x) = d·roughness − Σ_ij H_ij s_i s_j (x_i − x)·(x_j − x)     how unsure it is
+    tr ∂σ²(x) = d·roughness − Σ_ij H_ij s_i s_j (x_i − x)·(x_j − x)     its uncertainty
 
 The trace of the d×d covariance takes quadratic forms with n×n matrices only, for all candidates at once; p_i = x_i·x:
 
     Σ_ij H_ij s_i s_j (x_i·x_j − p_i − p_j + x·x) = sᵀ(H∘XXᵀ)s − 2 (s∘p)ᵀHs + x·x sᵀHs
 
-A `GradientSurrogate` remembers what it observed and grows; what it says is a function of what it observed, in order and
-in the same portions, so that a client that comes back and observes the same again says the same, to the last bit.
+What a `GradientSurrogate` returns is a function of the observations in order and by blocks: a client that observes the
+same again gets the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate.factor import BLOCK, Factor, NotPositive
-from fedzero.estimators.surrogate.growable import taller, wider
+from fedzero.estimators.surrogate.growable import append_rows, enlarge
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
 from fedzero.model.numbers import PositiveInt
 
@@ -41,8 +41,8 @@ class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind",
 
 
 class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="recent"):
-    """At least the last `count` observations and at most twice as many: rows are appended, and when there is no more
-    room the older half is dropped, with one fresh factor."""
+    """At least the last `count` observations and at most twice as many: rows are appended until then, and the older
+    half is dropped with one fresh factor."""
 
     count: PositiveInt = 1000
 
@@ -50,19 +50,17 @@ class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
 Window = Everything | Nearest | Recent
 
 Scaling = Literal["min-max", "centre", "none"]
-"""What is done to outputs before the process sees them: to [0, 1]; less their mean; nothing."""
+"""Of outputs before the process sees them: to [0, 1]; less their mean; not at all."""
 
 LENGTHS = tuple(2.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4))
 """Length scales among which the likelihood chooses where one is fitted."""
-
-
-MOST_JITTER = 1e3
-"""Where a kernel is at most 1: with more on the diagonal only a point that is no number can be the trouble."""
+MAX_JITTER = 1e3
+"""Kernels are at most 1: with more on the diagonal a factor exists unless a point is NaN."""
 
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A factor had to be made anew, with so much added to the diagonal, because rounding had spoiled it."""
+    """A factor of a numerically indefinite matrix was computed again with `jitter` on the diagonal."""
 
     points: int
     jitter: float
@@ -70,7 +68,7 @@ class Rebuild:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A process conditioned on some observations: everything that is asked of it."""
+    """A process conditioned on some observations."""
 
     kernel: Kernel
     points: Tensor  # (n, d), relative to `origin`
@@ -79,7 +77,7 @@ class Fit:
     mean: float
     spread: float
     alpha: Tensor  # (K + σ²I)⁻¹ (y − mean)/spread, (n,)
-    gram: Tensor | None = None  # points · pointsᵀ, where somebody keeps it
+    gram: Tensor  # points · pointsᵀ, (n, n)
 
     def value(self, x: Tensor) -> Tensor:
         """μ at points (m, d), (m,)"""
@@ -97,13 +95,12 @@ class Fit:
         z = x - self.origin
         slopes = self.kernel.slope(squares_between(z, self.points))
         inverse, along = self.factor.inverse, z @ self.points.T
-        gram = self.points @ self.points.T if self.gram is None else self.gram
         by_inverse = slopes @ inverse
         known = (z * z).sum(1) * (by_inverse * slopes).sum(1)
         known -= 2 * (by_inverse * along.mul_(slopes)).sum(1)
-        for i in range(0, len(self.points), BLOCK):  # H∘XXᵀ is symmetric: half of it, twice, and none of it kept
+        for i in range(0, len(self.points), BLOCK):  # H∘XXᵀ is symmetric: the lower half, twice, by blocks
             here, end = slice(i, i + BLOCK), min(i + BLOCK, len(self.points))
-            part = inverse[here, :end] * gram[here, :end]
+            part = inverse[here, :end] * self.gram[here, :end]
             part[:, :i] *= 2
             known += ((slopes[:, here] @ part) * slopes[:, :end]).sum(1)
         return x.shape[1] * self.kernel.roughness - known
@@ -113,7 +110,7 @@ class GradientSurrogate:
     """`observe(x, y)`, then `gradient(x)` and `uncertainty(X)` without any further query.
 
     Points are (n, d) float64, best normalised to [0, 1]^d; y is (n,). Memory for n observations: 8 n d bytes for the
-    points, and with a window of `all` 24 n² more (factor, inverse, Gram matrix), in rooms that are doubled when full.
+    points, and with a window of `all` 24 n² more (factor, inverse, Gram matrix), in buffers that double when full.
     """
 
     def __init__(
@@ -140,7 +137,7 @@ class GradientSurrogate:
 
     @property
     def points(self) -> Tensor:
-        """All that were observed, (n, d)."""
+        """All observed points, (n, d)."""
         return self._x[: self._size]
 
     @property
@@ -150,8 +147,8 @@ class GradientSurrogate:
     def observe(self, x: Tensor, y: Tensor) -> None:
         """y = f(x) + noise at points (b, d)."""
         n, x, y = self._size, x.to(torch.float64, copy=True), y.to(torch.float64, copy=True)
-        self._x, self._y = taller(self._x, n, x), taller(self._y, n, y[:, None])
-        self._lengths = taller(self._lengths, n, ((x - 0.5) ** 2).sum(1, keepdim=True))
+        self._x, self._y = append_rows(self._x, n, x), append_rows(self._y, n, y[:, None])
+        self._lengths = append_rows(self._lengths, n, ((x - 0.5) ** 2).sum(1, keepdim=True))
         self._size, self._last = n + len(x), None
         if isinstance(self.window, Nearest):
             return
@@ -163,7 +160,7 @@ class GradientSurrogate:
 
     @property
     def bytes(self) -> int:
-        """Memory taken, room that is not filled yet included."""
+        """Memory of the buffers."""
         return self._x.nbytes + self._y.nbytes + self._gram.nbytes + self._factor.bytes
 
     def chosen(self, x: Tensor, nearest: int | None = None) -> Tensor:
@@ -174,7 +171,7 @@ class GradientSurrogate:
             nearest = self.window.count
         if self._size <= nearest:
             return torch.arange(self._size)
-        # ‖x_i − x‖² less ‖x‖², about the middle of the box: one product with points that are read once, and no copy.
+        # ‖x_i − x‖² less ‖x‖², about the middle of the box: one pass over the points, no copy.
         centre = x - 0.5
         far = self._lengths[: self._size, 0] - 2 * (self.points @ centre) + centre.sum()
         return torch.topk(far, nearest, largest=False, sorted=False).indices.sort().values
@@ -186,13 +183,13 @@ class GradientSurrogate:
         return self._last[1]
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇μ(x), (d,); nought where nothing was observed, or where it is not a number."""
+        """∇μ(x), (d,); zero where nothing was observed, or where it is NaN."""
         if not self._size:
             return torch.zeros_like(x)
         return self.at(x).gradient(x).nan_to_num_(0.0, 0.0, 0.0)
 
     def uncertainty(self, x: Tensor) -> Tensor:
-        """How unsure the gradient is at points (m, d), (m,); points of one call share the window around their mean."""
+        """tr ∂σ² at points (m, d), (m,); points of one call share the window around their mean."""
         return self.at(x.mean(0)).uncertainty(x)
 
     def scaled(self, y: Tensor) -> tuple[float, float]:
@@ -230,10 +227,7 @@ class GradientSurrogate:
         return kernel, self._fresh(kernel.value(squares))
 
     def _likeliest(self, squares: Tensor, targets: Tensor) -> float:
-        """The length scale with the largest likelihood; all are tried at once.
-
-        The scale of the outputs is profiled out, its best value being yᵀ(K + σ²I)⁻¹y / n.
-        """
+        """The length scale with the largest likelihood, the output scale at its optimum yᵀ(K + σ²I)⁻¹y / n."""
         shape = type(self.kernel)(1.0)
         lengths = torch.tensor(LENGTHS, dtype=torch.float64)
         values = shape.value(squares / (lengths * lengths)[:, None, None])
@@ -254,17 +248,22 @@ class GradientSurrogate:
                 factor.append(noisy[:, :0], noisy)
                 return factor
             except NotPositive:
-                jitter = max(10 * jitter, self.noise, 1e-10)
-                if jitter > MOST_JITTER:
-                    raise FedzeroError("the surrogate's matrix has no factor: is a point not a number?") from None
-                self.rebuilds.append(Rebuild(len(values), jitter))
+                jitter = self._more_jitter(jitter, len(values))
+
+    def _more_jitter(self, jitter: float, points: int) -> float:
+        """The next jitter to try, put on record."""
+        jitter = max(10 * jitter, self.noise, 1e-10)
+        if jitter > MAX_JITTER:
+            raise FedzeroError("the surrogate's matrix has no factor: is a point not a number?") from None
+        self.rebuilds.append(Rebuild(points, jitter))
+        return jitter
 
     def _append(self, first: int) -> None:
         """Rows of the observations from `first` on, into factor and Gram matrix."""
         held, new = self._x[self._first : self._size] - 0.5, self._x[first : self._size] - 0.5
         n = first - self._first
         products = new @ held.T
-        self._gram = wider(self._gram, n, n + len(new))
+        self._gram = enlarge(self._gram, n, n + len(new))
         self._gram[n : n + len(new), : n + len(new)] = products
         self._gram[:n, n : n + len(new)] = products[:, :n].T
         lengths = (held * held).sum(1)
@@ -274,12 +273,9 @@ class GradientSurrogate:
         values[:, n:].diagonal().add_(self.noise + self._jitter)
         try:
             self._factor.append(values[:, :n], values[:, n:])
-            _ = self._factor.inverse  # from the first rows on, or its bits would tell when it was first asked for
+            _ = self._factor.inverse  # from the first rows on, or its bits would depend on when it is first used
         except NotPositive:
-            self._jitter = max(10 * self._jitter, self.noise, 1e-10)
-            if self._jitter > MOST_JITTER:
-                raise FedzeroError("the surrogate's matrix has no factor: is a point not a number?") from None
-            self.rebuilds.append(Rebuild(n + len(new), self._jitter))
+            self._jitter = self._more_jitter(self._jitter, n + len(new))
             self._rebuild()
 
     def _rebuild(self) -> None:

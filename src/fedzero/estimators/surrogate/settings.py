@@ -1,4 +1,4 @@
-"""What a surrogate is made of, as a recipe writes it."""
+"""Settings of the surrogates, as a recipe has them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a client asks its function: candidates lie in a small box around a point, the most uncertain are asked."""
+    """Where a client queries: of candidates in a small box around a point, the most uncertain."""
 
     initial: PositiveInt = 20
     """how many around x_r in a client's first turn"""
@@ -56,6 +56,6 @@ class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reach: Positive = 0.01
     """half the side of the box"""
     by: Literal["uncertainty", "chance"] = "uncertainty"
-    """which candidates are asked: the most uncertain, or any"""
+    """which candidates are queried: the most uncertain, or any"""
     shared: bool = False
     """The same candidates, relative to their centre, for all clients."""

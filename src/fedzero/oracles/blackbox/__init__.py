@@ -1,6 +1,5 @@
-"""Black boxes: functions nobody can differentiate, one a client, asked sparingly and never twice for the same value."""
+"""Black boxes: functions without derivatives, one for each client; no value is paid for twice."""
 
-from fedzero.oracles.blackbox.asking import Conditions
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, Functions, HttpBox, PythonBox
 from fedzero.oracles.blackbox.contract import (
@@ -14,6 +13,7 @@ from fedzero.oracles.blackbox.contract import (
 )
 from fedzero.oracles.blackbox.log import MemoryLog
 from fedzero.oracles.blackbox.objective import BlackBoxes, BlackBoxShards, Evaluate
+from fedzero.oracles.blackbox.queries import Conditions
 
 __all__ = [
     "EVALUATION",

@@ -1,7 +1,7 @@
-"""One attempt: a box called in a thread of its own, and a leash to stop it by.
+"""One attempt: a box called in a thread of its own, and a cancellation that stops its process.
 
-Python cannot end a thread. An attempt that does not come back in time is therefore abandoned: its thread goes on behind
-the scenes, is not waited for when the program ends, and what it says later is not listened to.
+Python cannot end a thread. An attempt that times out is therefore abandoned: its thread goes on, is not waited for when
+the program ends, and its outcome is ignored.
 """
 
 from __future__ import annotations
@@ -20,67 +20,63 @@ import numpy as np
 from fedzero.oracles.contract import F64
 
 LONGEST = 300
-"""Characters that are kept of what a box complained about."""
+"""Characters kept of an error message."""
 QUOTED = 80
-"""Characters that are quoted of what it gave."""
+"""Characters quoted of a value."""
 
 
 class Unusable(Exception):
-    """An attempt that brought no finite number; the text says what it brought instead."""
+    """An attempt that returned no finite number; the text says what it returned."""
 
 
 class Cancellation:
-    """Stops the process that an attempt has started, if it has, with everything that process started."""
+    """Kills the process that an attempt has started, if it has, with its children."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._cut = False
+        self._cancelled = False
 
-    def hold(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Take hold of a process that leads a group of its own, or let go."""
+    def watch(self, process: subprocess.Popen[bytes] | None) -> None:
+        """The process to kill, which leads a group of its own; None: there is none any more."""
         with self._lock:
             self._process = process
-            if self._cut:
+            if self._cancelled:
                 self._kill()
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         with self._lock:
-            self._cut = True
+            self._cancelled = True
             self._kill()
 
     def _kill(self) -> None:
-        # Once it was waited for, its number may belong to somebody else.
+        # Once it was waited for, its number may be another process's.
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 Call = Callable[[F64, float | None, Cancellation], Any]
-"""(points (n, d), seconds that an attempt may take, leash) → n values, unchecked."""
+"""(points (n, d), seconds that an attempt may take, cancellation) → n values, unchecked."""
 
-Landed = tuple[int, list[float] | str]
+Outcome = tuple[int, list[float] | str]
 """Number of an attempt; its values, or why it has none."""
 
 
-def launch(number: int, call: Call, points: F64, timeout: float | None, landed: SimpleQueue[Landed]) -> Cancellation:
-    """Begin an attempt; what comes of it is put into `landed`."""
-    leash = Cancellation()
+def launch(number: int, call: Call, points: F64, timeout: float | None, outcomes: SimpleQueue[Outcome]) -> Cancellation:
+    """Begin an attempt, which puts its outcome into the queue."""
+    cancellation = Cancellation()
 
     def run() -> None:
         try:
-            landed.put((number, numbers(call(points, timeout, leash), len(points))))
-        except BaseException as error:  # whatever somebody's function raises is its failure and not ours
-            landed.put((number, cause_of(error)))
+            outcomes.put((number, numbers(call(points, timeout, cancellation), len(points))))
+        except Unusable as error:
+            outcomes.put((number, short(str(error))))
+        except BaseException as error:  # whatever a user's function raises is its failure and not ours
+            outcomes.put((number, short(f"it raised {type(error).__name__}: {error}")))
 
     threading.Thread(target=run, name=f"fedzero-attempt-{number}", daemon=True).start()
-    return leash
-
-
-def cause_of(error: BaseException) -> str:
-    """One line that says why an attempt failed."""
-    text = str(error) if isinstance(error, Unusable) else f"it raised {type(error).__name__}: {error}"
-    return short(text)
+    return cancellation
 
 
 def short(text: str, longest: int = LONGEST) -> str:

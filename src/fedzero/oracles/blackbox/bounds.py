@@ -1,4 +1,4 @@
-"""The box that a function lives in, and the unit box that the federation works in.
+"""The bounds of a function's arguments, and the unit box in which the federation works.
 
     x = low + u (high − low),   u projected to [0, 1]^d first        u = (x − low) / (high − low)
 

@@ -1,7 +1,7 @@
-"""The kinds of black boxes: what a recipe says of one, and how it is called.
+"""The kinds of black boxes: their settings in a recipe, and how they are called.
 
-Every box answers one question, the value of a function at a point. `whole` boxes take all points of an ask in one call,
-the others one point in a call.
+A box returns the value of a function at a point. `batched` boxes take all points of a request in one call, the others
+one point in a call.
 """
 
 from __future__ import annotations
@@ -16,60 +16,50 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.errors import FedzeroError
+from fedzero.model.value import Value
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Unusable, quoted, short
 from fedzero.oracles.contract import F64
 
 Functions = Mapping[str, Callable[..., Any]]
-"""Functions given in Python, under the names by which a recipe knows them."""
+"""Functions given in Python, by their names in a recipe."""
 
 LARGEST_ANSWER = 1 << 20
 """Bytes of an answer over HTTP; a number needs fewer."""
 
 
-class PythonBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="python"):
+class PythonBox(Value, tag="python"):
     """A Python function of one point: f(x), x an array of d numbers, returns a number."""
 
     name: str
     """module:function, or the name under which a function was given"""
 
-    whole: ClassVar[bool] = False
+    batched: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
-        return f"python {self.name!r}"
+        return f"{self.__struct_config__.tag} {self.name!r}"
 
     def open(self, functions: Functions) -> Call:
         function = find(self.name, functions)
-        return lambda points, timeout, leash: function(points[0].copy())
+        return lambda points, timeout, cancellation: function((points if self.batched else points[0]).copy())
 
 
-class BatchedBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="batched"):
+class BatchedBox(PythonBox, tag="batched"):
     """A Python function of many points: f(X), X an array (n, d), returns n numbers; a call is one attempt at each."""
 
-    name: str
-    """module:function, or the name under which a function was given"""
-
-    whole: ClassVar[bool] = True
-
-    @property
-    def label(self) -> str:
-        return f"batched {self.name!r}"
-
-    def open(self, functions: Functions) -> Call:
-        function = find(self.name, functions)
-        return lambda points, timeout, leash: function(points.copy())
+    batched: ClassVar[bool] = True
 
 
-class CommandBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="command"):
+class CommandBox(Value, tag="command"):
     """A program: reads the point from standard input as a JSON list, prints a number as the last line of its output."""
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1)]
     """the program and its arguments"""
 
-    whole: ClassVar[bool] = False
+    batched: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -78,15 +68,15 @@ class CommandBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     def open(self, functions: Functions) -> Call:
         return self._call
 
-    def _call(self, points: F64, timeout: float | None, leash: Cancellation) -> float:
-        """Who watches the time cuts the leash: that kills the program with all that it started, and ends the wait."""
+    def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> float:
+        """The time-out is the caller's: a cancellation kills the program with its children, and ends the wait."""
         pipe = subprocess.PIPE
         process = subprocess.Popen(self.argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-        leash.hold(process)
+        cancellation.watch(process)
         try:
             out, err = process.communicate(json.dumps(points[0].tolist()).encode())
         finally:
-            leash.hold(None)
+            cancellation.watch(None)
         if process.returncode:
             complaint = short(" ".join(_lines(err)[-1:]))
             raise Unusable(f"it ended with exit status {process.returncode}" + (f": {complaint}" if complaint else ""))
@@ -96,13 +86,13 @@ class CommandBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return number_in(lines[-1])
 
 
-class HttpBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"):
+class HttpBox(Value, tag="http"):
     """A service: POST {"x": [...]} as JSON is answered by a number, or by {"value": number}."""
 
     url: Annotated[str, Meta(pattern="^https?://")]
     """address of the service"""
 
-    whole: ClassVar[bool] = False
+    batched: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -111,8 +101,8 @@ class HttpBox(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     def open(self, functions: Functions) -> Call:
         return self._call
 
-    def _call(self, points: F64, timeout: float | None, leash: Cancellation) -> Any:
-        """`timeout` is of each wait on the socket; that of the whole attempt is kept by who waits for it."""
+    def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> Any:
+        """`timeout` is of each wait on the socket; that of the whole attempt is the caller's."""
         body = json.dumps({"x": points[0].tolist()}).encode()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"})
         try:
@@ -170,11 +160,11 @@ def find(name: str, functions: Functions) -> Callable[..., Any]:
             "the same functions and the same `out`, or name it as module:function in the recipe"
         )
     here = str(Path.cwd())
-    if here not in sys.path:  # a recipe's functions live beside it; behind all else, so they hide nothing
+    if here not in sys.path:  # for functions beside the recipe; last, so that they hide nothing
         sys.path.append(here)
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # importing runs somebody's code, which may raise anything
+    except Exception as error:  # importing runs a user's code, which may raise anything
         raise FedzeroError(
             f"task.boxes names {name!r}, but module {module!r} cannot be imported ({type(error).__name__}: {error}): "
             "run fedzero in its folder, or install it"

@@ -1,7 +1,7 @@
-"""What a log of queries holds, and what an objective is that keeps one.
+"""The log of queries, and the objectives that keep one.
 
-A query is written down before its box is called and again when its value is there, so that a crash at any instant loses
-no value that was paid for and no count of what was spent.
+A query is logged before its box is called and again when its value is there, so a crash at any instant loses neither a
+value nor the count of what was spent.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ State = Literal["reserved", "done", "failed", "unused"]
 """reserved: about to be made, being made, or lost in a crash; unused: given back, the box was never called."""
 
 EVALUATION = -1
-"""Stands for the ordinal of a query that an evaluation made, before the round whose number it carries."""
+"""The ordinal of a query by an evaluation, before the round whose number it carries."""
 
 
 class QueryFailed(FedzeroError):
-    """A client's box gave no value, however often it was asked; the client sits the round out."""
+    """A client's box gave no value in any attempt; the client does not take part in the round."""
 
 
 class Unmeasured(FedzeroError):
-    """Nothing is known yet of how good the model is."""
+    """There are no values yet to evaluate a model by."""
 
 
 @dataclass(frozen=True)
 class Query:
     """One attempt at the value of one point.
 
-    ordinal: the how-manieth point of the client's round, or `EVALUATION`; attempt: counts from 0 for every ordinal;
-    digest: of the point as the box sees it; point: its coordinates, float64, while they may still be needed.
+    ordinal: index of the point in the client's round, or `EVALUATION`; attempt: counts from 0 for every ordinal;
+    digest: of the point as the box gets it; point: its coordinates, float64, while they may still be needed.
     """
 
     client: int
@@ -56,7 +56,7 @@ class Query:
 
 
 def digest_of(point: F64) -> bytes:
-    """16 bytes that tell one point from another, bit by bit."""
+    """16 bytes of a hash of the point's bits."""
     return point_digest(np.ascontiguousarray(point, "<f8").tobytes())
 
 
@@ -65,15 +65,13 @@ def point_digest(point: bytes) -> bytes:
 
 
 class QueryLog(Protocol):
-    """Where attempts are written down. `write` returns when all of its rows are safe, all or none of them.
-
-    A row that is there already (same client, round, ordinal and attempt) is replaced.
-    """
+    """The record of attempts. `write` is atomic and returns when its rows are durable; it replaces a row with the same
+    client, round, ordinal and attempt."""
 
     def write(self, rows: Sequence[Query]) -> None: ...
 
     def spent(self, client: int) -> int:
-        """How many attempts a client has paid for, in all rounds."""
+        """The number of a client's attempts, in all rounds."""
         ...
 
     def tried(self, client: int, round: int, ordinal: int) -> Sequence[Query]:
@@ -91,18 +89,18 @@ class QueryLog(Protocol):
 
 @runtime_checkable
 class Metered(Separate, Protocol):
-    """An objective whose every query is logged, and may have to be paid from a budget."""
+    """An objective whose every query is logged and may count against a budget."""
 
     def ready(self) -> None:
-        """Find all boxes, or raise `FedzeroError`. Replay and verify never need them."""
+        """Open all boxes, or raise `FedzeroError`. Replay and verify do not need them."""
         ...
 
     def attach(self, log: QueryLog) -> None: ...
 
     def unable(self, round: int, needs: Mapping[int, int]) -> dict[int, str]:
-        """Of clients that would have to ask so many queries in a round: who cannot pay, and why."""
+        """Of clients with the number of queries each needs in a round: those whose budget is too small, and why."""
         ...
 
     def measure(self, params: Params, after: int) -> Metrics:
-        """`evaluate` after so many rounds; raises `Unmeasured` where nothing is known."""
+        """`evaluate` after so many rounds; raises `Unmeasured` where there are no values."""
         ...

@@ -1,10 +1,9 @@
-"""A log of queries in memory: for use without a ledger, and the working set of one that has."""
+"""A log of queries in memory: for use without a ledger, and the working set of one in a ledger."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,28 +11,21 @@ from fedzero.oracles.blackbox.contract import EVALUATION, Query
 from fedzero.oracles.contract import F64
 
 
-@dataclass
-class _Round:
-    """A client's attempts of one round, by ordinal and attempt."""
-
-    round: int
-    rows: dict[int, dict[int, Query]] = field(default_factory=dict)
-
-
 class MemoryLog:
-    """Totals over all rounds, and the rows of each client's latest round only: earlier ones are never asked for."""
+    """Totals over all rounds, and the rows of each client's latest round only: earlier ones are never needed."""
 
     def __init__(self) -> None:
         self._spent: Counter[int] = Counter()
-        self._current: dict[int, _Round] = {}
+        self._round: dict[int, int] = {}
+        self._attempts: dict[int, dict[int, dict[int, Query]]] = {}
+        """by client, ordinal and attempt, of the client's `_round`"""
         self._latest: dict[int, tuple[int, dict[int, tuple[F64, float]]]] = {}
 
     def write(self, rows: Sequence[Query]) -> None:
         for row in rows:
-            current = self._current.get(row.client)
-            if current is None or current.round < row.round:
-                current = self._current[row.client] = _Round(row.round)
-            attempts = current.rows.setdefault(row.ordinal, {})
+            if self._round.get(row.client, -1) < row.round:
+                self._round[row.client], self._attempts[row.client] = row.round, {}
+            attempts = self._attempts[row.client].setdefault(row.ordinal, {})
             before = attempts.get(row.attempt)
             self._spent[row.client] += row.spent - (before is not None and before.spent)
             attempts[row.attempt] = row
@@ -54,8 +46,7 @@ class MemoryLog:
         return self._spent[client]
 
     def _rows(self, client: int, round: int) -> dict[int, dict[int, Query]]:
-        current = self._current.get(client)
-        return {} if current is None or current.round != round else current.rows
+        return self._attempts[client] if self._round.get(client) == round else {}
 
     def tried(self, client: int, round: int, ordinal: int) -> Sequence[Query]:
         return [row for _, row in sorted(self._rows(client, round).get(ordinal, {}).items())]

@@ -12,8 +12,8 @@ from torch import _dynamo as dynamo
 from fedzero.directions import Domain, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.fusing import fuse
-from fedzero.oracles.graphs import rehearsing
+from fedzero.oracles.compiled import compile_layers
+from fedzero.oracles.graphs import as_if_capturing
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language.pretrained import load, packs_upto
 
@@ -36,7 +36,7 @@ def objective(folder, backend=None):
     model = load(str(folder), torch.float32, torch.device("cpu"))
     params, pack = Params.of_module(model.module), packs_upto(model)
     if backend is not None:
-        fuse(model.module, backend)
+        compile_layers(model.module, backend)
     test = Texts(([5, 17, 9], [8, 3]), (0, 1))
     return params, LanguageObjective(model.module, model.head, torch.tensor([12, 200]), test, pack=pack)
 
@@ -72,7 +72,7 @@ def test_a_rehearsal_is_taken_for_a_recording_while_it_lasts():
     """transformers asks, and makes other masks then; a layer must have been compiled for those."""
     asks = pytest.importorskip("transformers").utils.import_utils.is_cuda_stream_capturing
     before = torch.cuda.is_current_stream_capturing
-    with pytest.raises(ZeroDivisionError), rehearsing():
+    with pytest.raises(ZeroDivisionError), as_if_capturing():
         assert asks()
         raise ZeroDivisionError
     assert torch.cuda.is_current_stream_capturing is before
@@ -82,4 +82,4 @@ def test_a_rehearsal_is_taken_for_a_recording_while_it_lasts():
 def test_where_nothing_can_be_compiled_it_says_so(small_model):
     model = load(str(small_model("opt")), torch.float32, torch.device("cpu"))
     with pytest.raises(FedzeroError, match=r"task\.compile = true, but torch.compile fails here: .*nonesuch"):
-        fuse(model.module, "nonesuch")
+        compile_layers(model.module, "nonesuch")

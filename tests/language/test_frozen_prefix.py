@@ -10,7 +10,7 @@ from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.oracles.stem import FrozenPrefix
+from fedzero.oracles.frozen_prefix import FrozenPrefix
 from fedzero.tasks.language import Full, Layers, Lora, Names, Span
 from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 
@@ -48,10 +48,10 @@ def counted(layer):
 def test_the_same_losses_to_the_last_bit(small_model, kind, train, pack):
     model, plain = opened(small_model(kind), train), opened(small_model(kind), train)
     spared, whole = objective_of(model, pack), objective_of(plain, pack)
-    assert spared.stem is not None
-    assert whole.stem is not None
-    whole.stem.let_go()
-    whole.stem = None
+    assert spared.prefix is not None
+    assert whole.prefix is not None
+    whole.prefix.unwrap()
+    whole.prefix = None
     found = spared.losses(Params.of_module(model.module), POINTS, [TEXTS])
     wanted = whole.losses(Params.of_module(plain.module), POINTS, [TEXTS])
     assert found.tolist() == wanted.tolist()
@@ -89,11 +89,11 @@ def test_what_is_kept_is_bounded(small_model, room):
     objective, params = objective_of(model), Params.of_module(model.module)
     objective.tokens = 2 * 9
     sizes = [2 * 3 * 32 * 4, 2 * 9 * 32 * 4]
-    objective.stem.capacity = sum(sizes[:room])
+    objective.prefix.capacity = sum(sizes[:room])
     objective.losses(params, POINTS, [TEXTS])
-    assert objective.stem.bytes == 0
+    assert objective.prefix.bytes == 0
     first = objective.evaluate(params)
-    assert objective.stem.bytes == objective.stem.capacity
+    assert objective.prefix.bytes == objective.prefix.capacity
     below.clear()
     assert objective.evaluate(params) == first
     assert len(below) == 2 - room
@@ -111,12 +111,12 @@ def test_the_gradient_goes_through_all_layers_as_ever(small_model):
 
 @pytest.mark.parametrize("train", [Full(), Lora(rank=4), Names(("*.0.*weight",)), Layers()])
 def test_no_layer_is_spared_where_the_first_is_trained(small_model, train):
-    assert objective_of(opened(small_model("smollm"), train)).stem is None
+    assert objective_of(opened(small_model("smollm"), train)).prefix is None
 
 
 def test_a_trained_embedding_is_below_all_layers(small_model):
     """Tied to the head, in this model: whoever trains the head trains it."""
-    assert objective_of(opened(small_model("smollm"), Names(("*embed_tokens*", "*.1.*")))).stem is None
+    assert objective_of(opened(small_model("smollm"), Names(("*embed_tokens*", "*.1.*")))).prefix is None
 
 
 def test_a_model_that_reaches_past_its_layers_is_left_alone(small_model):

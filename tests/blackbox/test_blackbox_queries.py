@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedzero.oracles.blackbox import CommandBox, Conditions, MemoryLog, Query, QueryFailed
-from fedzero.oracles.blackbox.asking import Opened, Wanted, ask
+from fedzero.oracles.blackbox.queries import OpenBox, Request, query
 from fedzero.oracles.blackbox.contract import digest_of
 
 POINTS = np.arange(8.0).reshape(4, 2)
@@ -40,7 +40,7 @@ class Function:
         self.counts: Counter[float] = Counter()
         self.lock = threading.Lock()
 
-    def __call__(self, points, timeout, leash):
+    def __call__(self, points, timeout, cancellation):
         with self.lock:
             at = float(points[0][0])
             self.calls.append(at)
@@ -56,12 +56,12 @@ class Function:
         return points[:, 0] if mood is None else mood
 
 
-def wanted(function, client=0, round=0, first=0, points=POINTS, whole=False) -> Wanted:
-    return Wanted(client, round, first, points, Opened(function, "test", whole))
+def wanted(function, client=0, round=0, first=0, points=POINTS, whole=False) -> Request:
+    return Request(client, round, first, points, OpenBox(function, "test", whole))
 
 
 def one(function, log=None, **conditions):
-    (given,) = ask([wanted(function)], log or MemoryLog(), Conditions(**{"backoff": 0.0} | conditions))
+    (given,) = query([wanted(function)], log or MemoryLog(), Conditions(**{"backoff": 0.0} | conditions))
     return given
 
 
@@ -78,7 +78,7 @@ def test_reserved_before_any_call_and_written_before_the_next():
 def test_a_whole_box_is_written_in_one_transaction():
     f = Function()
     log = Diary(f.calls)
-    (given,) = ask([wanted(f, whole=True)], log, Conditions())
+    (given,) = query([wanted(f, whole=True)], log, Conditions())
     assert given.tolist() == [0.0, 2.0, 4.0, 6.0]
     assert f.calls == [0.0]
     assert [len(rows) for _, rows in log.pages] == [4, 4]
@@ -104,7 +104,7 @@ def test_retried_as_often_as_configured(bad, retries):
 def test_a_retry_that_works(whole):
     f = Function([ValueError("boom"), ValueError("boom")])
     log = MemoryLog()
-    (given,) = ask([wanted(f, whole=whole)], log, Conditions(retries=2, backoff=0.0))
+    (given,) = query([wanted(f, whole=whole)], log, Conditions(retries=2, backoff=0.0))
     assert given.tolist() == [0.0, 2.0, 4.0, 6.0]
     assert log.spent(0) == 12
     assert len(f.calls) == (3 if whole else 12)
@@ -113,7 +113,7 @@ def test_a_retry_that_works(whole):
 def test_the_pause_before_a_retry_doubles():
     began, calls = time.monotonic(), []
 
-    def f(points, timeout, leash):
+    def f(points, timeout, cancellation):
         calls.append(time.monotonic() - began)
         raise ValueError
 
@@ -126,7 +126,7 @@ def test_the_pause_before_a_retry_doubles():
 
 def test_clients_do_not_fail_each_other():
     good, bad = Function(), Function([ValueError("boom")] * 9)
-    given = ask([wanted(good, 0), wanted(bad, 1), wanted(good, 2)], MemoryLog(), Conditions(backoff=0.0))
+    given = query([wanted(good, 0), wanted(bad, 1), wanted(good, 2)], MemoryLog(), Conditions(backoff=0.0))
     assert given[0].tolist() == given[2].tolist() == [0.0, 2.0, 4.0, 6.0]
     assert "client 1" in str(given[1])
     assert "boom" in str(given[1])
@@ -147,11 +147,11 @@ def test_clients_work_at_the_same_time_and_the_log_is_written_by_one_thread():
             writers.add(threading.current_thread())
             super().write(rows)
 
-    def f(points, timeout, leash):
+    def f(points, timeout, cancellation):
         barrier.wait(10)  # nobody gets past it alone
         return points[:, 0]
 
-    given = ask([wanted(f, client) for client in range(3)], Log(), Conditions(timeout=20, retries=0))
+    given = query([wanted(f, client) for client in range(3)], Log(), Conditions(timeout=20, retries=0))
     assert [values.tolist() for values in given] == [[0.0, 2.0, 4.0, 6.0]] * 3
     assert writers == {threading.current_thread()}
 
@@ -236,7 +236,7 @@ def test_an_ask_that_ran_out_of_budget_does_so_again_in_the_same_words():
 def test_the_same_point_in_another_round_is_another_query():
     f, log = Function(), MemoryLog()
     for round in range(2):
-        ask([wanted(f, round=round)], log, Conditions())
+        query([wanted(f, round=round)], log, Conditions())
     assert len(f.calls) == log.spent(0) == 8
 
 
@@ -244,7 +244,7 @@ def test_an_interrupted_ask_leaves_nothing_running(tmp_path):
     """Ctrl-C while a program works: it is stopped."""
     note = tmp_path / "pid"
     box = CommandBox(argv=("/bin/sh", "-c", f"echo $$ > {note}; exec sleep 60"))
-    opened = Opened(box.open({}), box.label, False)
+    opened = OpenBox(box.open({}), box.label, False)
 
     def interrupt():
         while not note.exists() or not note.read_text():
@@ -253,7 +253,7 @@ def test_an_interrupted_ask_leaves_nothing_running(tmp_path):
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        ask([replace(wanted(None), box=opened)], MemoryLog(), Conditions(timeout=30))
+        query([replace(wanted(None), box=opened)], MemoryLog(), Conditions(timeout=30))
     pid, deadline = int(note.read_text()), time.monotonic() + 300
     while time.monotonic() < deadline:
         try:

@@ -1,0 +1,259 @@
+"""Queries of many clients: reserve, call, log, retry.
+
+    reserve all points of the requests, in one transaction      → from now on they are spent
+    call each box, a few points at a time                       in threads; clients do not wait for each other
+    log every value as it comes, then use it                    or the cause of a failure, and retry after a pause
+
+Everything but the calls themselves happens in the caller's thread, so a log need not be thread-safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from fedzero.oracles.blackbox.attempts import Call, Cancellation, Outcome, launch, short
+from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, digest_of
+from fedzero.oracles.contract import F64
+
+LONGEST_WAIT = 3600.0
+"""Seconds of one wait: longer ones are not left to a single timer."""
+MAX_DOUBLINGS = 20
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Limits of the queries."""
+
+    timeout: float | None = None
+    """seconds that an attempt may take; None: no limit"""
+    retries: int = 2
+    backoff: float = 0.1
+    """seconds before the first retry, doubled for every further one"""
+    workers: int = 1
+    """how many points of a request are evaluated at the same time"""
+    budget: int | None = None
+    """attempts per client, in the whole run; None: no limit"""
+
+
+@dataclass(frozen=True)
+class OpenBox:
+    """A box ready to be called; `batched`: with all points of a request."""
+
+    call: Call
+    label: str
+    batched: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Points (n, d) at which a client queries its box; the first is number `first` of its round."""
+
+    client: int
+    round: int
+    first: int
+    points: F64
+    box: OpenBox
+
+
+@dataclass(eq=False)
+class Attempt:
+    """An attempt at one point (of a batched box, at several): its rows in the log, and when it may begin."""
+
+    rows: list[Query]
+    not_before: float = 0.0
+    retry: bool = False
+    """A retry is reserved only when it begins."""
+
+
+@dataclass(eq=False)
+class Job:
+    """The progress of a request."""
+
+    request: Request
+    values: dict[int, float] = field(default_factory=dict)
+    """by position"""
+    failures: dict[int, int] = field(default_factory=dict)
+    todo: list[Attempt] = field(default_factory=list)
+    busy: int = 0
+    """points (or calls) in progress; one that waits for its retry counts, so that a box that is down soon fails"""
+    failed: QueryFailed | None = None
+
+    def position(self, row: Query) -> int:
+        return row.ordinal - self.request.first
+
+    def fail(self, what: str) -> None:
+        r = self.request
+        self.failed = self.failed or QueryFailed(f"box {r.box.label} of client {r.client} {what}")
+
+    def give_up(self, cause: str, failures: int) -> None:
+        self.fail(f"gave no value in {failures} attempt{'s' * (failures > 1)}: {cause}")
+
+    def result(self) -> F64 | QueryFailed:
+        if self.failed is not None:
+            return self.failed
+        return np.array([self.values[i] for i in range(len(self.request.points))])
+
+
+@dataclass(frozen=True)
+class Running:
+    """An attempt in progress."""
+
+    job: Job
+    attempt: Attempt
+    cancellation: Cancellation
+    deadline: float
+
+
+def query(requests: Sequence[Request], log: QueryLog, conditions: Conditions) -> list[F64 | QueryFailed]:
+    """The values of every request, or why there are none. What the log already has is not queried again."""
+    jobs = [_job(request, log, conditions) for request in requests]
+    if rows := [row for job in jobs for attempt in job.todo for row in attempt.rows]:
+        log.write(rows)
+        _Dispatcher(jobs, log, conditions).run()
+    return [job.result() for job in jobs]
+
+
+def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
+    """What the log has of a request that an earlier process may have begun, and what remains to be done.
+
+    An attempt at another point under the same number does not count. One that has neither value nor cause was lost in
+    a crash: it is spent, but is not the box's failure, so it does not count as one of the retries.
+    """
+    job, missing = Job(request), []
+    for i, point in enumerate(request.points):
+        digest = digest_of(point)
+        tried = log.tried(request.client, request.round, request.first + i)
+        same = [row for row in tried if row.digest == digest]
+        known = [row.value for row in same if row.value is not None]
+        if known:
+            job.values[i] = known[-1]
+            continue
+        failed = [row for row in same if row.state == "failed"]
+        job.failures[i] = len(failed)
+        if len(failed) > conditions.retries:
+            job.give_up(failed[-1].cause, len(failed))
+        attempt = tried[-1].attempt + 1 if tried else 0
+        missing.append(Query(request.client, request.round, request.first + i, attempt, digest))
+    if job.failed is None and not _affordable(log, conditions, request.client, len(missing)):
+        causes = [row.cause for q in missing for row in log.tried(q.client, q.round, q.ordinal) if row.cause]
+        job.fail(_budget_spent(conditions, causes[-1] if causes else ""))
+    if job.failed is None and missing:
+        job.todo = [Attempt(missing)] if request.box.batched else [Attempt([row]) for row in missing]
+    return job
+
+
+def _affordable(log: QueryLog, conditions: Conditions, client: int, queries: int) -> bool:
+    return conditions.budget is None or log.spent(client) + queries <= conditions.budget
+
+
+def _budget_spent(conditions: Conditions, cause: str) -> str:
+    last = f"; {cause}" if cause else ""
+    return f"cannot be asked (again): its budget of {conditions.budget} queries is spent{last}"
+
+
+class _Dispatcher:
+    """Carries out jobs, all at the same time."""
+
+    def __init__(self, jobs: Sequence[Job], log: QueryLog, conditions: Conditions):
+        self.jobs, self.log, self.conditions = jobs, log, conditions
+        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self._running: dict[int, Running] = {}
+        self._launched = 0
+
+    def run(self) -> None:
+        try:
+            while True:
+                for job in self.jobs:
+                    self._start(job)
+                if not self._running and not any(job.todo for job in self.jobs):
+                    return
+                self._settle(list(self._wait()))
+        finally:  # nothing that was started here is left running, whatever happened
+            for running in self._running.values():
+                running.cancellation.cancel()
+
+    def _start(self, job: Job) -> None:
+        """Launch what may begin now; release the reservations of what never will."""
+        now = time.monotonic()
+        for attempt in [a for a in job.todo if a.not_before <= now]:
+            if job.failed is not None:
+                break
+            if not attempt.retry and job.busy == self.conditions.workers:
+                continue
+            job.todo.remove(attempt)
+            if attempt.retry:
+                if not _affordable(self.log, self.conditions, job.request.client, len(attempt.rows)):
+                    job.fail(_budget_spent(self.conditions, attempt.rows[0].cause))
+                    break
+                attempt.rows = [replace(row, cause="") for row in attempt.rows]
+                self.log.write(attempt.rows)
+            self._launch(job, attempt)
+        if job.failed is not None and job.todo:
+            if reserved := [row for attempt in job.todo if not attempt.retry for row in attempt.rows]:
+                self.log.write([replace(row, state="unused") for row in reserved])
+            job.todo = []
+
+    def _launch(self, job: Job, attempt: Attempt) -> None:
+        points = job.request.points[[job.position(row) for row in attempt.rows]]
+        timeout = self.conditions.timeout
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        cancellation = launch(self._launched, job.request.box.call, points, timeout, self._outcomes)
+        self._running[self._launched] = Running(job, attempt, cancellation, deadline)
+        self._launched += 1
+        job.busy += not attempt.retry
+
+    def _wait(self) -> Iterator[tuple[Running, list[float] | str]]:
+        """Attempts that ended or timed out; none if a retry is due, or after `LONGEST_WAIT`."""
+        due = [running.deadline for running in self._running.values()]
+        due += [attempt.not_before for job in self.jobs for attempt in job.todo if attempt.retry]
+        pause = min(due) - time.monotonic()
+        try:
+            while True:
+                number, result = self._outcomes.get(timeout=min(max(0.0, pause), LONGEST_WAIT))
+                if number in self._running:  # not abandoned
+                    yield self._running.pop(number), result
+                pause = 0.0  # outcomes that are there already go into the same transaction
+        except Empty:
+            pass
+        now = time.monotonic()
+        for number in [n for n, running in self._running.items() if running.deadline <= now]:
+            running = self._running.pop(number)
+            running.cancellation.cancel()
+            yield running, f"it did not answer within {self.conditions.timeout:g} s"
+
+    def _settle(self, ended: list[tuple[Running, list[float] | str]]) -> None:
+        """Log the outcomes of attempts, and only then use them."""
+        rows: list[Query] = []
+        for running, result in ended:
+            for i, row in enumerate(running.attempt.rows):
+                if isinstance(result, str):
+                    rows.append(replace(row, state="failed", cause=short(result)))
+                    continue
+                point = running.job.request.points[running.job.position(row)].astype("<f8").tobytes()
+                kept = None if row.ordinal == EVALUATION else point
+                rows.append(replace(row, state="done", value=result[i], point=kept))
+        if rows:
+            self.log.write(rows)
+        for running, result in ended:
+            job, done = running.job, running.attempt.rows
+            if isinstance(result, str):
+                self._retry(job, done, result)
+            else:
+                job.busy -= 1
+                job.values |= {job.position(row): value for row, value in zip(done, result, strict=True)}
+
+    def _retry(self, job: Job, rows: list[Query], cause: str) -> None:
+        for row in rows:
+            job.failures[job.position(row)] += 1
+        failures = max(job.failures[job.position(row)] for row in rows)
+        if failures > self.conditions.retries:
+            job.give_up(cause, failures)
+        elif job.failed is None:
+            later = time.monotonic() + self.conditions.backoff * 2.0 ** min(failures - 1, MAX_DOUBLINGS)
+            again = [replace(row, attempt=row.attempt + 1, cause=cause) for row in rows]
+            job.todo.insert(0, Attempt(again, later, retry=True))
