@@ -112,7 +112,7 @@ def needed(*chosen: tuple[Group, object]) -> dict[str, str]:
 
 def recipes() -> dict[str, Path]:
     """All packaged recipes, by name: ours, and those of other distributions."""
-    packages = [OURS + ".recipes", *(entry.value for entry in _foreign("recipes"))]
+    packages = [OURS + ".recipes", *(entry.value for entry in metadata.entry_points(group="fedzero.recipes"))]
     return {path.stem: path for package in packages for path in sorted(_folder(package).glob("*.toml"))}
 
 
@@ -166,11 +166,10 @@ def _tagged(module: ModuleType, base: type[Struct]) -> Iterator[type[Any]]:
 
 
 @cache
-def _foreign(group: Group | Literal["recipes"]) -> tuple[metadata.EntryPoint, ...]:
+def _foreign(group: Group) -> tuple[metadata.EntryPoint, ...]:
     return tuple(metadata.entry_points(group=f"fedzero.{group}"))
 
 
-@cache
 def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
     origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
     try:
