@@ -40,7 +40,7 @@ class Display:
     def _show(self) -> None:
         if time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
-            going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, (_, p) in self.pace.going.items())
+            going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, p in self.pace.going.items())
             self._print(f"{self._totals()} · {going or '–'}")
 
     def _totals(self) -> str:
@@ -65,7 +65,7 @@ class LiveDisplay(Display):
     def _show(self) -> None:
         for folder in self._runs.keys() - self.pace.going.keys():
             self._bars.remove_task(self._runs.pop(folder))
-        for folder, (_, p) in self.pace.going.items():
+        for folder, p in self.pace.going.items():
             if folder not in self._runs:
                 self._runs[folder] = self._bars.add_task(f"  {escape(folder)}", line="")
             line = f"round {p.done:,} of {p.rounds:,}"
