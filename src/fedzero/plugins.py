@@ -189,7 +189,6 @@ def _origin(entry: metadata.EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
-@cache
 def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
     what = f"{group[:-1]} {entry.name!r} of {_origin(entry)}"
     try:

@@ -55,7 +55,7 @@ def reproduce(
     from fedzero.run.session import data_folder
     from fedzero_papers.experiments import EXPERIMENTS
     from fedzero_papers.experiments import experiment as find
-    from fedzero_papers.experiments.contract import Setting
+    from fedzero_papers.experiments.contract import Options
     from fedzero_papers.experiments.display import display_on
     from fedzero_papers.experiments.reproduce import Request, default_folder, summary_json, summary_text
     from fedzero_papers.experiments.reproduce import reproduce as carry_out
@@ -69,7 +69,7 @@ def reproduce(
         return
     found = find(experiment)
     request = Request(
-        found, Setting(quick, seeds, only, model), out_ or default_folder(found.name, quick), data_folder(data), jobs
+        found, Options(quick, seeds, only, model), out_ or default_folder(found.name, quick), data_folder(data), jobs
     )
     try:
         summary = carry_out(request, lambda name, workers: display_on(err, name, workers))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from toy import drive
 
 from fedzero.model.schedules import count_at
-from fedzero_papers.experiments import e2
-from fedzero_papers.experiments.contract import Setting
-from fedzero_papers.experiments.e2 import E2, METHODS
+from fedzero_papers.experiments.contract import Options
+from fedzero_papers.experiments.e2 import E2, METHODS, QUICK
 
 
 def test_the_setting_is_the_papers():
-    stage = next(E2().plan(Setting()))
+    stage = next(E2.plan(Options()))
     assert [job.folder for job in stage.jobs] == [f"{method}/seed-1" for method in METHODS]
     recipes = {job.folder.split("/")[0]: job.recipe for job in stage.jobs}
     for recipe in recipes.values():
@@ -28,11 +28,10 @@ def test_the_setting_is_the_papers():
     assert [recipes[name].filters[0].feedback for name in ("topk", "topk-feedback")] == [False, True]
 
 
-def test_a_small_one_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(e2, "QUICK_ROUNDS", 2)
-    monkeypatch.setattr(e2, "QUICK_DECOMFL", ["algorithm.directions=2"])
-    monkeypatch.setattr(e2, "QUICK", [*e2.QUICK, "federation.cohort=2", "evaluate_every=1"])
-    outcome, histories = drive(E2().plan(Setting(quick=True)), tmp_path)
+def test_a_small_one_for_real(tmp_path: Path):
+    less = (*QUICK.overrides, "rounds=2", "federation.cohort=2", "evaluate_every=1")
+    tiny = replace(QUICK, overrides=less, decomfl=("algorithm.directions=2",))
+    outcome, histories = drive(replace(E2, quick=tiny).plan(Options(quick=True)), tmp_path)
     (table,), (figure,) = outcome.tables, outcome.figures
     assert [row[0] for row in table.rows] == list(METHODS.values())
     by_rounds, by_numbers = figure.panels
@@ -51,5 +50,5 @@ def test_a_small_one_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(("only", "expected"), [("top*", ["topk", "topk-feedback"]), ("decomfl", ["decomfl"])])
 def test_parts(only, expected):
-    stage = next(E2().plan(Setting(quick=True, seeds=2, only=only)))
+    stage = next(E2.plan(Options(quick=True, repetitions=2, only=only)))
     assert [job.folder for job in stage.jobs] == [f"{m}/seed-{seed}" for m in expected for seed in (1, 2)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,12 @@ from fedzero.tasks.language import rows
 from fedzero.tasks.language.adapting import Full
 from fedzero.tasks.language.texts import TEXTS
 from fedzero_papers.experiments import e3
-from fedzero_papers.experiments.contract import Setting
+from fedzero_papers.experiments.contract import Options
 from fedzero_papers.experiments.e3 import E3, METHODS, TASKS, WEIGHTS
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-DATA = Path(os.environ.get("FEDZERO_DATA", SHARED))
-needs_rows = pytest.mark.skipif(not (DATA / "sst2").is_dir(), reason="no SST-2 in the data folder")
 
 
 def jobs():
-    stage = next(E3().plan(Setting()))
+    stage = next(E3.plan(Options()))
     return {job.folder.removesuffix("/seed-1"): job.recipe for job in stage.jobs}
 
 
@@ -78,24 +74,22 @@ def test_the_recipe_of_a_comparator_is_what_e3_runs_on_sst2(method):
 
 
 def test_another_model_is_used_throughout():
-    stage = next(E3().plan(Setting(model="some/model", only="cb")))
+    stage = next(E3.plan(Options(model="some/model", only="cb")))
     assert [job.recipe.task.model for job in stage.jobs] == ["some/model"] * 4
 
 
-@needs_rows
 @pytest.mark.parametrize("task", TASKS)
-def test_the_most_frequent_answers_are_those_of_the_rows(task):
+def test_the_most_frequent_answers_are_those_of_the_rows(task, full_data):
     text = TEXTS[task]
-    answers = Counter(text.answer(row) for row in rows.load(text.test, DATA, text.unfold))
+    answers = Counter(text.answer(row) for row in rows.load(text.test, full_data("sst2"), text.unfold))
     assert round(100 * max(answers.values()) / answers.total(), 1) == e3.MAJORITY[task]
 
 
-@needs_rows
-def test_a_small_one_for_real(tmp_path: Path, small_model, monkeypatch: pytest.MonkeyPatch):
+def test_a_small_one_for_real(tmp_path: Path, small_model, full_data):
     less = ["rounds=2", "evaluate_every=1", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
-    monkeypatch.setattr(e3, "QUICK", [*less, "federation.clients=3"])
-    setting = Setting(quick=True, model=str(small_model("opt")))
-    outcome, histories = drive(E3().plan(setting), tmp_path, DATA)
+    tiny = replace(E3, quick=(*less, "federation.clients=3"))
+    options = Options(quick=True, model=str(small_model("opt")))
+    outcome, histories = drive(tiny.plan(options), tmp_path, full_data("sst2"))
     (table,), (tasks, weights) = outcome.tables, outcome.figures
     assert [row[1] for row in table.rows][:4] == list(METHODS.values())
     for row, run in zip(table.rows, histories.values(), strict=True):
@@ -111,8 +105,7 @@ def test_a_small_one_for_real(tmp_path: Path, small_model, monkeypatch: pytest.M
     assert fedzo.bytes > 0
 
 
-@needs_rows
-def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_model, quiet):
+def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_model, quiet, full_data):
     """The promise is 1 %; it is none at all."""
     import small_language
 
@@ -127,7 +120,7 @@ def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_m
     for model in (small_model("smollm"), large):
         less = ["rounds=20", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
         recipe = recipes.load("e3-sst2", [*less, f'task.model="{model}"'])
-        found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Environment(DATA), quiet))
+        found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Environment(full_data("sst2")), quiet))
     assert found[1]["parameters"] > 10 * found[0]["parameters"]
     for way in ("bytes_up_per_client", "bytes_down_per_client"):
         assert found[0][way] == found[1][way] > 0

@@ -20,7 +20,8 @@ from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.zoadafl import ZOAdaFL
 from fedzero.algorithms.zones import ZoneS
 from fedzero.report.history import History, Point
-from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.contract import Options, Stage
+from fedzero_papers.experiments.curves import averaged, by_query, standard_error
 from fedzero_papers.experiments.e4 import (
     E4,
     METHODS,
@@ -29,10 +30,8 @@ from fedzero_papers.experiments.e4 import (
     Result,
     Size,
     attack_loss,
-    by_query,
     findings2,
     findings3,
-    line,
     lowest,
 )
 from fedzero_papers.experiments.tables import table_csv
@@ -43,12 +42,12 @@ from fedzero_papers.tasks.universal_attack import UniversalAttack
 
 @pytest.fixture(scope="module")
 def first() -> Stage:
-    return next(E4().plan(Setting()))
+    return next(E4.plan(Options()))
 
 
-def second(setting: Setting, first_rate: bool = True) -> Stage:
+def second(options: Options, first_rate: bool = True) -> Stage:
     """The second stage, if in every search the first (or the last) step size ends lowest."""
-    plan = E4().plan(setting)
+    plan = E4.plan(options)
     stage = next(plan)
     order = {job.folder: at for at, job in enumerate(stage.jobs)}
     return plan.send({folder: run([float(at if first_rate else -at)]) for folder, at in order.items()})
@@ -64,7 +63,7 @@ def run(losses: list[float], success: float = 0.5, queries: int = 100) -> Histor
 
 
 def test_the_settings_are_the_papers(first):
-    for job in [*first.jobs, *second(Setting()).jobs]:
+    for job in [*first.jobs, *second(Options()).jobs]:
         method, task, federation = job.recipe.algorithm, job.recipe.task, job.recipe.federation
         assert isinstance(task, UniversalAttack)
         assert (task.pool, task.per_client, task.weight, task.label_attacked, task.full) == (200, 60, 1.0, 4, True)
@@ -108,7 +107,7 @@ def test_fedzo_and_zoadafl_differ_in_the_server_alone(first):
 
 def test_all_methods_of_a_dataset_ask_as_many_queries_a_round(first):
     seen: dict[str, set[int]] = {}
-    for job in [*first.jobs, *second(Setting()).jobs]:
+    for job in [*first.jobs, *second(Options()).jobs]:
         if job.folder.startswith("fig3"):
             federation = job.recipe.federation
             asked = job.recipe.algorithm.wire(0, methods.Scale(784, federation.clients)).queries * federation.cohort
@@ -130,7 +129,7 @@ def test_searched_step_sizes_are_used_with_other_seeds(first):
     assert {job.recipe.seed for job in searches} == {0}
     assert len(searches) == 2 * 2 * 3
     for low, rates in ((True, {0.03, 0.3}), (False, {0.3, 3.0})):
-        chosen = second(Setting(), low).jobs
+        chosen = second(Options(), low).jobs
         assert len(chosen) == 2 * 2 * 3
         assert {job.recipe.algorithm.rate for job in chosen} == rates
         assert {job.recipe.seed for job in chosen} == {1, 2, 3}
@@ -139,16 +138,16 @@ def test_searched_step_sizes_are_used_with_other_seeds(first):
 
 
 def test_parts_can_be_chosen():
-    folders = {job.folder.split("/seed")[0] for job in next(E4().plan(Setting(only="fig2", seeds=1))).jobs}
+    folders = {job.folder.split("/seed")[0] for job in next(E4.plan(Options(only="fig2", repetitions=1))).jobs}
     assert len(folders) == 5
     assert all(folder.startswith("fig2/") for folder in folders)
-    fashion = next(E4().plan(Setting(only="fashion", seeds=1))).jobs
+    fashion = next(E4.plan(Options(only="fashion", repetitions=1))).jobs
     assert {"/".join(job.folder.split("/")[:2]) for job in fashion} == {"fig3/fashion"}
 
 
 def test_it_is_sized_for_two_cores(first):
     """By the costs measured when it was written."""
-    quick = next(E4().plan(Setting(quick=True)))
+    quick = next(E4.plan(Options(quick=True)))
     minutes = [(sum(job.cost for job in stage.jobs) + stage.ahead[1]) / 2 / 60 for stage in (first, quick)]
     assert 30 < minutes[0] <= 58
     assert minutes[1] <= 2.5
@@ -156,14 +155,14 @@ def test_it_is_sized_for_two_cores(first):
 
 def test_lines_are_means_with_standard_errors():
     runs = [run([4.0, 2.0]), run([4.0, 4.0]), run([4.0, 6.0])]
-    drawn = line("x", 1, runs, by_query, attack_loss)
+    drawn = averaged("x", 1, runs, by_query, attack_loss, standard_error)
     assert drawn.x == (0.0, 100.0)
     assert drawn.y == (2.0, 2.0)
     error = 1 / math.sqrt(3)
     assert drawn.low is not None
     assert drawn.high is not None
     assert (drawn.low[1], drawn.high[1]) == (pytest.approx(2 - error), pytest.approx(2 + error))
-    assert line("x", 1, runs[:1], by_query, attack_loss).low is None
+    assert averaged("x", 1, runs[:1], by_query, attack_loss, standard_error).low is None
 
 
 def results(*, ada: tuple[float, ...], fed: tuple[float, ...]) -> dict[tuple[str, str], Result]:
@@ -219,7 +218,7 @@ TINY = replace(
 
 def test_a_small_one_for_real(tmp_path: Path, quick_victims: None):
     """Rows of the tables and points of the figures are those of the ledgers."""
-    outcome, histories = drive(E4(quick=TINY).plan(Setting(quick=True)), tmp_path)
+    outcome, histories = drive(replace(E4, quick=TINY).plan(Options(quick=True)), tmp_path)
     tables, figures = {t.name: t for t in outcome.tables}, {f.name: f for f in outcome.figures}
     assert set(figures) == {"fig2", "fig3", "success"}
     rows: list[dict[str, Any]] = list(csv.DictReader(table_csv(tables["table2"]).splitlines()))

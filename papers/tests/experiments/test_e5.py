@@ -1,6 +1,8 @@
-"""E5: settings as the paper has them, what is read off the curves, and gradients heard as they are."""
+"""E5: settings as the paper has them, what is read off the curves, and gradients observed as they are."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -11,7 +13,7 @@ from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
 from fedzero.run import recipe as recipes
 from fedzero_papers.experiments.alignment import alignment
-from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.contract import Options, Stage
 from fedzero_papers.experiments.e5 import E5, FULL, METHODS, Case, Result, Scale, job
 
 TOY = Scale((0.5,), (), 2, 1, (), 20, 1, 1, 1, 1, 2, dimension=12)
@@ -19,7 +21,7 @@ TOY = Scale((0.5,), (), 2, 1, (), 20, 1, 1, 1, 1, 2, dimension=12)
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
-    return next(E5().plan(Setting()))
+    return next(E5.plan(Options()))
 
 
 def history(losses: list[float], queries: int = 100) -> History:
@@ -65,7 +67,7 @@ def test_five_percent_is_read_off_every_run() -> None:
 
 
 def test_the_toy_experiment_runs_to_its_end(tmp_path) -> None:
-    outcome, _ = drive(E5(full=TOY, quick=TOY).plan(Setting(quick=True)), tmp_path)
+    outcome, _ = drive(replace(E5, full=TOY, quick=TOY).plan(Options(quick=True)), tmp_path)
     names = {figure.name for figure in outcome.figures}
     assert {"fig1", "fig3", "fig5b"} <= names
     table, cosine = outcome.tables
@@ -74,7 +76,7 @@ def test_the_toy_experiment_runs_to_its_end(tmp_path) -> None:
     assert any("cos(ĝ, ∇F)" in words for words in outcome.findings)
 
 
-def test_gradients_are_heard_as_clients_step_along_them() -> None:
+def test_gradients_are_observed_as_clients_step_along_them() -> None:
     """Alone and with the exact gradient's own direction in every coordinate, the angle is nought; with plain estimates
     along Q of d directions the cosine is about √(Q / (d + Q + 1))."""
     recipe = job("fedzo", Case(0.0, 4), 1, 3, TOY).recipe

@@ -13,17 +13,18 @@ from toy import drive
 
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
-from fedzero_papers.experiments.baselines import METHODS, Baseline, Curve, by_queries, by_rounds, mean_and_error, ranked
-from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.baselines import METHODS, Baseline, Comparison
+from fedzero_papers.experiments.contract import Options, Stage
+from fedzero_papers.experiments.curves import Curve, mean_and_error
 from fedzero_papers.experiments.e6 import E6, FULL, QUICK, Attack, Result, Scale, figures, findings, table
 from fedzero_papers.experiments.tables import table_csv
 
-LABELS = [rival.label for rival in METHODS.values()]
+LABELS = [baseline.label for baseline in METHODS.values()]
 
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
-    return next(E6().plan(Setting()))
+    return next(E6.plan(Options()))
 
 
 def run(successes: list[int], queries: int = 100) -> History:
@@ -65,7 +66,7 @@ def test_every_method_attacks_the_same_images(stage):
 
 
 def test_more_repetitions_draw_anew():
-    jobs = next(E6().plan(Setting(seeds=3, only="mnist-p1-t10"))).jobs
+    jobs = next(E6.plan(Options(repetitions=3, only="mnist-p1-t10"))).jobs
     assert {job.recipe.task.repetition for job in jobs} == {0, 1, 2}  # type: ignore[union-attr]
     assert len(jobs) == 3 * 15 * len(METHODS)
 
@@ -73,13 +74,13 @@ def test_more_repetitions_draw_anew():
 def test_it_is_sized_for_two_cores(stage):
     """By the costs measured when it was written, the training of victims aside."""
     assert sum(job.cost for job in stage.jobs) / 2 / 60 <= 60
-    assert sum(job.cost for job in next(E6().plan(Setting(quick=True))).jobs) / 2 / 60 <= 3
+    assert sum(job.cost for job in next(E6.plan(Options(quick=True))).jobs) / 2 / 60 <= 3
     assert not QUICK.full
-    assert {attack.dataset for attack in QUICK.attacks} == {"mnist"}, "no data folder is needed"
+    assert {attack.subject for attack in QUICK.attacks} == {"mnist"}, "no data folder is needed"
 
 
 def test_numbers_of_a_result():
-    found = Result(((run([0, 1, 1]), run([0, 0, 1])), (run([0, 0, 0], 200), run([0, 0, 1], 200))))
+    found = Result((run([0, 1, 1]), run([0, 0, 1]), run([0, 0, 0], 200), run([0, 0, 1], 200)), images=2)
     curve = found.curve
     assert curve.values == ((0.0, 50.0, 100.0), (0.0, 0.0, 50.0))
     assert (curve.rounds, curve.queries) == ((0.0, 2.0, 4.0), (0.0, 150.0, 300.0))
@@ -89,7 +90,7 @@ def test_numbers_of_a_result():
     assert found.first(50) == (4.0, 300.0)
     assert found.first(80) is None
     assert found.distortion == 4.0, "of those that succeeded"
-    assert Result(((run([0, 0]),),)).distortion is None
+    assert Result((run([0, 0]),), 1).distortion is None
 
 
 # ---- what E6 and E7 share
@@ -107,12 +108,11 @@ def test_means_and_standard_errors():
 def test_methods_are_compared_where_the_first_of_them_ends():
     long, short = Curve((0, 2, 4), (0, 40, 80), ((9.0, 5.0, 1.0),)), Curve((0, 2), (0, 50), ((9.0, 4.0),))
     curves = {"fedzo": long, "fedprox": short}
-    assert by_rounds(curves).values == {"fedzo": 5.0, "fedprox": 4.0}
-    assert by_rounds(curves).at == 2
-    assert by_queries(curves).values == {"fedzo": 5.0, "fedprox": 4.0}
-    assert by_queries(curves).at == 50
-    assert ranked(by_rounds(curves), lowest=True) == "FedProx-ZO 4.0, FedZO 5.0"
-    assert ranked(by_rounds(curves), lowest=False, form="{:.0f}") == "FedZO 5, FedProx-ZO 4"
+    by_rounds, by_queries = (Comparison.of(curves, by) for by in (False, True))
+    assert by_rounds == Comparison(2, {"fedzo": 5.0, "fedprox": 4.0})
+    assert by_queries == Comparison(50, {"fedzo": 5.0, "fedprox": 4.0})
+    assert by_rounds.ranked(lowest=True) == "FedProx-ZO 4.0, FedZO 5.0"
+    assert by_rounds.ranked(lowest=False, form="{:.0f}") == "FedZO 5, FedProx-ZO 4"
 
 
 def test_dear_methods_get_fewer_rounds():
@@ -120,24 +120,24 @@ def test_dear_methods_get_fewer_rounds():
     assert Baseline("x").rounds(7) == 7
 
 
-CASE = Attack("mnist", 0.5, 10, 4, 2, 0.1)
+CASE = Attack("mnist", 0.5, 10, 4, 0.1, images=2)
 
 
 def test_what_is_said():
-    results = {(CASE, method): Result(((run([0, 0, 0]), run([0, 0, 0])),)) for method in METHODS}
-    results[CASE, "scaffold-1"] = Result(((run([0, 1, 1], 300), run([0, 0, 0], 300)),))
-    said = findings(results, QUICK)
+    curves = {(CASE, method): Result((run([0, 0, 0]), run([0, 0, 0])), 2).curve for method in METHODS}
+    curves[CASE, "scaffold-1"] = Result((run([0, 1, 1], 300), run([0, 0, 0], 300)), 2).curve
+    said = findings(curves, QUICK)
     assert said[0].startswith("MNIST, P = 0.5, T = 10: success (%) after 4 rounds: SCAFFOLD-ZO (type I) 50, ")
     by_queries_said = said[0].partition("with 200 queries an image: ")[2]
     assert "SCAFFOLD-ZO (type I) 0" in by_queries_said, "200 queries do not pay for its second round"
     assert "CIFAR" not in said[-1]
-    assert "CIFAR-10 by a subset" in findings(results, FULL)[-1]
+    assert "CIFAR-10 by a subset" in findings(curves, FULL)[-1]
 
 
 def test_figures_have_two_panels_an_attack():
-    cifar = replace(CASE, dataset="cifar10")
-    results = {(a, m): Result(((run([0, 1, 1]), run([0, 0, 1])),)) for a in (CASE, cifar) for m in METHODS}
-    found = figures(results, [CASE, cifar], FULL)
+    cifar = replace(CASE, subject="cifar10")
+    results = {(a, m): Result((run([0, 1, 1]), run([0, 0, 1])), 2) for a in (CASE, cifar) for m in METHODS}
+    found = figures({key: result.curve for key, result in results.items()}, [CASE, cifar], FULL)
     assert [figure.name for figure in found] == ["fig2", "fig7"]
     for figure in found:
         rounds, queries = figure.panels
@@ -148,13 +148,13 @@ def test_figures_have_two_panels_an_attack():
     assert row[-5:] == (100.0, 0.0, 2.0, 100.0, 4.0)
 
 
-TINY = Scale((Attack("mnist", 0.2, 2, 2, 2, 0.1),), 1, False, clients=2, every=1)
+TINY = Scale((Attack("mnist", 0.2, 2, 2, 0.1, images=2),), 1, False, clients=2)
 
 
 def test_a_small_one_for_real(tmp_path: Path, monkeypatch):
     """Rows of the table and points of the figure are those of the ledgers."""
     monkeypatch.setenv("FEDZERO_CACHE", str(tmp_path / "cache"))
-    outcome, histories = drive(E6(quick=TINY).plan(Setting(quick=True)), tmp_path / "runs")
+    outcome, histories = drive(replace(E6, quick=TINY).plan(Options(quick=True)), tmp_path / "runs")
     (made,), (figure,) = outcome.tables, outcome.figures
     rows: list[dict[str, Any]] = list(csv.DictReader(table_csv(made).splitlines()))
     assert [row["method"] for row in rows] == LABELS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,36 @@ from toy import drive
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.baselines import METHODS
-from fedzero_papers.experiments.contract import Setting, Stage
-from fedzero_papers.experiments.e7 import E7, FULL, METRICS, QUICK, Case, Result, Scale, figures, findings, table
+from fedzero_papers.experiments.contract import Options, Stage
+from fedzero_papers.experiments.curves import Curve
+from fedzero_papers.experiments.e7 import (
+    E7,
+    FULL,
+    METRICS,
+    QUICK,
+    SETTINGS,
+    Scale,
+    Tuning,
+    figures,
+    findings,
+    percent,
+    table,
+)
 from fedzero_papers.experiments.tables import table_csv
 
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
-    return next(E7().plan(Setting()))
+    return next(E7.plan(Options()))
 
 
 def run(losses: list[float], queries: int = 100) -> History:
     points = tuple(Point(r, loss, None, 0.0, 0.0, r * queries, {"metric": 1 - loss}) for r, loss in enumerate(losses))
     return History("x", "x", "x", 1, 1, 1, len(points) - 1, points, (), 0.0, "", "", (), True)
+
+
+def curve_of(*runs: History) -> Curve:
+    return Curve.of(runs, percent)
 
 
 def test_the_settings_are_the_papers(stage):
@@ -45,7 +63,7 @@ def test_the_settings_are_the_papers(stage):
 
 
 def test_every_method_has_every_case_five_times(stage):
-    cases = {(metric, share, steps) for metric in METRICS for share, steps, _ in FULL.settings}
+    cases = {(metric, share, steps) for metric in METRICS for share, steps, _ in SETTINGS}
     for method in METHODS:
         mine = [job for job in stage.jobs if f"/{method}/" in job.folder]
         found = [(j.recipe.task.metric, j.recipe.task.share, j.recipe.algorithm.local_steps) for j in mine]  # type: ignore[union-attr]
@@ -58,24 +76,24 @@ def test_every_method_has_every_case_five_times(stage):
 def test_it_is_sized_for_two_cores(stage):
     """By the costs measured when it was written."""
     assert sum(job.cost for job in stage.jobs) / 2 / 60 <= 60
-    assert sum(job.cost for job in next(E7().plan(Setting(quick=True))).jobs) / 2 / 60 <= 3
+    assert sum(job.cost for job in next(E7.plan(Options(quick=True))).jobs) / 2 / 60 <= 3
     assert not QUICK.full
 
 
 def test_numbers_of_a_result():
-    curve = Result((run([0.5, 0.4, 0.3]), run([0.5, 0.3, 0.1], 300))).curve
+    curve = curve_of(run([0.5, 0.4, 0.3]), run([0.5, 0.3, 0.1], 300))
     assert [pytest.approx(each) for each in curve.values] == [(50, 40, 30), (50, 30, 10)]
     assert (curve.rounds, curve.queries) == ((0.0, 1.0, 2.0), (0.0, 200.0, 400.0))
     assert curve.final == (pytest.approx(20), pytest.approx(math.sqrt(200) / math.sqrt(2)))
 
 
-CASE, OTHER = Case("precision", 0.5, 10, 1), Case("f1", 1.0, 10, 1)
+CASE, OTHER = Tuning("precision", 0.5, 10, 1, 0.1), Tuning("f1", 1.0, 10, 1, 0.1)
 
 
 def test_what_is_said():
-    results = {(case, m): Result((run([0.5, 0.4]), run([0.5, 0.4]))) for case in (CASE, OTHER) for m in METHODS}
-    results[CASE, "scaffold-2"] = Result((run([0.5, 0.2], 101), run([0.5, 0.3], 101)))
-    results[OTHER, "fedprox"] = Result((run([0.5, 0.39]), run([0.5, 0.39])))
+    results = {(case, m): curve_of(run([0.5, 0.4]), run([0.5, 0.4])) for case in (CASE, OTHER) for m in METHODS}
+    results[CASE, "scaffold-2"] = curve_of(run([0.5, 0.2], 101), run([0.5, 0.3], 101))
+    results[OTHER, "fedprox"] = curve_of(run([0.5, 0.39]), run([0.5, 0.39]))
     said = findings(results, FULL)
     assert said[0].startswith("Lowest after equally many rounds, of 2 cases: ")
     assert "SCAFFOLD-ZO (type II) in 1" in said[0]
@@ -88,7 +106,7 @@ def test_what_is_said():
 
 
 def test_figures_have_two_panels_a_case():
-    results = {(case, m): Result((run([0.5, 0.4]), run([0.5, 0.2]))) for case in (CASE, OTHER) for m in METHODS}
+    results = {(case, m): curve_of(run([0.5, 0.4]), run([0.5, 0.2])) for case in (CASE, OTHER) for m in METHODS}
     found = figures(results, [CASE, OTHER], FULL)
     assert [(figure.name, len(figure.panels)) for figure in found] == [("precision", 2), ("f1", 2)]
     line = found[0].panels[1].lines[0]
@@ -101,16 +119,16 @@ def test_figures_have_two_panels_a_case():
     assert row[-3:] == (pytest.approx(50), pytest.approx(30), pytest.approx(10))
 
 
-TINY = Scale(("recall",), ((0.3, 2, 2),), 2, False, samples=60, clients=3, every=1)
+TINY = Scale((Tuning("recall", 0.3, 2, 2, 0.1),), 2, False, samples=60, clients=3)
 
 
 def test_a_small_one_for_real(tmp_path: Path, monkeypatch):
     """Rows of the table and points of the figure are those of the ledgers."""
     monkeypatch.setenv("FEDZERO_CACHE", str(tmp_path / "cache"))
-    outcome, histories = drive(E7(quick=TINY).plan(Setting(quick=True)), tmp_path / "runs")
+    outcome, histories = drive(replace(E7, quick=TINY).plan(Options(quick=True)), tmp_path / "runs")
     (made,), (figure,) = outcome.tables, outcome.figures
     rows: list[dict[str, Any]] = list(csv.DictReader(table_csv(made).splitlines()))
-    assert [row["method"] for row in rows] == [rival.label for rival in METHODS.values()]
+    assert [row["method"] for row in rows] == [baseline.label for baseline in METHODS.values()]
     for row, method, line in zip(rows, METHODS, figure.panels[0].lines, strict=True):
         runs = [h for folder, h in histories.items() if f"/{method}/" in folder]
         assert len(runs) == 2

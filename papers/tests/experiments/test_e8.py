@@ -15,7 +15,7 @@ from fedzero.algorithms.fedzo import FedZO
 from fedzero.algorithms.zofedht import ZOFedHT
 from fedzero.model.schedules import rate_at
 from fedzero.report.history import History, Point
-from fedzero_papers.experiments.contract import Setting, Stage
+from fedzero_papers.experiments.contract import Options, Stage
 from fedzero_papers.experiments.e8 import (
     ALPHAS,
     E8,
@@ -34,12 +34,12 @@ from fedzero_papers.experiments.tables import table_csv
 
 @pytest.fixture(scope="module")
 def search() -> Stage:
-    return next(E8().plan(Setting()))
+    return next(E8.plan(Options()))
 
 
-def finals(setting: Setting) -> Stage:
+def finals(options: Options) -> Stage:
     """The second stage, if every run of the first ends alike."""
-    plan = E8().plan(setting)
+    plan = E8.plan(options)
     first = next(plan)
     return plan.send({job.folder: run([0.5]) for job in first.jobs})
 
@@ -89,7 +89,7 @@ def test_all_methods_of_an_instance_have_the_same_budget():
     """In samples: a GD round looks at all of a client's data. Rounds are whole, so budgets agree to half a GD round."""
     samples = {"mnist": 600, "fashion": 600, "rcv1": 190}
     seen: dict[str, dict[str, float]] = {}
-    for job in finals(Setting()).jobs:
+    for job in finals(Options()).jobs:
         instance, method = job.folder.split("/")[:2]
         each = samples[instance.split("-")[0]] if method == "zofedavg-gd" else 64
         seen.setdefault(instance, {})[method] = job.recipe.rounds * each
@@ -101,13 +101,13 @@ def test_all_methods_of_an_instance_have_the_same_budget():
 
 def test_final_runs_have_seeds_of_their_own(search):
     assert {job.recipe.seed for job in search.jobs} == {0}
-    assert {job.recipe.seed for job in finals(Setting()).jobs} == {1, 2, 3}
-    assert len(finals(Setting(seeds=1, only="mnist-svm-iid")).jobs) == 3
+    assert {job.recipe.seed for job in finals(Options()).jobs} == {1, 2, 3}
+    assert len(finals(Options(repetitions=1, only="mnist-svm-iid")).jobs) == 3
 
 
 def test_it_is_sized_for_two_cores(search):
     """By the costs measured when it was written: an hour and a half in all, half an hour for RCV1."""
-    rcv1 = next(E8().plan(Setting(only="rcv1*")))
+    rcv1 = next(E8.plan(Options(only="rcv1*")))
     minutes = [(sum(job.cost for job in stage.jobs) + stage.ahead[1]) / 2 / 60 for stage in (search, rcv1)]
     assert minutes[0] <= 90
     assert minutes[1] <= 30
@@ -165,7 +165,7 @@ TINY = replace(
 
 def test_a_small_one_for_real(tmp_path: Path):
     """Rows of the table and points of the figure are those of the ledgers, in samples."""
-    outcome, histories = drive(E8(quick=TINY).plan(Setting(quick=True, only="logistic-iid")), tmp_path)
+    outcome, histories = drive(replace(E8, quick=TINY).plan(Options(quick=True, only="logistic-iid")), tmp_path)
     (table,), (figure,) = outcome.tables, outcome.figures
     rows: list[dict[str, Any]] = list(csv.DictReader(table_csv(table).splitlines()))
     assert [row["method"] for row in rows] == list(METHODS.values())

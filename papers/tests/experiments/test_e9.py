@@ -7,7 +7,7 @@ import pytest
 
 from fedzero.directions import Keys
 from fedzero_papers.experiments import e9
-from fedzero_papers.experiments.contract import Setting
+from fedzero_papers.experiments.contract import Options
 from fedzero_papers.experiments.e9 import E9, NOISES, PAPER, SIMULATIONS, Simulation, shares
 
 # Rows of shared/ALGORITHMS.md, measured by somebody else's program; ten runs each.
@@ -74,7 +74,7 @@ def test_equal_runs_have_no_error():
 
 def test_table_and_figure(monkeypatch):
     monkeypatch.setattr(e9, "SIMULATIONS", tuple(Simulation(s.name, 50, s.slopes) for s in SIMULATIONS))
-    plan = E9().plan(Setting(quick=True, seeds=2))
+    plan = E9.plan(Options(quick=True, repetitions=2))
     with pytest.raises(StopIteration) as done:
         next(plan)
     outcome = done.value.value

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Toy, job
+from toy import TOY, job
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
@@ -24,18 +24,17 @@ from fedzero.run import session
 from fedzero.run.history import history
 from fedzero.run.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
-from fedzero_papers.experiments.contract import Job, Setting, Stage
-from fedzero_papers.experiments.crew import Crew, cores
-from fedzero_papers.experiments.folders import differences, state_of
+from fedzero_papers.experiments.contract import Job, Options, Stage
 from fedzero_papers.experiments.pace import Pace
-from fedzero_papers.experiments.reproduce import Request, default_folder, reproduce
-from fedzero_papers.experiments.worker import Done, Failed, Order, Progress, _obey
+from fedzero_papers.experiments.pool import Pool, cores
+from fedzero_papers.experiments.reproduce import Request, default_folder, reproduce, state_of
+from fedzero_papers.experiments.worker import Done, Failed, Order, Progress, execute
 
 SCRIPT = Path(__file__).with_name("toy.py")
 ROUNDS = 250
 
 
-class ClientMemory:
+class Notes:
     """A display that notes what it was told."""
 
     def __init__(self) -> None:
@@ -52,16 +51,16 @@ class ClientMemory:
     def end(self) -> None: ...
 
 
-def carry_out(experiment: Any, out: Path, setting: Setting | None = None) -> tuple[dict[str, Any], ClientMemory]:
-    kept = ClientMemory()
-    return reproduce(Request(experiment, setting or Setting(), out, jobs=2), lambda *_: kept), kept
+def carry_out(experiment: Any, out: Path, setting: Options | None = None) -> tuple[dict[str, Any], Notes]:
+    kept = Notes()
+    return reproduce(Request(experiment, setting or Options(), out, jobs=2), lambda *_: kept), kept
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], ClientMemory]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Notes]:
     """The toy experiment, made once by two workers."""
     out = tmp_path_factory.mktemp("toy") / "out"
-    return out, *carry_out(Toy(), out)
+    return out, *carry_out(TOY, out)
 
 
 FOLDERS = ["tune/rate-0.001", "tune/rate-0.01", "final/seed-1", "final/seed-2"]
@@ -117,7 +116,7 @@ def test_finished_runs_are_not_made_again(finished):
     out, first, _ = finished
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*") if path.is_file()}
     (out / "toy-fig.png").unlink()
-    summary, kept = carry_out(Toy(), out)
+    summary, kept = carry_out(TOY, out)
     assert kept.made == []
     assert (summary["runs"], summary["runs_made"]) == (4, 0)
     assert summary["tables"] == first["tables"]
@@ -127,8 +126,8 @@ def test_finished_runs_are_not_made_again(finished):
 
 def test_a_changed_definition_is_refused_before_anything_is_made(finished):
     out, _, _ = finished
-    with pytest.raises(FedzeroError, match=r"tune/rate-0.001 holds a run of another definition \(rounds 20 → 30\)"):
-        carry_out(Toy(rounds=30), out)
+    with pytest.raises(FedzeroError, match=r"rate-0.001 holds a run of another recipe \(rounds = 20 there and 30 here"):
+        carry_out(replace(TOY, full=30), out)
 
 
 def test_other_words_about_a_run_do_not_change_it(finished):
@@ -148,7 +147,7 @@ def test_a_run_that_lacks_its_model_goes_on(finished, tmp_path):
 
 def test_a_damaged_ledger_is_named(tmp_path):
     (tmp_path / "ledger.db").write_text("not a ledger")
-    with pytest.raises(FedzeroError, match=r"remove that folder"):
+    with pytest.raises(FedzeroError, match=r"remove .* to make the run again"):
         state_of(tmp_path, job("x", 20, 0, 1e-2))
 
 
@@ -158,24 +157,24 @@ def test_a_damaged_ledger_is_named(tmp_path):
 def order(folder: Path, **changes: Any) -> Order:
     recipe = job("x", 5, 0, 1e-2).recipe
     table = session.recipes.msgspec.to_builtins(recipe) | changes
-    return Order(str(folder), session.recipes.canonical(session.recipes.decode(table)), False, None)
+    return Order(session.recipes.decode(table), folder, False, None)
 
 
 def test_what_a_worker_answers(tmp_path, monkeypatch):
     """Done, a sentence for what people can mend, a sentence and a trace for what they cannot."""
     ours, theirs = multiprocessing.Pipe()
-    assert _obey(order(tmp_path / "good"), theirs) == Done()
+    assert execute(order(tmp_path / "good"), theirs) == Done()
     assert ours.recv() == Progress(done=0, rounds=5, begun=0)
-    lacking = _obey(order(tmp_path / "lacking", task={"kind": "mnist", "full": True}), theirs)
+    lacking = execute(order(tmp_path / "lacking", task={"kind": "mnist", "full": True}), theirs)
     assert isinstance(lacking, Failed)
     assert "--data" in lacking.sentence
     assert lacking.trace == ""
     monkeypatch.setattr(session, "start", lambda *_: 1 / 0)
-    bug = _obey(order(tmp_path / "bug"), theirs)
+    bug = execute(order(tmp_path / "bug"), theirs)
     assert isinstance(bug, Failed)
     assert bug.sentence == "ZeroDivisionError: division by zero"
     assert "Traceback" in bug.trace
-    failure = Crew(1, tmp_path, None)._failure(job("bug", 5, 0, 1e-2), bug)
+    failure = Pool(1, tmp_path, None)._failure(job("bug", 5, 0, 1e-2), bug)
     assert str(failure) == f"run bug: ZeroDivisionError: division by zero (trace in {tmp_path / 'bug' / 'error.txt'})"
     assert (tmp_path / "bug" / "error.txt").read_text() == bug.trace
 
@@ -183,11 +182,11 @@ def test_what_a_worker_answers(tmp_path, monkeypatch):
 def test_two_at_once_in_one_folder(tmp_path):
     claim = Claim(tmp_path)
     with pytest.raises(FedzeroError, match="another process"):
-        carry_out(Toy(), tmp_path)
+        carry_out(TOY, tmp_path)
     claim.release()
 
 
-class Disturbing(ClientMemory):
+class Disturbing(Notes):
     """A display that strikes when a run has come some way."""
 
     def __init__(self, folder: str, strike: Callable[[], None]) -> None:
@@ -226,13 +225,13 @@ def workers_of(parent: int) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find a killed parent's workers")
 def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     """A worker killed, Ctrl-C, the parent killed: each time the same call goes on, and ends in the same ledgers."""
-    out, toy = tmp_path / "out", Toy(rounds=ROUNDS)
+    out, toy = tmp_path / "out", replace(TOY, full=ROUNDS)
     first, second, third = (out / "runs" / folder for folder in FOLDERS[:3])
 
-    def carry_on(display: ClientMemory) -> dict[str, Any]:
-        return reproduce(Request(toy, Setting(), out, jobs=1), lambda *_: display)
+    def carry_on(display: Notes) -> dict[str, Any]:
+        return reproduce(Request(toy, Options(), out, jobs=1), lambda *_: display)
 
-    with pytest.raises(FedzeroError, match=r"^run tune/rate-0.001: its process was killed by signal 9; .* goes on"):
+    with pytest.raises(FedzeroError, match=r"^run tune/rate-0.001: its process was killed by signal 9; .* resumes"):
         carry_on(Disturbing(FOLDERS[0], kill_worker))
     assert 1 < rounds_in(first) < ROUNDS
 
@@ -255,7 +254,7 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     until_gone(worker)
     assert 5 <= rounds_in(third) < ROUNDS
 
-    summary = carry_on(display := ClientMemory())
+    summary = carry_on(display := Notes())
     assert display.stages == [("tuning", 0), ("final", 2)]
     assert (summary["runs"], summary["runs_made"]) == (4, 2)
     for folder, seed, rate in ((FOLDERS[0], 0, 1e-3), (FOLDERS[2], 1, summary["tables"]["table"][0]["rate"])):
@@ -290,7 +289,7 @@ def head(folder: Path) -> bytes:
 
 def test_two_workers_on_two_cores_have_a_thread_each(tmp_path, monkeypatch):
     """Asked of the processes' environment: numerical libraries read it when they are loaded."""
-    monkeypatch.setattr("fedzero_papers.experiments.crew.cores", lambda: 4)
+    monkeypatch.setattr("fedzero_papers.experiments.pool.cores", lambda: 4)
     given = []
 
     class Fake:
@@ -298,26 +297,15 @@ def test_two_workers_on_two_cores_have_a_thread_each(tmp_path, monkeypatch):
             given.append(threads)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedzero_papers.experiments.crew.Worker", Fake)
+    monkeypatch.setattr("fedzero_papers.experiments.pool.Worker", Fake)
     for size in (1, 2, 3, 4, 9):
-        with pytest.raises(KeyboardInterrupt), Crew(size, tmp_path, None) as crew:
-            crew.run([(job("x", 1, 0, 1e-2), False)], lambda *_: None)
+        with pytest.raises(KeyboardInterrupt), Pool(size, tmp_path, None) as pool:
+            pool.run([(job("x", 1, 0, 1e-2), False)], lambda *_: None)
     assert given == [4, 2, 1, 1, 1]
     assert cores() >= 1
 
 
 # ---- small pieces
-
-
-def test_differences_name_leaves():
-    before = {"name": "a", "title": "x", "algorithm": {"kind": "fedzo", "rate": 0.1}, "points": [[0, 1.0]]}
-    after = {
-        "name": "a",
-        "title": "y",
-        "algorithm": {"kind": "fedzo", "rate": 1.0, "alpha": 0.5},
-        "points": ((0, 1.0),),
-    }
-    assert differences(before, after) == ["algorithm.rate 0.1 → 1.0", "algorithm.alpha absent → 0.5"]
 
 
 def test_pace_weighs_runs_and_knows_what_comes():
@@ -347,12 +335,12 @@ def test_pace_weighs_runs_and_knows_what_comes():
     ],
 )
 def test_only(only, expected):
-    assert Setting(only=only).chosen(["rcv1-iid", "rcv1-shards", "mnist-iid"]) == expected
+    assert Options(only=only).chosen(["rcv1-iid", "rcv1-shards", "mnist-iid"]) == expected
 
 
 def test_only_nothing_is_refused():
     with pytest.raises(FedzeroError, match=r"--only xyz: no part of that name; there are a, b"):
-        Setting(only="a,xyz").chosen(["a", "b"])
+        Options(only="a,xyz").chosen(["a", "b"])
 
 
 # ---- the command

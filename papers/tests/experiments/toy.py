@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from fedzero.run import session
 from fedzero.run.history import history
 from fedzero.run.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
-from fedzero_papers.experiments.contract import Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, Stage
+from fedzero_papers.experiments.outcome import Figure, Line, Outcome, Panel, Table
 
 RATES = (1e-3, 1e-2)
 
@@ -32,35 +33,27 @@ def job(folder: str, rounds: int, seed: int, rate: float) -> Job:
     return Job(folder, recipes.decode(table), cost=rounds * 1e-3)
 
 
-@dataclass(frozen=True)
-class Toy:
-    rounds: int = 20
-    rates: tuple[float, ...] = RATES
+def plan(rounds: int, options: Options) -> Plan:
+    seeds = options.seeds(2)
+    trials = {rate: job(f"tune/rate-{rate:g}", rounds, 0, rate) for rate in RATES}
+    found = yield Stage("tuning", tuple(trials.values()), (len(seeds), rounds * 1e-3 * len(seeds)))
+    best = min(RATES, key=lambda rate: found[trials[rate].folder].final_loss)
+    finals = {seed: job(f"final/seed-{seed}", rounds, seed, best) for seed in seeds}
+    found = yield Stage("final", tuple(finals.values()))
+    runs = {seed: found[final.folder] for seed, final in finals.items()}
+    rows = tuple((seed, best, run.final_loss, run.queries) for seed, run in runs.items())
+    lines = tuple(
+        Line(f"seed {seed}", tuple(float(p.queries) for p in run.points), tuple(p.loss for p in run.points), index)
+        for index, (seed, run) in enumerate(runs.items())
+    )
+    return Outcome(
+        (Table("table", "Losses", ("seed", "rate", "loss", "queries"), rows),),
+        (Figure("fig", "No paper, figure 0", (Panel("a quadratic", lines, "queries", "loss", log_y=True),)),),
+        (f"The best rate is {best:g}.",),
+    )
 
-    name = "toy"
-    paper = "No paper, figure 0"
-    about = "A quadratic"
-    times = ("1 s", "2 s")
-    needs_data = False
 
-    def plan(self, setting: Setting) -> Plan:
-        seeds = range(1, 1 + (setting.seeds or 2))
-        trials = {rate: job(f"tune/rate-{rate:g}", self.rounds, 0, rate) for rate in self.rates}
-        found = yield Stage("tuning", tuple(trials.values()), (len(seeds), self.rounds * 1e-3 * len(seeds)))
-        best = min(self.rates, key=lambda rate: found[trials[rate].folder].final_loss)
-        finals = {seed: job(f"final/seed-{seed}", self.rounds, seed, best) for seed in seeds}
-        found = yield Stage("final", tuple(finals.values()))
-        runs = {seed: found[final.folder] for seed, final in finals.items()}
-        rows = tuple((seed, best, run.final_loss, run.queries) for seed, run in runs.items())
-        lines = tuple(
-            Line(f"seed {seed}", tuple(float(p.queries) for p in run.points), tuple(p.loss for p in run.points), index)
-            for index, (seed, run) in enumerate(runs.items())
-        )
-        return Outcome(
-            (Table("table", "Losses", ("seed", "rate", "loss", "queries"), rows),),
-            (Figure("fig", "No paper, figure 0", (Panel("a quadratic", lines, "queries", "loss", log_y=True),)),),
-            (f"The best rate is {best:g}.",),
-        )
+TOY = Experiment("toy", "No paper, figure 0", "A quadratic", ("1 s", "2 s"), plan, 20, 20, needs_data=False)
 
 
 def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, dict[str, History]]:
@@ -82,7 +75,7 @@ def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, 
 def main(rounds: int) -> None:
     from fedzero import cli
 
-    EXPERIMENTS["toy"] = Toy(rounds)
+    EXPERIMENTS["toy"] = replace(TOY, full=rounds)
     cli.main()
 
 

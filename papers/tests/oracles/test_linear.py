@@ -58,7 +58,7 @@ class Case:
         self.objective: LinearObjective | PerceptronObjective
         if model == "mlp":
             self.params = Params(tensors(FEATURES, HIDDEN))
-            self.objective = PerceptronObjective(train, test)
+            self.objective = PerceptronObjective(LOGISTIC, train, test)
         else:
             self.params = Params.of_vector(torch.zeros(FEATURES))
             self.objective = LinearObjective(LOGISTIC if model == "logistic" else HINGE, train, test)

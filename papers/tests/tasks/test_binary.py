@@ -63,9 +63,8 @@ def test_the_perceptron_starts_from_the_direction_stream():
 
 
 def test_rows_are_pixels_and_labels_are_halves():
-    problem = Binary(dataset="fashion").build(10, HERE)
-    shards: Any = problem.shards
-    rows, labels = shards.samples
+    objective: Any = Binary(dataset="fashion").build(10, HERE).objective
+    rows, labels = objective.train
     subset = images.load_subset("fashion")
     np.testing.assert_allclose(rows.x, subset.train_x.reshape(4000, 784) / 255, atol=1e-7)
     assert set(labels[subset.train_y < 5]) == {-1.0}
@@ -74,20 +73,22 @@ def test_rows_are_pixels_and_labels_are_halves():
 
 def test_a_batch_is_drawn_by_the_rule_of_all_tasks():
     """The same samples as an image task with the same parts would draw."""
-    shards: Any = Binary(batch=20).build(10, HERE).shards
+    problem: Any = Binary(batch=20).build(10, HERE)
+    shards, samples = problem.shards, problem.objective.train
     numbered = images.LabelledShards(torch.arange(4000), torch.arange(4000), shards.parts, 20)
     for round, step, client in ((0, 0, 0), (3, 1, 4), (3, 2, 4), (5, ALL_DATA, 9)):
         index = numbered.batch(KEYS, round, step, client)[0].numpy()
         rows, labels = shards.batch(KEYS, round, step, client)
         assert isinstance(rows, DenseRows)
-        np.testing.assert_array_equal(rows.x, shards.samples[0].x[index])
-        np.testing.assert_array_equal(labels, shards.samples[1][index])
+        np.testing.assert_array_equal(rows.x, samples[0].x[index])
+        np.testing.assert_array_equal(labels, samples[1][index])
         assert len(rows) == (400 if step == ALL_DATA else 20)
 
 
 def test_sorted_shards_give_a_client_one_of_the_two_labels():
-    shards: Any = Binary(partition=Shards(1)).build(100, HERE).shards
-    labels = [set(shards.samples[1][part]) for part in shards.parts]
+    problem: Any = Binary(partition=Shards(1)).build(100, HERE)
+    shards = problem.shards
+    labels = [set(problem.objective.train[1][part]) for part in shards.parts]
     assert all(len(kinds) == 1 for kinds in labels)
     assert sum(kinds == {1.0} for kinds in labels) == 50
     digits = images.load_subset("mnist").train_y
@@ -181,7 +182,7 @@ def test_the_real_sample(full_data):
     place = BuildContext(KEYS, CPU, full_data(rcv1.FILE))
     problem = Binary(dataset="rcv1", partition=Shards(1)).build(100, place)
     shards: Any = problem.shards
-    rows, labels = shards.samples
+    rows, labels = problem.objective.train
     assert isinstance(rows, SparseRows)
     assert (len(rows), rows.width, problem.params.size) == (19_000, 47_236, 47_236)
     assert {len(part) for part in shards.parts} == {190}

@@ -17,11 +17,12 @@ from fedzero.model.params import Params
 from fedzero.oracles import Basis
 from fedzero.run import recipe as recipes
 from fedzero.tasks import BuildContext, images
-from fedzero.tasks.models import AttackedCnn, NarrowResNet
-from fedzero_papers.oracles.image_attack import ClientNumbers, ImageAttackObjective
+from fedzero_papers.oracles.boxed import WholeShards
+from fedzero_papers.oracles.image_attack import ImageAttackObjective
 from fedzero_papers.tasks import cifar, image_attack
 from fedzero_papers.tasks.image_attack import ImageAttack, drawn_classes
 from fedzero_papers.tasks.trained import fit
+from fedzero_papers.tasks.victims import AttackedCnn, NarrowResNet
 
 KEYS, CPU = Keys.of_seed(2), torch.device("cpu")
 HERE = BuildContext(KEYS, CPU, None)
@@ -160,7 +161,7 @@ def test_pictures_have_the_right_pixels(objective):
 
 
 def test_a_batch_is_the_client():
-    shards = ClientNumbers(5)
+    shards = WholeShards(range(5))
     assert [shards.batch(KEYS, 3, 1, client) for client in range(shards.clients)] == [0, 1, 2, 3, 4]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,10 +17,10 @@ from fedzero.errors import FedzeroError
 from fedzero.oracles import Basis
 from fedzero.run import recipe as recipes
 from fedzero.tasks import BuildContext
-from fedzero.tasks.models import TunedMlp
 from fedzero_papers.oracles.metric import Metric, confusion, scikit, scores
 from fedzero_papers.tasks import covertype
 from fedzero_papers.tasks.metric import MetricTuning, drawn_classes
+from fedzero_papers.tasks.victims import TunedMlp
 
 KEYS, CPU = Keys.of_seed(5), torch.device("cpu")
 HERE = BuildContext(KEYS, CPU, None)
@@ -139,12 +138,6 @@ def test_there_is_no_gradient():
     problem = MetricTuning(samples=70).build(2, HERE)
     with pytest.raises(FedzeroError, match="no gradient: use a zeroth-order method"):
         problem.objective.gradient(problem.params, problem.shards.batch(KEYS, 0, 0, 0))
-
-
-def test_without_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-    with pytest.raises(FedzeroError, match=r"pip install 'fedzero\[metrics\]'"):
-        MetricTuning(samples=70).build(2, HERE)
 
 
 # ---- the task

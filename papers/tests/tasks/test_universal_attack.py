@@ -21,7 +21,8 @@ from fedzero.tasks import BuildContext, images
 from fedzero_papers.oracles.universal_attack import TOGETHER, Targets, UniversalAttackObjective, _some
 from fedzero_papers.tasks import universal_attack
 from fedzero_papers.tasks.trained import Fit, fit
-from fedzero_papers.tasks.universal_attack import UniversalAttack, Victim, pixels, victim
+from fedzero_papers.tasks.universal_attack import UniversalAttack, pixels, victim
+from fedzero_papers.tasks.victims import Victim
 
 KEYS, CPU = Keys.of_seed(5), torch.device("cpu")
 HERE = BuildContext(KEYS, CPU, None)

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -89,7 +89,7 @@ def decoded(path: Path, kind: type[T]) -> T:
         raise FedzeroError(f"{path}: {error}") from error
 
 
-def load_arrays(source: Path | BinaryIO, *names: str) -> list[np.ndarray[Any, Any]]:
+def load_arrays(source: Path | IO[bytes], *names: str) -> list[np.ndarray[Any, Any]]:
     """Arrays of an `.npz` file, in the order of the names."""
     try:
         with np.load(source) as data:

@@ -283,14 +283,14 @@ def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | Non
 
 
 def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
-    """The recipe of the run in a folder; `wanted`: refuse any other."""
+    """The recipe of the run in a folder; `wanted`: refuse any other, words about the run aside."""
     ledger = Ledger.open(folder_of(folder) / LEDGER)
     try:
         start = ledger.start()
     finally:
         ledger.close()
     found = recipes.from_canonical(start.recipe, start.needs)
-    if wanted is not None and wanted != found:
+    if wanted is not None and wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(
             f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
@@ -302,7 +302,7 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
 def _difference(before: Any, now: Any, path: str = "") -> str:
     """The first field in which two recipes differ, and its values."""
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted(before.keys() | now.keys()):
+        for key in sorted((before.keys() | now.keys()) - {"title", "about"}):
             if before.get(key) != now.get(key):
                 return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
     return f"{path} = {before!r} there and {now!r} here"

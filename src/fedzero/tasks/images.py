@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import zlib
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.tasks.partition import Indices, drawn
+from fedzero.model.files import load_arrays
+from fedzero.tasks.partition import DrawnShards, Indices
 
 Dataset = Literal["mnist", "fashion"]
 FOLDERS = {"mnist": "mnist", "fashion": "fashion-mnist"}
@@ -68,8 +67,8 @@ def load_idx(folder: Path) -> Images:
 
 def load_subset(dataset: Dataset = "mnist") -> Images:
     """5,000 real images that travel with the package: 400 training and 100 test images of each class."""
-    data = np.load(io.BytesIO((resources.files("fedzero") / "data" / f"{dataset}-subset.npz").read_bytes()))
-    return Images(data["train_x"], data["train_y"], data["test_x"], data["test_y"])
+    with (resources.files("fedzero") / "data" / f"{dataset}-subset.npz").open("rb") as file:
+        return Images(*load_arrays(file, "train_x", "train_y", "test_x", "test_y"))
 
 
 def load(dataset: Dataset, full: bool, folder: Path | None) -> Images:
@@ -90,17 +89,13 @@ def tensors(
     return ((pixels - mean) / deviation)[:, None].to(device), torch.from_numpy(y.astype(np.int64)).to(device)
 
 
-class LabelledShards:
-    """Samples dealt to clients; a batch is drawn without replacement from the client's own."""
+class LabelledShards(DrawnShards):
+    """A batch is images (or other rows) of x, and their labels of y."""
 
     def __init__(self, x: Tensor, y: Tensor, parts: list[Indices], batch: int):
-        self.x, self.y, self.parts, self.size = x, y, parts, batch
+        super().__init__(parts, batch, self._pick)
+        self.x, self.y = x, y
 
-    @property
-    def clients(self) -> int:
-        return len(self.parts)
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> tuple[Tensor, Tensor]:
-        part = drawn(self.parts[client], self.size, keys, round, step, client)
+    def _pick(self, part: Indices) -> tuple[Tensor, Tensor]:
         index = torch.from_numpy(part).to(self.x.device)
         return self.x[index], self.y[index]

@@ -1,9 +1,9 @@
-"""Models of the experiments, and an initialisation that is the same on every machine."""
+"""Models of the packaged tasks, and an initialisation that is the same on every machine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -91,108 +91,3 @@ def initialise(params: Params, root: bytes, inputs: Mapping[str, int] | None = N
         scale = float(np.float32(1) / np.float32(math.sqrt(3 * fan_in)))
         values[name] = (piece * scale).view(tensor.shape).to(tensor.dtype)
     params.load(values)
-
-
-class Standardise(nn.Module):
-    """(x − mean) / deviation for every channel, of pixels in [0, 1]; not trained, and not among a model's weights."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.deviation
-
-
-class AttackedCnn(nn.Module):
-    """The victim of experiment E6 on MNIST: conv 16@5×5, conv 32@5×5, linear 64, linear 10; 46,730 parameters.
-
-    A 2×2 pool behind each convolution. The paper (002, G.2) says two convolutions and two fully connected layers, and
-    no more. Reads pixels in [0, 1].
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.standardise = Standardise((0.1307,), (0.3081,))
-        self.conv1 = nn.Conv2d(1, 16, 5)
-        self.conv2 = nn.Conv2d(16, 32, 5)
-        self.linear1 = nn.Linear(32 * 4 * 4, 64)
-        self.linear2 = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, 10) of images (n, 1, 28, 28)."""
-        h = self.conv1(self.standardise(x)).contiguous(memory_format=torch.channels_last)
-        h = F.relu(F.max_pool2d(self.conv2(F.relu(F.max_pool2d(h, 2))), 2))
-        result: Tensor = self.linear2(F.relu(self.linear1(h.flatten(1))))
-        return result
-
-
-class ResidualBlock(nn.Module):
-    """ReLU(BN(conv 3×3(ReLU(BN(conv 3×3(x))))) + x), with a 1×1 convolution of x where the shape changes."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.beside: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.beside = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(h)) + self.beside(x))
-
-
-class NarrowResNet(nn.Module):
-    """The victim of experiment E6 on CIFAR-10: the 18 layers of ResNet18 (He et al. 2016), an eighth as wide.
-
-    conv 3×3, four stages of two residual blocks with w, 2w, 4w and 8w channels (ResNet18: w = 64, here w = 8: 176,402
-    parameters instead of 11 million), mean over the pixels, linear 10. The first convolution has stride 1 and there is
-    no pool behind it, as usual for 32×32 pixels. Reads pixels in [0, 1]. It is so narrow because ten of them are to be
-    trained on two cores in a quarter of an hour: on 10,000 images of all classes one takes three minutes of one core
-    and classifies 69 % of the test images rightly.
-    """
-
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.standardise = Standardise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-        self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
-        widths = [width * 2**stage for stage in range(4)]
-        blocks: list[nn.Module] = []
-        for before, after in zip((width, *widths), widths, strict=False):
-            blocks += [ResidualBlock(before, after, 1 if after == width else 2), ResidualBlock(after, after, 1)]
-        self.blocks = nn.Sequential(*blocks)
-        self.linear = nn.Linear(widths[-1], 10)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, 10) of images (n, 3, 32, 32)."""
-        h = self.standardise(x).contiguous(memory_format=torch.channels_last)
-        h = self.blocks(F.relu(self.norm(self.conv(h))))
-        result: Tensor = self.linear(h.mean(dim=(2, 3)))
-        return result
-
-
-class TunedMlp(nn.Module):
-    """The classifier of experiment E7: three layers, 54 → 30 → 14 → 7, ReLU; 2,189 parameters.
-
-    The paper (002, G.3) says a 3-layer MLP; the line of work it follows has 2,189 parameters, which these widths give.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear1 = nn.Linear(54, 30)
-        self.linear2 = nn.Linear(30, 14)
-        self.linear3 = nn.Linear(14, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, 7) of rows (n, 54)."""
-        result: Tensor = self.linear3(F.relu(self.linear2(F.relu(self.linear1(x)))))
-        return result

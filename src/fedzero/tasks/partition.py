@@ -5,7 +5,9 @@ Pure functions of keys and labels.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -114,3 +116,17 @@ def drawn(part: Indices, size: int, keys: Keys, round: int, step: int, client: i
         (mine,) = np.nonzero(labels == label)
         turn[mine] = (np.arange(len(mine)) + 0.5) / mix.shares[label]
     return order[np.argsort(turn, kind="stable")[:size]]
+
+
+class DrawnShards:
+    """Samples of every client; a batch is drawn without replacement from the client's own, `pick` makes it."""
+
+    def __init__(self, parts: Sequence[Indices], size: int, pick: Callable[[Indices], Any]):
+        self.parts, self.size, self.pick = parts, size, pick
+
+    @property
+    def clients(self) -> int:
+        return len(self.parts)
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Any:
+        return self.pick(drawn(self.parts[client], self.size, keys, round, step, client))

@@ -13,7 +13,7 @@ from fedzero_papers.experiments.e7 import E7
 from fedzero_papers.experiments.e8 import E8
 from fedzero_papers.experiments.e9 import E9
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E2(), E3(), E4(), E5(), E6(), E7(), E8(), E9())}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E2, E3, E4, E5, E6, E7, E8, E9)}
 
 
 def experiment(name: str) -> Experiment:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedzero.run import session
 from fedzero.run.progress import Silent
 from fedzero.run.recipe import Recipe
-from fedzero_papers.experiments.crew import cores
+from fedzero_papers.experiments.pool import cores
 
 F64 = NDArray[np.float64]
 

@@ -1,15 +1,15 @@
-"""What the experiments of the FZooS paper have in common: the methods they compare, and means with standard errors."""
+"""What the experiments of the FZooS paper have in common: the methods they compare, cases, and who is ahead."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from fedzero.report.history import History, Point
-from fedzero_papers.experiments.contract import Line
+from fedzero.run import recipe as recipes
+from fedzero_papers.experiments.contract import Job
+from fedzero_papers.experiments.curves import Curve, pair
+from fedzero_papers.experiments.outcome import Panel
 
 
 @dataclass(frozen=True)
@@ -35,76 +35,80 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One method's repetitions, as numbers at the same places."""
+class Case:
+    """One pair of panels: a dataset or a metric, P (the share of classes a client knows), T, and how long."""
 
-    rounds: tuple[float, ...]
-    queries: tuple[float, ...]
-    """of all clients together; the mean over the repetitions"""
-    values: tuple[tuple[float, ...], ...]
-    """for every repetition"""
+    subject: str
+    share: float
+    steps: int
+    rounds: int
+    cost: float
+    """seconds of a round of FedZO with ten local steps on one core, about"""
 
-    @staticmethod
-    def of(runs: Sequence[History], read: Callable[[History, Point], float]) -> Curve:
-        """Of runs that were evaluated at the same rounds; `read` says what is drawn."""
-        columns = zip(*(run.points for run in runs), strict=True)
-        return Curve(
-            tuple(float(point.round) for point in runs[0].points),
-            tuple(float(np.mean([point.queries for point in column])) for column in columns),
-            tuple(tuple(read(run, point) for point in run.points) for run in runs),
-        )
+    titles: ClassVar[Mapping[str, str]]
+    """of the subjects"""
 
     @property
-    def mean(self) -> tuple[float, ...]:
-        return tuple(np.mean(self.values, axis=0).tolist())
+    def name(self) -> str:
+        return f"{self.subject}-p{self.share:g}-t{self.steps}"
 
     @property
-    def final(self) -> tuple[float, float]:
-        """The last value: mean and standard error."""
-        return mean_and_error([values[-1] for values in self.values])
-
-    def after(self, rounds: float) -> float:
-        """The mean at the last evaluation by then."""
-        return self.mean[max(i for i, done in enumerate(self.rounds) if done <= rounds)]
-
-    def with_queries(self, queries: float) -> float:
-        """The mean at the last evaluation that so many queries pay for."""
-        return self.mean[max(i for i, made in enumerate(self.queries) if made <= queries)]
-
-    def line(self, label: str, style: int, by_queries: bool = False) -> Line:
-        """The mean, with a band of one standard error where there are several repetitions."""
-        pairs = [mean_and_error(values) for values in zip(*self.values, strict=True)]
-        x, mean = self.queries if by_queries else self.rounds, tuple(m for m, _ in pairs)
-        if len(self.values) == 1:
-            return Line(label, x, mean, style)
-        return Line(label, x, mean, style, tuple(m - e for m, e in pairs), tuple(m + e for m, e in pairs))
+    def title(self) -> str:
+        return f"{self.titles[self.subject]}, P = {self.share:g}, T = {self.steps}"
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error s/√n; of one value alone there is no error."""
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return float(np.mean(values)), error
+def job(recipe: str, method: str, case: Case, seed: int, clients: int, folder: str, *overrides: str) -> Job:
+    """A run of all clients in every round; seeds from 1 on have draws of classes and rows of their own."""
+    given = [
+        *overrides,
+        f"task.share={case.share}",
+        f"task.repetition={seed - 1}",
+        f"algorithm.local_steps={case.steps}",
+        f"federation.clients={clients}",
+        f"federation.cohort={clients}",
+        "evaluate_every=1",
+    ]
+    baseline = METHODS[method]
+    made = recipes.load(f"{recipe}-{method}", given, seed=seed, rounds=baseline.rounds(case.rounds))
+    cost = case.cost * baseline.cost * made.rounds * case.steps / 10
+    return Job(f"{case.name}/{method}/draw-{seed - 1}{folder}", made, cost)
+
+
+def panels(
+    curves: Mapping[tuple[Case, str], Curve], cases: Sequence[Case], y: str, queries: str = "queries (all clients)"
+) -> tuple[Panel, ...]:
+    """A pair of panels for every case, with all methods."""
+    by_case = {
+        case: [(b.label, style, curves[case, m]) for style, (m, b) in enumerate(METHODS.items())] for case in cases
+    }
+    return tuple(panel for case, lines in by_case.items() for panel in pair(case.title, lines, y, queries))
 
 
 @dataclass(frozen=True)
-class Standing:
+class Comparison:
     """All methods where the first of them ends: methods are given different numbers of rounds."""
 
-    at: float
+    end: float
     values: dict[str, float]
 
+    @staticmethod
+    def of(curves: Mapping[str, Curve], by_queries: bool) -> Comparison:
+        end = min(curve.places(by_queries)[-1] for curve in curves.values())
+        return Comparison(end, {method: curve.at(end, by_queries) for method, curve in curves.items()})
 
-def by_rounds(curves: dict[str, Curve]) -> Standing:
-    end = min(curve.rounds[-1] for curve in curves.values())
-    return Standing(end, {method: curve.after(end) for method, curve in curves.items()})
+    def ranked(self, lowest: bool, form: str = "{:.1f}") -> str:
+        """`FZooS 12.0, FedZO 13.5, …`, the best first; of equals the order of the list."""
+        order = sorted(self.values, key=lambda method: self.values[method] * (1 if lowest else -1))
+        return ", ".join(f"{METHODS[method].label} {form.format(self.values[method])}" for method in order)
 
 
-def by_queries(curves: dict[str, Curve]) -> Standing:
-    end = min(curve.queries[-1] for curve in curves.values())
-    return Standing(end, {method: curve.with_queries(end) for method, curve in curves.items()})
-
-
-def ranked(standing: Standing, lowest: bool, form: str = "{:.1f}") -> str:
-    """`FZooS 12.0, FedZO 13.5, …`, the best first; of equals the order of the list."""
-    order = sorted(standing.values, key=lambda method: standing.values[method] * (1 if lowest else -1))
-    return ", ".join(f"{METHODS[method].label} {form.format(standing.values[method])}" for method in order)
+def compared(
+    curves: Mapping[tuple[Case, str], Curve], case: Case, lowest: bool, form: str = "{:.1f}", each: str = ""
+) -> str:
+    """Who is ahead in a case, by rounds and by queries (`each`: of what)."""
+    mine = {method: curves[case, method] for method in METHODS}
+    rounds, queries = (Comparison.of(mine, by_queries) for by_queries in (False, True))
+    return (
+        f"after {rounds.end:.0f} rounds: {rounds.ranked(lowest, form)}; "
+        f"with {queries.end:,.0f} queries{each}: {queries.ranked(lowest, form)}."
+    )

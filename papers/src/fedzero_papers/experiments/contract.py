@@ -1,6 +1,6 @@
 """What an experiment is: a generator that yields stages of runs, is sent their histories, and returns what to show.
 
-    plan(setting) → yields Stage, is sent {folder: History}, returns Outcome
+    plan(options) → yields Stage, is sent {folder: History}, returns Outcome
 
 A plan never runs anything itself. Whoever drives it runs what is missing, takes what is already there, and sends the
 histories; so a plan that was interrupted is simply driven again. A stage may depend on the one before (a grid search,
@@ -9,27 +9,41 @@ then the chosen setting).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from fedzero.errors import FedzeroError
 from fedzero.report.history import History
 from fedzero.run.recipe import Recipe
+from fedzero_papers.experiments.outcome import Outcome
+
+
+class Named(Protocol):
+    """A part of an experiment."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Part = TypeVar("Part", bound=Named)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How an experiment is asked for on the command line."""
+class Options:
+    """What the command line asks of an experiment."""
 
     quick: bool = False
-    seeds: int | None = None
-    """how many repetitions; None: as many as the experiment says"""
+    repetitions: int | None = None
+    """None: as many as the experiment says"""
     only: str | None = None
     """parts of the experiment to do: shell patterns or pieces of names, commas between them"""
     model: str | None = None
     """another model than the experiment's own, where it has one"""
+
+    def seeds(self, default: int) -> range:
+        return range(1, 1 + (self.repetitions or default))
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         """The parts to do, in the order they are given; every pattern names one at least."""
@@ -40,6 +54,11 @@ class Setting:
             if not parts:
                 raise FedzeroError(f"--only {pattern}: no part of that name; there are {', '.join(names)}")
         return [name for name in names if any(name in parts for parts in found.values())]
+
+    def among(self, parts: Sequence[Part]) -> list[Part]:
+        """The same, of parts with names."""
+        names = self.chosen([part.name for part in parts])
+        return [part for part in parts if part.name in names]
 
 
 def _matching(pattern: str, names: Sequence[str]) -> list[str]:
@@ -66,90 +85,36 @@ class Stage:
     ahead: tuple[int, float] = (0, 0.0)
 
 
-Cell = str | int | float | None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of the paper, ours beside it. Numbers stay numbers: Markdown rounds them, CSV does not."""
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A curve. `low` and `high` are a band around it; `style` numbers its colour and marker (the paper's own is −1)."""
-
-    label: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    style: int = 0
-    low: tuple[float, ...] | None = None
-    high: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes."""
-
-    title: str
-    lines: tuple[Line, ...]
-    x: str
-    y: str
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Panels row by row, `columns` of them in a row; the title says which figure of which paper it is."""
-
-    name: str
-    title: str
-    panels: tuple[Panel, ...]
-    columns: int = 1
-    setting: str = ""
-    """one line below the title"""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What an experiment shows, and what it found: sentences, also where the paper's claim does not come out."""
-
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
-    findings: tuple[str, ...] = ()
-
-
 Plan = Generator[Stage, Mapping[str, History], Outcome]
 
 
-class Experiment(Protocol):
+def gather(
+    title: str, *groups: Mapping[Any, Sequence[Job]], ahead: tuple[int, float] = (0, 0.0)
+) -> Generator[Stage, Mapping[str, History], list[dict[Any, tuple[History, ...]]]]:
+    """One stage with the jobs of all groups; for every group its histories, arranged as the jobs are."""
+    found = yield Stage(title, tuple(job for jobs in groups for each in jobs.values() for job in each), ahead)
+    return [{key: tuple(found[job.folder] for job in each) for key, each in jobs.items()} for jobs in groups]
+
+
+@dataclass(frozen=True)
+class Experiment:
     """One item of a paper."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def paper(self) -> str:
-        """Which item of which paper."""
-        ...
+    name: str
+    paper: str
+    """which item of which paper"""
+    about: str
+    """one line for the list"""
+    times: tuple[str, str]
+    """about how long it takes, quick and full"""
+    stages: Callable[[Any, Options], Plan]
+    """the plan at a scale"""
+    full: Any
+    """the scale of the paper, as far as two cores allow"""
+    quick: Any
+    """a scale for a first look"""
+    needs_data: bool = True
+    """whether the full scale needs --data"""
 
-    @property
-    def about(self) -> str:
-        """One line for the list."""
-        ...
-
-    @property
-    def times(self) -> tuple[str, str]:
-        """About how long it takes, quick and full."""
-        ...
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether the full setting needs --data."""
-        ...
-
-    def plan(self, setting: Setting) -> Plan: ...
+    def plan(self, options: Options) -> Plan:
+        return self.stages(self.quick if options.quick else self.full, options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,51 +18,59 @@ from fedzero_papers.experiments.worker import Done
 QUIET_SECONDS = 10.0
 
 
-class Display(Protocol):
-    """Somebody who looks on while an experiment goes."""
+class Display:
+    """A line a stage, and one every ten seconds: for logs."""
 
-    def stage(self, stage: Stage, todo: Sequence[Job]) -> None: ...
-    def note(self, job: Job, message: worker.Progress | Done) -> None: ...
+    def __init__(self, console: Console, name: str, workers: int):
+        self.console, self.name, self.pace = console, name, Pace(workers)
+        self._last = time.monotonic()
+
+    def stage(self, stage: Stage, todo: Sequence[Job]) -> None:
+        kept = len(stage.jobs) - len(todo)
+        self.pace.stage(todo, kept, stage.ahead)
+        self._print(f"{stage.title}: {len(todo)} runs to make" + (f", {kept} already there" if kept else ""))
+        self._show()
+
+    def note(self, job: Job, message: worker.Progress | Done) -> None:
+        self.pace.note(job, message, time.monotonic())
+        self._show()
+
     def end(self) -> None: ...
 
+    def _show(self) -> None:
+        if time.monotonic() - self._last >= QUIET_SECONDS:
+            self._last = time.monotonic()
+            going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, p in self.pace.going.items())
+            self._print(f"{self._totals()} · {going or '–'}")
 
-class LiveDisplay:
+    def _totals(self) -> str:
+        left = human_seconds(self.pace.seconds_left(time.monotonic()))
+        return f"{self.pace.done_runs} of {self.pace.all_runs} runs · about {left} left"
+
+    def _print(self, text: str) -> None:
+        self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveDisplay(Display):
     """A bar for the whole and one for each run in progress, on standard error."""
 
     def __init__(self, console: Console, name: str, workers: int):
-        self.pace = Pace(workers)
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[line]}"),
-            console=console,
-        )
+        super().__init__(console, name, workers)
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[line]}"))
+        self._bars = Progress(*columns, console=console)
         self._whole = self._bars.add_task(f"[bold]{escape(name)}", total=1.0, line="")
         self._runs: dict[str, TaskID] = {}
         self._bars.start()
 
-    def stage(self, stage: Stage, todo: Sequence[Job]) -> None:
-        self.pace.stage(todo, len(stage.jobs) - len(todo), stage.ahead)
-        self._bars.console.print(f"{escape(stage.title)}: {_counts(stage, todo)}", highlight=False)
-        self._refresh()
-
-    def note(self, job: Job, message: worker.Progress | Done) -> None:
-        self.pace.note(job, message, time.monotonic())
-        if isinstance(message, Done):
-            if (bar := self._runs.pop(job.folder, None)) is not None:
-                self._bars.remove_task(bar)
-        else:
-            bar = self._runs.get(job.folder)
-            if bar is None:
-                bar = self._runs[job.folder] = self._bars.add_task(f"  {escape(job.folder)}", line="")
-            line = f"round {message.done:,} of {message.rounds:,}"
-            self._bars.update(bar, total=message.rounds, completed=message.done, line=line)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        left = human_seconds(self.pace.seconds_left(time.monotonic()))
-        line = f"{self.pace.done_runs} of {self.pace.all_runs} runs · about {left} left"
-        self._bars.update(self._whole, completed=self.pace.share(), line=line)
+    def _show(self) -> None:
+        for folder in self._runs.keys() - self.pace.going.keys():
+            self._bars.remove_task(self._runs.pop(folder))
+        for folder, p in self.pace.going.items():
+            if folder not in self._runs:
+                self._runs[folder] = self._bars.add_task(f"  {escape(folder)}", line="")
+            line = f"round {p.done:,} of {p.rounds:,}"
+            self._bars.update(self._runs[folder], total=p.rounds, completed=p.done, line=line)
+        self._bars.update(self._whole, completed=self.pace.share(), line=self._totals())
 
     def end(self) -> None:
         for bar in self._runs.values():
@@ -71,36 +78,5 @@ class LiveDisplay:
         self._bars.stop()
 
 
-class PlainDisplay:
-    """A line a stage, and one every ten seconds: for logs."""
-
-    def __init__(self, console: Console, name: str, workers: int):
-        self.console, self.name = console, name
-        self.pace = Pace(workers)
-        self._last = time.monotonic()
-
-    def stage(self, stage: Stage, todo: Sequence[Job]) -> None:
-        self.pace.stage(todo, len(stage.jobs) - len(todo), stage.ahead)
-        self._print(f"{stage.title}: {_counts(stage, todo)}")
-
-    def note(self, job: Job, message: worker.Progress | Done) -> None:
-        self.pace.note(job, message, time.monotonic())
-        if time.monotonic() - self._last >= QUIET_SECONDS:
-            self._last = time.monotonic()
-            going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, (_, p) in self.pace.going.items())
-            left = human_seconds(self.pace.seconds_left(self._last))
-            self._print(f"{self.pace.done_runs} of {self.pace.all_runs} runs · {going or '–'} · about {left} left")
-
-    def _print(self, text: str) -> None:
-        self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
-
-    def end(self) -> None: ...
-
-
-def _counts(stage: Stage, todo: Sequence[Job]) -> str:
-    kept = len(stage.jobs) - len(todo)
-    return f"{len(todo)} runs to make" + (f", {kept} already there" if kept else "")
-
-
-def display_on(console: Console, name: str, workers: int) -> LiveDisplay | PlainDisplay:
-    return (LiveDisplay if console.is_terminal else PlainDisplay)(console, name, workers)
+def display_on(console: Console, name: str, workers: int) -> Display:
+    return (LiveDisplay if console.is_terminal else Display)(console, name, workers)

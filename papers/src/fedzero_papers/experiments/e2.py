@@ -10,14 +10,15 @@ rate that suits them, so that the comparison does not flatter DeComFL.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedzero.report.history import History, Point
+from fedzero.report.history import History
 from fedzero.report.units import human_count, percent, times
 from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Outcome, Panel, Plan, Setting, Stage, Table
-from fedzero_papers.experiments.curves import averaged
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.curves import averaged, by_round, loss, percentage
+from fedzero_papers.experiments.outcome import Figure, Outcome, Panel, Table
 
 METHODS = {
     "decomfl": "DeComFL",
@@ -30,104 +31,95 @@ STYLES = {method: style for style, method in enumerate(METHODS)}
 NUMBER = 4
 """Bytes; the paper counts the length of vectors."""
 
-QUICK = [
-    "task.full=false",
-    'task.model="small"',
-    "task.batch=16",
-    "federation.clients=20",
-    "federation.cohort=5",
-    "evaluate_every=10",
-]
-QUICK_ROUNDS = 300
-QUICK_DECOMFL = [
-    "algorithm.directions={start=25, then=[[150, 50]]}",
-    'algorithm.rate={kind="piecewise", points=[[0, 5e-3], [200, 5e-3], [300, 5e-4]]}',
-]
-
-
-def job(method: str, seed: int, quick: bool) -> Job:
-    overrides = [*QUICK, *(QUICK_DECOMFL if method == "decomfl" else [])] if quick else []
-    recipe = recipes.load(f"e2-{method}", overrides, seed=seed, rounds=QUICK_ROUNDS if quick else None)
-    # Seconds on one core here, or on a GPU: what matters is that the long run comes first.
-    cost = (90.0 if quick else 600.0) if method == "decomfl" else (20.0 if quick else 60.0)
-    return Job(f"{method}/seed-{seed}", recipe, cost)
-
 
 @dataclass(frozen=True)
-class E2:
-    """The experiment; the paper shows one run."""
+class Scale:
+    """All that differs between the quick and the full setting; the paper shows one run."""
 
-    seeds: int = 1
-
-    name = "e2"
-    paper = "FedDisco, figure 3"
-    about = "Fashion-MNIST: DeComFL against FedAvg, FedCom and top-k, by rounds and by numbers sent"
-    times = ("3 min", "30 min on a GPU")
-    needs_data = True
-
-    def plan(self, setting: Setting) -> Plan:
-        seeds = range(1, 1 + (setting.seeds or self.seeds))
-        jobs = {m: [job(m, seed, setting.quick) for seed in seeds] for m in setting.chosen(list(METHODS))}
-        found = yield Stage("all methods", tuple(j for each in jobs.values() for j in each))
-        runs = {method: [found[j.folder] for j in each] for method, each in jobs.items()}
-        return Outcome((table(runs),), (figure(runs, setting.quick),), tuple(findings(runs)))
+    setting: str
+    costs: tuple[float, float]
+    """seconds of DeComFL and of the others, on one core or a GPU: what matters is that the long run comes first"""
+    overrides: tuple[str, ...] = ()
+    decomfl: tuple[str, ...] = ()
+    """overrides of DeComFL alone"""
 
 
-def table(runs: dict[str, list[History]]) -> Table:
+FULL = Scale("CNN of 1,206,590 parameters, N 100, m 10, one local step", (600.0, 60.0))
+QUICK = Scale(
+    "small setting: 4,000 images, CNN of 28,938 parameters, N 20, m 5, one local step",
+    (90.0, 20.0),
+    (
+        "rounds=300",
+        "task.full=false",
+        'task.model="small"',
+        "task.batch=16",
+        "federation.clients=20",
+        "federation.cohort=5",
+        "evaluate_every=10",
+    ),
+    (
+        "algorithm.directions={start=25, then=[[150, 50]]}",
+        'algorithm.rate={kind="piecewise", points=[[0, 5e-3], [200, 5e-3], [300, 5e-4]]}',
+    ),
+)
+
+
+def job(method: str, seed: int, scale: Scale) -> Job:
+    ours = method == "decomfl"
+    recipe = recipes.load(f"e2-{method}", [*scale.overrides, *(scale.decomfl if ours else ())], seed=seed)
+    return Job(f"{method}/seed-{seed}", recipe, scale.costs[0 if ours else 1])
+
+
+Runs = Mapping[str, tuple[History, ...]]
+
+
+def plan(scale: Scale, options: Options) -> Plan:
+    seeds = options.seeds(1)
+    jobs = {method: [job(method, seed, scale) for seed in seeds] for method in options.chosen(list(METHODS))}
+    (runs,) = yield from gather("all methods", jobs)
+    return Outcome((table(runs),), (figure(runs, scale),), tuple(findings(runs)))
+
+
+E2 = Experiment(
+    "e2",
+    "FedDisco, figure 3",
+    "Fashion-MNIST: DeComFL against FedAvg, FedCom and top-k, by rounds and by numbers sent",
+    ("3 min", "30 min on a GPU"),
+    plan, FULL, QUICK,
+)  # fmt: skip
+
+
+def table(runs: Runs) -> Table:
     columns = ("method", "seed", "rounds", "test loss", "test accuracy", "best accuracy", "numbers up / client",
                "numbers down / client", "numbers / client", "queries")  # fmt: skip
-    rows: list[tuple[Cell, ...]] = [
+    rows = tuple(
         (METHODS[method], seed, h.rounds, h.final_loss, h.final_accuracy, h.best_accuracy, h.bytes_up / NUMBER,
          h.bytes_down / NUMBER, h.bytes / NUMBER, h.queries)
         for method, histories in runs.items()
         for seed, h in enumerate(histories, 1)
-    ]  # fmt: skip
-    return Table("table", "At the end of the runs", columns, tuple(rows))
-
-
-def figure(runs: dict[str, list[History]], quick: bool) -> Figure:
-    full = "CNN of 1,206,590 parameters, N 100, m 10, one local step"
-    small = "small setting: 4,000 images, CNN of 28,938 parameters, N 20, m 5, one local step"
-    by_rounds = tuple(
-        averaged(METHODS[method], STYLES[method], histories, lambda p: float(p.round), lambda p: p.loss)
-        for method, histories in runs.items()
-    )
-    by_numbers = tuple(
-        averaged(
-            METHODS[method], STYLES[method], histories, lambda p: p.bytes / NUMBER, lambda p: 100 * (p.accuracy or 0.0)
-        )
-        for method, histories in runs.items()
-    )
-    return Figure(
-        "fig3",
-        "FedDisco, figure 3: Fashion-MNIST",
-        (
-            Panel("Loss by rounds", by_rounds, "rounds", "test loss (cross-entropy)", log_y=True),
-            Panel(
-                "Accuracy by communication", by_numbers, "numbers sent per client, up and down (bytes / 4)",
-                "test accuracy (%)", log_x=True,
-            ),
-        ),
-        columns=2,
-        setting=small if quick else full,
     )  # fmt: skip
+    return Table("table", "At the end of the runs", columns, rows)
 
 
-def numbers(point: Point) -> float:
-    return point.bytes / NUMBER
+def figure(runs: Runs, scale: Scale) -> Figure:
+    mine = [(METHODS[method], STYLES[method], histories) for method, histories in runs.items()]
+    by_rounds = tuple(averaged(*each, by_round, loss) for each in mine)
+    by_numbers = tuple(averaged(*each, lambda p: p.bytes / NUMBER, percentage) for each in mine)
+    numbers, accuracy = "numbers sent per client, up and down (bytes / 4)", "test accuracy (%)"
+    panels = (
+        Panel("Loss by rounds", by_rounds, "rounds", "test loss (cross-entropy)", log_y=True),
+        Panel("Accuracy by communication", by_numbers, numbers, accuracy, log_x=True),
+    )
+    return Figure("fig3", "FedDisco, figure 3: Fashion-MNIST", panels, 2, scale.setting)
 
 
-def percentage(point: Point) -> float:
-    return 100 * point.accuracy if point.accuracy is not None else math.nan
-
-
-def findings(runs: dict[str, list[History]]) -> list[str]:
+def findings(runs: Runs) -> list[str]:
     """What each method needs to get as far as DeComFL ended, with the first seed of each."""
-    said = []
+    found = []
     first = {method: histories[0] for method, histories in runs.items()}
     ours = first.get("decomfl")
     for method, h in first.items():
-        said.append(
+        found.append(
             f"{METHODS[method]}: {percent(h.final_accuracy)} after {human_count(h.bytes / NUMBER)} numbers a client."
         )
         if ours is None or method == "decomfl" or ours.final_accuracy is None:
@@ -135,7 +127,7 @@ def findings(runs: dict[str, list[History]]) -> list[str]:
         reached = [p for p in h.points if p.accuracy is not None and p.accuracy >= ours.final_accuracy]
         if reached and ours.bytes > 0:
             ratio = times(reached[0].bytes / ours.bytes)
-            said[-1] += f" It passed DeComFL's {percent(ours.final_accuracy)} with {ratio} times DeComFL's numbers."
+            found[-1] += f" It passed DeComFL's {percent(ours.final_accuracy)} with {ratio} times DeComFL's numbers."
         else:
-            said[-1] += f" It did not reach DeComFL's {percent(ours.final_accuracy)}."
-    return said
+            found[-1] += f" It did not reach DeComFL's {percent(ours.final_accuracy)}."
+    return found

@@ -11,18 +11,20 @@ vectors is a column of the table. Layers are compiled, which halves the time. A 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from msgspec import to_builtins
 
-from fedzero.report.history import History, Point
+from fedzero.report.history import History
 from fedzero.report.units import human_bytes, percent
 from fedzero.run import recipe as recipes
 from fedzero.run.schema import written
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
-from fedzero_papers.experiments.curves import averaged
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.curves import Reading, averaged, by_round, loss, percentage
+from fedzero_papers.experiments.outcome import Cell, Figure, Line, Outcome, Panel, Table
 
 TASKS = {"sst2": "SST-2", "cb": "CB", "wsc": "WSC", "wic": "WiC", "rte": "RTE", "boolq": "BoolQ"}
 METHODS = {"decomfl-5": "DeComFL, P = 5", "decomfl-10": "DeComFL, P = 10", "fedzo-5": "FedZO, P = 5", "mezo": "MeZO"}
@@ -48,22 +50,17 @@ MAJORITY = {"sst2": 50.9, "cb": 50.0, "wsc": 63.5, "wic": 50.0, "rte": 52.7, "bo
 """Per cent of the development set that have its most frequent answer: what one gets without reading."""
 NUMBER = 4
 """Bytes of a number of a model on the wire."""
-QUICK = [
-    "rounds=12",
-    "evaluate_every=6",
-    "task.batch=4",
-    "task.testing=64",
-    "task.training=2000",
-    "federation.clients=4",
-]
-
-
+QUICK = ("rounds=12", "evaluate_every=6", "task.batch=4", "task.testing=64", "task.training=2000",
+         "federation.clients=4")  # fmt: skip
 DIRECTIONS = {"decomfl-5": 5, "fedzo-5": 10, "mezo": 1}
 """That a step averages over, of all clients together; rates are in proportion to them, those of recipes for 10."""
 
 
-def job(part: str, seed: int, setting: Setting) -> Job:
-    """`part` is a task and one of METHODS, or of WEIGHTS (DeComFL with P = 10 and small steps then)."""
+def job(part: str, seed: int, quick: Sequence[str], model: str | None) -> Job:
+    """`part` is a task and one of METHODS, or of WEIGHTS (DeComFL with P = 10 and small steps then).
+
+    quick: overrides of a small setting, if that is wanted.
+    """
     task, method = part.split("/")
     ours: Any = recipes.load("e3-full" if method in WEIGHTS else f"e3-{task}")
     points = [[round, DIRECTIONS.get(method, 10) / 10 * rate] for round, rate in ours.algorithm.rate.points]
@@ -88,42 +85,37 @@ def job(part: str, seed: int, setting: Setting) -> Job:
         overrides += SMALL_STEPS + WEIGHTS[method][1]
     if method != "mezo":  # which is central whatever one asks for
         overrides.append(f'algorithm.difference="{ours.algorithm.difference}"')
-    if setting.model is not None:
-        overrides.append(f'task.model="{setting.model}"')
-    if setting.quick:
-        overrides += [o for o in QUICK if method != "mezo" or "clients" not in o]
+    if model is not None:
+        overrides.append(f'task.model="{model}"')
+    if quick:
+        overrides += [o for o in quick if method != "mezo" or "clients" not in o]
     elif method in METHODS:
         overrides.append("task.compile=true")
     recipe = recipes.load(name, overrides, seed=seed)
     return Job(f"{part}/seed-{seed}", recipe, recipe.rounds / 10)
 
 
-@dataclass(frozen=True)
-class E3:
-    """The experiment; the paper shows one run of each."""
-
-    seeds: int = 1
-
-    name = "e3"
-    paper = "DeComFL, table 1"
-    about = "A language model on six tasks by scalars alone: DeComFL, FedZO, MeZO; accuracy and bytes"
-    times = ("3 min", "15 min on a GPU")
-    needs_data = True
-
-    def plan(self, setting: Setting) -> Plan:
-        seeds = range(1, 1 + (setting.seeds or self.seeds))
-        every = [f"{task}/{method}" for task in TASKS for method in METHODS] + [f"sst2/{name}" for name in WEIGHTS]
-        if setting.quick and setting.only is None:
-            every = [part for part in every if part.startswith("sst2")]
-        jobs = {part: [job(part, seed, setting) for seed in seeds] for part in setting.chosen(every)}
-        found = yield Stage("all tasks", tuple(j for each in jobs.values() for j in each))
-        runs = {part: [found[j.folder] for j in each] for part, each in jobs.items()}
-        figures = (tasks_figure(runs), weights_figure(runs))
-        return Outcome((table(runs),), tuple(f for f in figures if f is not None), tuple(findings(runs)))
+Runs = Mapping[str, tuple[History, ...]]
 
 
-def percentage(point: Point) -> float:
-    return 100 * (point.accuracy or 0.0)
+def plan(quick: Sequence[str], options: Options) -> Plan:
+    every = [f"{task}/{method}" for task, method in product(TASKS, METHODS)] + [f"sst2/{name}" for name in WEIGHTS]
+    if quick and options.only is None:
+        every = [part for part in every if part.startswith("sst2")]
+    seeds = options.seeds(1)
+    jobs = {part: [job(part, seed, quick, options.model) for seed in seeds] for part in options.chosen(every)}
+    (runs,) = yield from gather("all tasks", jobs)
+    figures = (tasks_figure(runs), weights_figure(runs))
+    return Outcome((table(runs),), tuple(f for f in figures if f is not None), tuple(findings(runs)))
+
+
+E3 = Experiment(
+    "e3",
+    "DeComFL, table 1",
+    "A language model on six tasks by scalars alone: DeComFL, FedZO, MeZO; accuracy and bytes",
+    ("3 min", "15 min on a GPU"),
+    plan, (), QUICK,
+)  # fmt: skip
 
 
 def as_vectors(history: History) -> float:
@@ -135,7 +127,7 @@ def title_of(method: str) -> str:
     return METHODS.get(method) or f"DeComFL, small steps, {WEIGHTS[method][0]}"
 
 
-def table(runs: dict[str, list[History]]) -> Table:
+def table(runs: Runs) -> Table:
     columns = ("task", "method", "seed", "rounds", "accuracy before, %", "accuracy after, %", "best on the way, %",
                "most frequent answer, %", "paper, OPT-125M, %", "bytes up / client", "bytes down / client",
                "as vectors", "queries")  # fmt: skip
@@ -152,62 +144,56 @@ def table(runs: dict[str, list[History]]) -> Table:
                  tuple(rows))  # fmt: skip
 
 
-def tasks_figure(runs: dict[str, list[History]]) -> Figure | None:
+def tasks_figure(runs: Runs) -> Figure | None:
     panels = []
     for task, title in TASKS.items():
-        lines = tuple(
-            averaged(METHODS[m], STYLES[m], runs[f"{task}/{m}"], lambda p: float(p.round), percentage)
-            for m in METHODS
-            if f"{task}/{m}" in runs
-        )
+        mine = {method: runs[f"{task}/{method}"] for method in METHODS if f"{task}/{method}" in runs}
+        lines = tuple(averaged(METHODS[m], STYLES[m], found, by_round, percentage) for m, found in mine.items())
         if lines:
             panels.append(Panel(title, lines, "rounds", "development accuracy (%)"))
     return Figure("tasks", "DeComFL, table 1, as curves", tuple(panels), min(3, len(panels))) if panels else None
 
 
-def weights_figure(runs: dict[str, list[History]]) -> Figure | None:
+def weights_figure(runs: Runs) -> Figure | None:
     """How weights are kept: the comparison that stochastic rounding is for. Without the start, which is far off."""
-    parts = {name: label for name, (label, _) in WEIGHTS.items() if f"sst2/{name}" in runs}
-    if len(parts) < 2:
+    begun = {
+        name: [replace(run, points=tuple(p for p in run.points if p.round)) for run in runs[f"sst2/{name}"]]
+        for name in WEIGHTS
+        if f"sst2/{name}" in runs
+    }
+    if len(begun) < 2:
         return None
 
-    def lines(of: Callable[[Point], float]) -> tuple[Line, ...]:
-        return tuple(
-            averaged(label, STYLES[name], [_begun(run) for run in runs[f"sst2/{name}"]], lambda p: float(p.round), of)
-            for name, label in parts.items()
-        )
+    def lines(of: Reading) -> tuple[Line, ...]:
+        return tuple(averaged(WEIGHTS[name][0], STYLES[name], found, by_round, of) for name, found in begun.items())
 
     panels = (
         Panel("Accuracy", lines(percentage), "rounds", "development accuracy (%)"),
-        Panel("Loss", lines(lambda p: p.loss), "rounds", "development loss"),
+        Panel("Loss", lines(loss), "rounds", "development loss"),
     )
     return Figure("rounding", "16-bit weights without a float32 copy: SST-2, DeComFL, small steps", panels, 2)
 
 
-def _begun(history: History) -> History:
-    return replace(history, points=tuple(point for point in history.points if point.round))
-
-
-def averaged_last(histories: list[History]) -> float:
-    return sum(percentage(h.points[-1]) for h in histories) / len(histories)
-
-
-def findings(runs: dict[str, list[History]]) -> list[str]:
-    said = []
+def findings(runs: Runs) -> list[str]:
+    found = []
     for part, histories in runs.items():
         task, method = part.split("/")
         if method == "decomfl-10":
             h = histories[0]
             before, after = percentage(h.points[0]) / 100, percentage(h.points[-1]) / 100
-            said.append(
+            found.append(
                 f"{TASKS[task]}, P = 10: {percent(before)} before, {percent(after)} after {h.rounds:,} rounds and "
                 f"{human_bytes(h.bytes)} between the server and a client; as vectors: {human_bytes(as_vectors(h))}."
             )
-    kept = {name: averaged_last(runs[f"sst2/{name}"]) for name in WEIGHTS if f"sst2/{name}" in runs}
+    kept = {
+        name: sum(percentage(h.points[-1]) for h in runs[f"sst2/{name}"]) / len(runs[f"sst2/{name}"])
+        for name in WEIGHTS
+        if f"sst2/{name}" in runs
+    }
     if "float32" in kept:
-        said += [
+        found += [
             f"{WEIGHTS[name][0]}: {accuracy - kept['float32']:+.1f} points against float32."
             for name, accuracy in kept.items()
             if name != "float32"
         ]
-    return said
+    return found

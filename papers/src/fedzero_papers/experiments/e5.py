@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import product
+from typing import Any
 
 import numpy as np
 
+from fedzero.oracles.contract import F64
 from fedzero.report.history import History
 from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.alignment import F64, alignments
-from fedzero_papers.experiments.baselines import Curve, mean_and_error
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
+from fedzero_papers.experiments.alignment import alignments
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.curves import Curve, mean_and_error, pair
+from fedzero_papers.experiments.outcome import Cell, Figure, Outcome, Panel, Table
 
 METHODS = {
     "fzoos": "FZooS",
@@ -38,13 +41,11 @@ LABELS = METHODS | {"fzoos-text": "FZooS, whole history"}
 REACHED = 0.05
 """of the gap at the start"""
 COSINE_CASES = (0.5, 5.0)
-ABLATIONS = {
-    "adaptive": ("γ = 1/t, at the iterate", []),
-    "length": ("γ = 1, at the iterate", ["algorithm.gamma.kind=constant", "algorithm.gamma.value=1.0"]),
-    "vector": (
-        "γ = 1, at the round's start",
-        ["algorithm.gamma.kind=constant", "algorithm.gamma.value=1.0", "algorithm.correction_at=start"],
-    ),
+CONSTANT = ("algorithm.gamma.kind=constant", "algorithm.gamma.value=1.0")
+ABLATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "adaptive": ("γ = 1/t, at the iterate", ()),
+    "length": ("γ = 1, at the iterate", CONSTANT),
+    "vector": ("γ = 1, at the round's start", (*CONSTANT, "algorithm.correction_at=start")),
 }
 
 
@@ -77,7 +78,7 @@ class Case:
     """One pair of panels of figures 1 and 4."""
 
     heterogeneity: float
-    steps: int
+    steps: int = 10
 
     @property
     def name(self) -> str:
@@ -98,6 +99,13 @@ def job(method: str, case: Case, seed: int, rounds: int, scale: Scale, folder: s
     recipe = recipes.load(f"e5-{method}", overrides, seed=seed, rounds=rounds)
     cost = SECONDS.get(method, 0.1) * rounds * case.steps / 10
     return Job(f"{folder or case.name}/{method}/seed-{seed}", recipe, cost)
+
+
+def ablation(kind: str, c: float, seeds: Sequence[int], scale: Scale, features: int, *more: str) -> list[Job]:
+    """FZooS with so many features."""
+    transfer = f"algorithm.transfer={{count={features}, window={{kind='nearest', count=150}}}}"
+    folder, rounds = f"{kind}-c{c:g}", scale.ablation_rounds
+    return [job("fzoos", Case(c), seed, rounds, scale, folder, transfer, *more) for seed in seeds]
 
 
 @dataclass(frozen=True)
@@ -127,75 +135,50 @@ class Result:
 
 
 Results = Mapping[tuple[Case, str], Result]
-Key = TypeVar("Key")
 
 
-def _results(jobs: Mapping[Key, Sequence[Job]], found: Mapping[str, History]) -> dict[Key, Result]:
-    return {key: Result(tuple(found[j.folder] for j in each)) for key, each in jobs.items()}
+def plan(scale: Scale, options: Options) -> Plan:
+    every = [Case(c) for c in scale.heterogeneities] + [Case(5.0, t) for t in scale.steps]
+    parts = options.chosen([*(case.name for case in every), "text", "features", "fixed", "cosine"])
+    cases, seeds = [case for case in every if case.name in parts], options.seeds(scale.seeds)
+    main = {(c, m): [job(m, c, s, scale.rounds, scale) for s in seeds] for c, m in product(cases, METHODS)}
+    if "text" in parts:
+        text = [c for c in cases if c.steps == 10]
+        main |= {(c, "fzoos-text"): [job("fzoos-text", c, 1, scale.text_rounds, scale)] for c in text}
+    some = options.seeds(scale.ablation_seeds)[: scale.ablation_seeds]
+    fixed = {
+        (c, kind): ablation(f"fixed-{kind}", c, some, scale, scale.few_features, *more)
+        for c, (kind, (_, more)) in product(scale.heterogeneities, ABLATIONS.items())
+        if "fixed" in parts
+    }
+    by_count = {
+        (c, count): ablation(f"features-{count}", c, some, scale, count)
+        for c, count in product(scale.heterogeneities, scale.features)
+        if "features" in parts
+    }
+    groups = yield from gather("all runs", main, fixed, by_count)
+    compared, *ablations = ({key: Result(runs) for key, runs in group.items()} for group in groups)
+    figures = _comparisons(compared, cases, scale)
+    if fixed:
+        labels = {kind: label for kind, (label, _) in ABLATIONS.items()}
+        title = f"FZooS, figure 5 (b): without adaptive corrections, M = {scale.few_features:,}"
+        figures.append(_ablation("fig5b", title, ablations[0], scale, labels))
+    if by_count:
+        counts = {count: f"M = {count:,}" for count in scale.features}
+        figures.append(_ablation("fig5a", "FZooS, figure 5 (a): number of features", ablations[1], scale, counts))
+    cosines = _cosines(scale, seeds) if "cosine" in parts else {}
+    figures += [_alignment(cosines, scale)] if cosines else []
+    tables = ([_table(compared)] if compared else []) + ([_cosine_table(cosines)] if cosines else [])
+    return Outcome(tuple(tables), tuple(figures), (*_findings(compared), *_cosine_findings(cosines)))
 
 
-@dataclass(frozen=True)
-class E5:
-    """The experiment."""
-
-    full: Scale = FULL
-    quick: Scale = QUICK
-
-    name = "e5"
-    paper = "FZooS, figures 1, 3, 4, 5"
-    about = "FZooS against FedZO, FedProx and SCAFFOLD on quadratics that differ between clients, and its ablations"
-    times = ("3 min", "45 min")
-    needs_data = False
-
-    def plan(self, setting: Setting) -> Plan:
-        scale = self.quick if setting.quick else self.full
-        cases = [Case(c, 10) for c in scale.heterogeneities] + [Case(5.0, t) for t in scale.steps]
-        parts = setting.chosen([*(case.name for case in cases), "text", "features", "fixed", "cosine"])
-        seeds = range(1, 1 + (setting.seeds or scale.seeds))
-        some = range(1, 1 + min(setting.seeds or scale.ablation_seeds, scale.ablation_seeds))
-        cases = [case for case in cases if case.name in parts]
-        main = {(c, m): [job(m, c, s, scale.rounds, scale) for s in seeds] for c in cases for m in METHODS}
-        if "text" in parts:
-            for c in cases:
-                if c.steps == 10:
-                    main[c, "fzoos-text"] = [job("fzoos-text", c, 1, scale.text_rounds, scale)]
-        few = f"algorithm.transfer={{count={scale.few_features}, window={{kind='nearest', count=150}}}}"
-        fixed = {
-            (c, kind): [
-                job("fzoos", Case(c, 10), s, scale.ablation_rounds, scale, f"fixed-{kind}-c{c:g}", few, *more)
-                for s in some
-            ]
-            for c in scale.heterogeneities
-            for kind, (_, more) in ABLATIONS.items()
-            if "fixed" in parts
-        }
-        by_count = {
-            (c, count): [
-                job("fzoos", Case(c, 10), s, scale.ablation_rounds, scale, f"features-{count}-c{c:g}",
-                    f"algorithm.transfer={{count={count}, window={{kind='nearest', count=150}}}}")
-                for s in some
-            ]
-            for c in scale.heterogeneities
-            for count in scale.features
-            if "features" in parts
-        }  # fmt: skip
-        every = [*main.values(), *fixed.values(), *by_count.values()]
-        found = yield Stage("all runs", tuple(j for each in every for j in each))
-        compared = _results(main, found)
-        figures = [*_comparisons(compared, cases, scale)]
-        if fixed:
-            labels = {kind: label for kind, (label, _) in ABLATIONS.items()}
-            title = f"FZooS, figure 5 (b): without adaptive corrections, M = {scale.few_features:,}"
-            figures.append(_ablation("fig5b", title, _results(fixed, found), scale, labels))
-        if by_count:
-            counts = {count: f"M = {count:,}" for count in scale.features}
-            title = "FZooS, figure 5 (a): number of features"
-            figures.append(_ablation("fig5a", title, _results(by_count, found), scale, counts))
-        cosines = _cosines(scale, seeds) if "cosine" in parts else {}
-        if cosines:
-            figures.append(_alignment(cosines, scale))
-        tables = ([_table(compared)] if compared else []) + ([_cosine_table(cosines)] if cosines else [])
-        return Outcome(tuple(tables), tuple(figures), (*_findings(compared), *_cosine_findings(cosines)))
+E5 = Experiment(
+    "e5",
+    "FZooS, figures 1, 3, 4, 5",
+    "FZooS against FedZO, FedProx and SCAFFOLD on quadratics that differ between clients, and its ablations",
+    ("3 min", "45 min"),
+    plan, FULL, QUICK, needs_data=False,
+)  # fmt: skip
 
 
 def _table(results: Results) -> Table:
@@ -215,28 +198,22 @@ def _table(results: Results) -> Table:
 def _comparisons(results: Results, cases: Sequence[Case], scale: Scale) -> list[Figure]:
     """Figure 1 (several C) and figure 4 (several T): a pair of panels for each."""
     made = []
-    ends = {"fig1": [c for c in cases if c.steps == 10], "fig4": [c for c in cases if c.heterogeneity == 5]}
-    titles = {"fig1": "FZooS, figure 1: heterogeneity", "fig4": "FZooS, figure 4: local steps"}
-    for name, mine in ends.items():
-        if not mine or (name == "fig4" and len(mine) < 2):
-            continue
-        panels = []
-        for case in sorted(mine, key=lambda c: (c.heterogeneity, c.steps)):
-            drawn = [(m, i, results[case, m]) for i, m in enumerate(LABELS) if (case, m) in results]
-            by_rounds = tuple(r.curve.line(LABELS[m], i) for m, i, r in drawn)
-            by_queries = tuple(r.curve.line(LABELS[m], i, by_queries=True) for m, i, r in drawn)
-            y = "(F − F*) / (F − F*) at the start"
-            panels += [
-                Panel(case.title, by_rounds, "rounds", y, log_y=True),
-                Panel(case.title, by_queries, "queries (all clients)", y, log_y=True),
-            ]
-        seeds = max(len(r.runs) for r in results.values())
-        made.append(Figure(name, titles[name], tuple(panels), 2, f"d {scale.dimension}, N 5, Q 20; {seeds} seeds"))
+    for name, title, least, mine in (
+        ("fig1", "FZooS, figure 1: heterogeneity", 1, [c for c in cases if c.steps == 10]),
+        ("fig4", "FZooS, figure 4: local steps", 2, [c for c in cases if c.heterogeneity == 5]),
+    ):
+        if len(mine) >= least:
+            panels: list[Panel] = []
+            for case in sorted(mine, key=lambda c: (c.heterogeneity, c.steps)):
+                drawn = [(LABELS[m], i, results[case, m].curve) for i, m in enumerate(LABELS) if (case, m) in results]
+                panels += pair(case.title, drawn, "(F − F*) / (F − F*) at the start", log_y=True)
+            setting = f"d {scale.dimension}, N 5, Q 20; {max(len(r.runs) for r in results.values())} seeds"
+            made.append(Figure(name, title, tuple(panels), 2, setting))
     return made
 
 
 def _ablation(
-    name: str, title: str, results: Mapping[tuple[float, Key], Result], scale: Scale, labels: Mapping[Key, str]
+    name: str, title: str, results: Mapping[tuple[float, Any], Result], scale: Scale, labels: Mapping[Any, str]
 ) -> Figure:
     panels = []
     for c in scale.heterogeneities:
@@ -249,9 +226,7 @@ def _cosines(scale: Scale, seeds: Sequence[int]) -> dict[str, F64]:
     """By method: cos(ĝ, ∇F), (C, seeds, steps), the mean over rounds and clients. C = 0.5 and 5."""
     wanted = [
         job(method, Case(c, scale.cosine_steps), seed, scale.cosine_rounds, scale).recipe
-        for method in METHODS
-        for c in COSINE_CASES
-        for seed in seeds
+        for method, c, seed in product(METHODS, COSINE_CASES, seeds)
     ]
     found = np.array(alignments(wanted)).mean(axis=(1, 2))
     shaped = found.reshape(len(METHODS), len(COSINE_CASES), len(seeds), scale.cosine_steps)
@@ -262,11 +237,10 @@ def _alignment(cosines: Mapping[str, F64], scale: Scale) -> Figure:
     steps = tuple(float(t) for t in range(1, scale.cosine_steps + 1))
     panels = []
     for row, c in enumerate(COSINE_CASES):
-        lines: list[Line] = []
-        for style, (method, found) in enumerate(cosines.items()):
-            upto = np.cumsum(found[row], axis=1) / np.array(steps)
-            lines.append(Curve(steps, steps, tuple(map(tuple, upto.tolist()))).line(LABELS[method], style))
-        panels.append(Panel(f"C = {c:g}", tuple(lines), "local step t", "cos(ĝ, ∇F), mean of steps 1 … t"))
+        means = {method: np.cumsum(found[row], axis=1) / np.array(steps) for method, found in cosines.items()}
+        curves = {method: Curve(steps, steps, tuple(map(tuple, upto.tolist()))) for method, upto in means.items()}
+        lines = tuple(curve.line(LABELS[method], style) for style, (method, curve) in enumerate(curves.items()))
+        panels.append(Panel(f"C = {c:g}", lines, "local step t", "cos(ĝ, ∇F), mean of steps 1 … t"))
     setting = f"T = {scale.cosine_steps}; over the first {scale.cosine_rounds} rounds and all clients"
     return Figure("fig3", "FZooS, figure 3: gradients", tuple(panels), 2, setting)
 
@@ -278,21 +252,21 @@ def _cosine_table(cosines: Mapping[str, F64]) -> Table:
 
 
 def _findings(results: Results) -> list[str]:
-    said = []
+    found = []
     for case in dict.fromkeys(case for case, _ in results):
         words = []
         for method in (m for m in LABELS if (case, m) in results):
             r = results[case, method]
             rounds, queries = r.mean_reached(0), r.mean_reached(1)
             end = f"ends at {100 * r.curve.final[0]:.2g} %"
-            got = end if rounds is None else f"5 % after {rounds:.1f} rounds, {queries:,.0f} queries"
-            words.append(f"{LABELS[method]} {got}")
-        said.append(f"{case.title}: {'; '.join(words)}.")
-    return said
+            words.append(
+                f"{LABELS[method]} "
+                + (end if rounds is None else f"5 % after {rounds:.1f} rounds, {queries:,.0f} queries")
+            )
+        found.append(f"{case.title}: {'; '.join(words)}.")
+    return found
 
 
 def _cosine_findings(cosines: Mapping[str, F64]) -> list[str]:
-    if not cosines:
-        return []
     words = [f"{LABELS[m]} {found[0].mean():.3f} and {found[1].mean():.3f}" for m, found in cosines.items()]
-    return [f"cos(ĝ, ∇F) with C = 0.5 and 5: {', '.join(words)}."]
+    return [f"cos(ĝ, ∇F) with C = 0.5 and 5: {', '.join(words)}."] if words else []

@@ -24,8 +24,9 @@ import numpy as np
 
 from fedzero.report.history import History
 from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Cell, Figure, Job, Line, Outcome, Panel, Plan, Setting, Stage, Table
-from fedzero_papers.experiments.curves import averaged
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.curves import averaged, last_loss, loss, repeated
+from fedzero_papers.experiments.outcome import Figure, Line, Outcome, Panel, Table
 
 METHODS = {"zofedht": "ZOFedHT", "zofedavg-sgd": "ZOFedAvg-SGD", "zofedavg-gd": "ZOFedAvg-GD"}
 MODELS = {"logistic": "logistic regression", "svm": "SVM", "mlp": "MLP"}
@@ -165,10 +166,9 @@ def job(method: str, instance: Instance, scale: Scale, choice: Choice, seed: int
         f"federation.cohort={scale.cohort}",
         f"evaluate_every={count if tuning else max(1, count // 20)}",
     ]
-    stage = "tuning" if tuning else "final"
-    folder = f"{instance.name}/{method}/{stage}/{choice.name}" + ("" if tuning else f"-seed-{seed}")
+    folder = f"tuning/{choice.name}" if tuning else f"final/{choice.name}-seed-{seed}"
     recipe = recipes.load(f"e8-{method}", overrides, seed=seed, rounds=count)
-    return Job(folder, recipe, budget * size.seconds[list(METHODS).index(method)])
+    return Job(f"{instance.name}/{method}/{folder}", recipe, budget * size.seconds[list(METHODS).index(method)])
 
 
 @dataclass(frozen=True)
@@ -203,51 +203,30 @@ class Result:
         return float(np.mean([run.queries for run in self.runs])) * self.samples
 
 
-def last_loss(run: History) -> float:
-    return run.final_loss if math.isfinite(run.final_loss) else math.inf
-
-
 Results = dict[tuple[Instance, str], Result]
 
 
-@dataclass(frozen=True)
-class E8:
-    """The experiment."""
+def plan(scale: Scale, options: Options) -> Plan:
+    instances = options.among([Instance(*each) for each in product(scale.datasets, scale.models, PARTITIONS)])
+    seeds, pairs = options.seeds(scale.seeds), list(product(instances, METHODS))
+    grids = {(i, m): grid(m, scale.sizes[i.dataset, i.model]) for i, m in pairs}
+    trials = {(i, m): [job(m, i, scale, c, TUNING_SEED, True) for c in grids[i, m]] for i, m in pairs}
+    later = [job(m, i, scale, grids[i, m][0], 1, False).cost * len(seeds) for i, m in pairs]
+    (tried,) = yield from gather("grid search", trials, ahead=(len(pairs) * len(seeds), sum(later)))
+    best = {pair: lowest(dict(zip(grids[pair], tried[pair], strict=True))) for pair in pairs}
+    finals = {(i, m): [job(m, i, scale, best[i, m], seed, False) for seed in seeds] for i, m in pairs}
+    (found,) = yield from gather("chosen settings", finals)
+    results = {(i, m): Result(best[i, m], runs, samples_a_query(m, i, scale)) for (i, m), runs in found.items()}
+    return Outcome((table(results),), tuple(figures(results, instances, options.quick)), findings(results))
 
-    full: Scale = FULL
-    quick: Scale = QUICK
 
-    name = "e8"
-    paper = "ZOFedHT, figures 1 and 2"
-    about = "ZOFedHT against ZOFedAvg-SGD and -GD: training loss by function evaluations, three models, three datasets"
-    times = ("3 min", "90 min")
-    needs_data = True
-
-    def plan(self, setting: Setting) -> Plan:
-        scale = self.quick if setting.quick else self.full
-        every = [Instance(*each) for each in product(scale.datasets, scale.models, PARTITIONS)]
-        chosen = setting.chosen([instance.name for instance in every])
-        instances = [instance for instance in every if instance.name in chosen]
-        seeds = range(1, 1 + (setting.seeds or scale.seeds))
-        pairs = list(product(instances, METHODS))
-
-        grids = {(i, m): grid(m, scale.sizes[i.dataset, i.model]) for i, m in pairs}
-        trials = {(i, m): {c: job(m, i, scale, c, TUNING_SEED, True) for c in grids[i, m]} for i, m in pairs}
-        later = [job(m, i, scale, grids[i, m][0], 1, False).cost * len(seeds) for i, m in pairs]
-        found = yield Stage(
-            "grid search",
-            tuple(j for each in trials.values() for j in each.values()),
-            (len(pairs) * len(seeds), sum(later)),
-        )
-        best = {pair: lowest({c: found[j.folder] for c, j in trials[pair].items()}) for pair in pairs}
-
-        finals = {(i, m): [job(m, i, scale, best[i, m], seed, False) for seed in seeds] for i, m in pairs}
-        found = yield Stage("chosen settings", tuple(j for each in finals.values() for j in each))
-        results = {
-            (i, m): Result(best[i, m], tuple(found[j.folder] for j in finals[i, m]), samples_a_query(m, i, scale))
-            for i, m in pairs
-        }
-        return Outcome((table(results),), tuple(figures(results, instances, setting.quick)), findings(results))
+E8 = Experiment(
+    "e8",
+    "ZOFedHT, figures 1 and 2",
+    "ZOFedHT against ZOFedAvg-SGD and -GD: training loss by function evaluations, three models, three datasets",
+    ("3 min", "90 min"),
+    plan, FULL, QUICK,
+)  # fmt: skip
 
 
 def lowest(trials: Mapping[Choice, History]) -> Choice:
@@ -258,13 +237,13 @@ def lowest(trials: Mapping[Choice, History]) -> Choice:
 def table(results: Results) -> Table:
     columns = ("dataset", "model", "data", "method", "η₀", "α", "evaluations", "rounds", "loss at the start",
                "mean loss", "best loss", "worst loss", "last quarter")  # fmt: skip
-    rows: list[tuple[Cell, ...]] = [
+    rows = tuple(
         (DATASETS[i.dataset], MODELS[i.model], PARTITIONS[i.partition], METHODS[m], r.choice.rate, r.choice.alpha,
          round(r.evaluations), r.runs[0].rounds, r.runs[0].first_loss, r.mean, r.best, max(r.losses), r.late)
         for (i, m), r in results.items()
-    ]  # fmt: skip
+    )  # fmt: skip
     seeds = len(next(iter(results.values())).runs)
-    return Table("table", f"Training loss at the end, {seeds} seed{'s' if seeds > 1 else ''}", columns, tuple(rows))
+    return Table("table", f"Training loss at the end, {seeds} seed{'s' if seeds > 1 else ''}", columns, rows)
 
 
 def figures(results: Results, instances: Sequence[Instance], quick: bool) -> list[Figure]:
@@ -274,24 +253,22 @@ def figures(results: Results, instances: Sequence[Instance], quick: bool) -> lis
         mine = [instance for instance in instances if instance.partition == partition]
         mine.sort(key=lambda i: (list(MODELS).index(i.model), list(DATASETS).index(i.dataset)))
         if mine:
-            panels = tuple(panel(instance, results) for instance in mine)
-            columns = len({instance.dataset for instance in mine})
-            if columns == 1:
-                columns = len(panels)
+            across = len({instance.dataset for instance in mine})
             small = "small setting: 4,000 images, N 20, m 5, K 50, batch 64" if quick else "N 100, m 10, K 50, batch 64"
-            seeds = len(results[mine[0], "zofedht"].runs)
-            drawn = f"mean of {seeds} runs, band from the best to the worst" if seeds > 1 else "one run"
+            drawn = repeated(len(results[mine[0], "zofedht"].runs), ", band from the best to the worst")
+            panels = tuple(panel(instance, results) for instance in mine)
+            columns = across if across > 1 else len(panels)
             made.append(Figure(name, f"ZOFedHT, {title}", panels, columns, f"{small}; {drawn}"))
     return made
 
 
 def panel(instance: Instance, results: Results) -> Panel:
-    lines = tuple(line(method, style, results[instance, method]) for style, method in enumerate(METHODS))
+    lines = tuple(line(label, style, results[instance, m]) for style, (m, label) in enumerate(METHODS.items()))
     return Panel(instance.title, lines, "function evaluations (samples)", "training loss", log_y=True)
 
 
-def line(method: str, style: int, result: Result) -> Line:
-    return averaged(METHODS[method], style, result.runs, lambda p: p.queries * result.samples, lambda p: p.loss)
+def line(label: str, style: int, result: Result) -> Line:
+    return averaged(label, style, result.runs, lambda point: point.queries * result.samples, loss)
 
 
 def findings(results: Results) -> tuple[str, ...]:
@@ -302,19 +279,19 @@ def findings(results: Results) -> tuple[str, ...]:
         "best run's last loss, as the paper has it": lambda r: r.best,
         "mean over the last quarter of the rounds": lambda r: r.late,
     }
-    said = []
+    found = []
     for words, read in readings.items():
         won = sum(first(instance, results, read) == "zofedht" for instance in instances)
-        said.append(f"ZOFedHT has the lowest training loss in {won} of {len(instances)} instances, by the {words}.")
+        found.append(f"ZOFedHT has the lowest training loss in {won} of {len(instances)} instances, by the {words}.")
     for i in instances:
         winner = first(i, results, lambda r: r.mean)
         if winner != "zofedht":
             both = " and ".join(f"{METHODS[m]} {results[i, m].mean:.4g}" for m in (winner, "zofedht"))
             known = " (nor in the paper, late)" if (i.dataset, i.partition) == ("rcv1", "shards") else ""
-            said.append(f"Not lowest by the mean{known} on {i.title}, {PARTITIONS[i.partition]}: {both}.")
+            found.append(f"Not lowest by the mean{known} on {i.title}, {PARTITIONS[i.partition]}: {both}.")
     at_edge = sum(result.choice.rate in (RATES[0], RATES[-1]) for result in results.values())
-    said.append(f"{at_edge} of {len(results)} chosen rates lie at an edge of the paper's grid.")
-    return tuple(said)
+    found.append(f"{at_edge} of {len(results)} chosen rates lie at an edge of the paper's grid.")
+    return tuple(found)
 
 
 def first(instance: Instance, results: Results, read: Callable[[Result], float]) -> str:

@@ -12,12 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedzero.directions import Keys
-from fedzero_papers.experiments.contract import Figure, Line, Outcome, Panel, Plan, Setting, Table
-
-F64 = NDArray[np.float64]
+from fedzero.oracles.contract import F64
+from fedzero_papers.experiments.contract import Experiment, Options, Plan
+from fedzero_papers.experiments.outcome import Figure, Line, Outcome, Panel, Table
 
 NOISES = tuple(10.0**e for e in range(-2, 6))
 PAPER = (0.9993, 0.9423, 0.8268, 0.7096, 0.5931, 0.4979, 0.4924, 0.4919)
@@ -62,25 +61,20 @@ def shares(simulation: Simulation, noises: tuple[float, ...], runs: int, seed: i
     return hits / simulation.steps
 
 
-@dataclass(frozen=True)
-class E9:
-    """The experiment; `runs` are the paper's ten."""
+def plan(runs: int, options: Options) -> Plan:
+    runs = options.repetitions or runs
+    yield from ()  # no federation, hence no ledgers
+    found = {s: shares(s, NOISES, runs) for s in options.among(SIMULATIONS)}
+    return Outcome((table(found, runs),), (figure(found, runs),), tuple(verdict(s, g) for s, g in found.items()))
 
-    runs: int = 10
-    quick_runs: int = 3
 
-    name = "e9"
-    paper = "ZOFedHT, table I"
-    about = "How often noisy gradient descent moves along the insensitive direction, in two dimensions"
-    times = ("5 s", "5 s")
-    needs_data = False
-
-    def plan(self, setting: Setting) -> Plan:
-        chosen = setting.chosen([s.name for s in SIMULATIONS])
-        runs = setting.seeds or (self.quick_runs if setting.quick else self.runs)
-        yield from ()  # no federation, hence no ledgers
-        found = {s: shares(s, NOISES, runs) for s in SIMULATIONS if s.name in chosen}
-        return Outcome((table(found, runs),), (figure(found, runs),), tuple(verdict(s, g) for s, g in found.items()))
+E9 = Experiment(
+    "e9",
+    "ZOFedHT, table I",
+    "How often noisy gradient descent moves along the insensitive direction, in two dimensions",
+    ("5 s", "5 s"),
+    plan, 10, 3, needs_data=False,
+)  # fmt: skip
 
 
 def errors(gamma: F64) -> F64:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedzero.model.files import draft_of
 from fedzero.report.curves import HUGE
 from fedzero.report.units import human_count
-from fedzero_papers.experiments.contract import Figure, Line, Panel
+from fedzero_papers.experiments.outcome import Figure, Line, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,10 +82,8 @@ def draw(figure: Figure, path: Path) -> None:
             _panel(axes, panel, handles, last_row or not same, first_column or not same)
         wide = -(-len(labels) // legend_rows)
         canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=wide)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(path.name + ".new")
-        canvas.savefig(draft, format="png", metadata={"Software": None})
-        draft.replace(path)
+        with draft_of(path) as draft:
+            canvas.savefig(draft, format="png", metadata={"Software": None})
 
 
 def _panel(axes: Axes, panel: Panel, handles: dict[str, Any], x_label: bool, y_label: bool) -> None:

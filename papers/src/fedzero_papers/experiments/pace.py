@@ -1,4 +1,4 @@
-"""How far an experiment has come, and how long it will take: pure arithmetic that both displays show.
+"""How far an experiment has come, and how long it will take: pure arithmetic.
 
 Runs differ in size, so they are weighed by their cost, in expected seconds on one core. The pace is measured: seconds
 gone by for each unit of cost done since this process began, whatever the machine, the workers and the estimates are.
@@ -18,57 +18,44 @@ TRUSTED_AFTER = 5.0
 
 @dataclass
 class Pace:
-    """`kept` are runs that were already there; shares are of runs in progress."""
+    """`left` is the cost left of every run that this process makes, `worked` what it has done of them."""
 
     workers: int
+    left: dict[str, float] = field(default_factory=dict)
+    going: dict[str, Progress] = field(default_factory=dict)
+    worked: float = 0.0
+    done_runs: int = 0
+    all_runs: int = 0
+    ahead: float = 0.0
+    """cost of later stages"""
     began: float | None = None
-    """when the first run spoke: what it takes to start processes says nothing about the pace"""
-    runs: int = 0
-    kept: int = 0
-    made: int = 0
-    total: float = 0.0
-    finished: float = 0.0
-    ahead: tuple[int, float] = (0, 0.0)
-    going: dict[str, tuple[Job, Progress]] = field(default_factory=dict)
+    """when the first run reported: what it takes to start processes says nothing about the pace"""
 
     def stage(self, todo: Sequence[Job], kept: int, ahead: tuple[int, float]) -> None:
-        self.runs += len(todo) + kept
-        self.kept += kept
-        self.total += sum(job.cost for job in todo)
-        self.ahead = ahead
+        self.done_runs += kept
+        self.left |= {job.folder: job.cost for job in todo}
+        self.all_runs, self.ahead = self.done_runs + len(todo) + ahead[0], ahead[1]
 
     def note(self, job: Job, message: Progress | Done, now: float) -> None:
         self.began = now if self.began is None else self.began
-        if isinstance(message, Progress):
-            self.going[job.folder] = job, message
-            return
-        _, last = self.going.pop(job.folder, (job, Progress(0, 1, 0)))
-        self.made += 1
-        self.finished += job.cost * (1 - last.begun / max(1, last.rounds))
-        self.total -= job.cost * last.begun / max(1, last.rounds)
-
-    @property
-    def all_runs(self) -> int:
-        return self.runs + self.ahead[0]
-
-    @property
-    def done_runs(self) -> int:
-        return self.kept + self.made
-
-    def _worked(self) -> float:
-        """Cost done by this process."""
-        return self.finished + sum(job.cost * (p.done - p.begun) / p.rounds for job, p in self.going.values())
-
-    def _left(self) -> float:
-        known = self.total - self.finished - sum(job.cost * p.done / p.rounds for job, p in self.going.values())
-        return max(0.0, known) + self.ahead[1]
+        before, left = self.left[job.folder], 0.0
+        if isinstance(message, Done):
+            self.going.pop(job.folder, None)
+            self.done_runs += 1
+        else:
+            if job.folder not in self.going:
+                before = job.cost * (1 - message.begun / message.rounds)
+            left = job.cost * (1 - message.done / message.rounds)
+            self.going[job.folder] = message
+        self.worked += before - left
+        self.left[job.folder] = left
 
     def share(self) -> float:
         """Of the cost that was there when this process began, 0 … 1."""
-        worked, left = self._worked(), self._left()
-        return worked / (worked + left) if worked + left > 0 else 1.0
+        left = sum(self.left.values()) + self.ahead
+        return self.worked / (self.worked + left) if self.worked + left > 0 else 1.0
 
     def seconds_left(self, now: float) -> float:
-        worked, gone = self._worked(), 0.0 if self.began is None else now - self.began
-        pace = gone / worked if worked > 0 and gone > TRUSTED_AFTER else 1 / self.workers
-        return self._left() * pace
+        gone = 0.0 if self.began is None else now - self.began
+        measured = self.worked > 0 and gone > TRUSTED_AFTER
+        return (sum(self.left.values()) + self.ahead) * (gone / self.worked if measured else 1 / self.workers)

@@ -12,20 +12,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim
+from fedzero.model.files import write
 from fedzero.report.history import History
 from fedzero.report.units import human_seconds
 from fedzero.run.history import history
-from fedzero_papers.experiments.contract import Experiment, Job, Outcome, Setting, Stage
-from fedzero_papers.experiments.crew import Crew, cores
+from fedzero.run.session import LEDGER, MODEL, recipe_in
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Stage
 from fedzero_papers.experiments.display import Display
 from fedzero_papers.experiments.figures import draw
-from fedzero_papers.experiments.folders import state_of
+from fedzero_papers.experiments.outcome import Outcome
+from fedzero_papers.experiments.pool import Pool, cores
 from fedzero_papers.experiments.tables import figure_csv, markdown, table_csv
 
 RUNS = "runs"
@@ -36,7 +38,7 @@ class Request:
     """An experiment, how it is wanted, and where."""
 
     experiment: Experiment
-    setting: Setting
+    options: Options
     out: Path
     data: Path | None = None
     jobs: int | None = None
@@ -53,17 +55,17 @@ def default_folder(name: str, quick: bool) -> Path:
 
 def reproduce(request: Request, watch: Callable[[str, int], Display]) -> dict[str, Any]:
     """All of an experiment; the summary of what came out."""
-    experiment, setting = request.experiment, request.setting
-    if experiment.needs_data and not setting.quick and request.data is None:
+    experiment, options = request.experiment, request.options
+    if experiment.needs_data and not options.quick and request.data is None:
         raise FedzeroError(
             f"{experiment.name} in full needs the datasets: give --data DIR or set FEDZERO_DATA, or try --quick"
         )
-    plan, began, made, runs = experiment.plan(setting), time.monotonic(), 0, 0
+    plan, began, made, runs = experiment.plan(options), time.monotonic(), 0, 0
     request.out.mkdir(parents=True, exist_ok=True)
     claim = Claim(request.out)  # two at once would make every run twice
     display = watch(experiment.name, request.workers)
     try:
-        with Crew(request.workers, request.out / RUNS, request.data) as crew:
+        with Pool(request.workers, request.out / RUNS, request.data) as pool:
             found: dict[str, History] | None = None
             while True:
                 try:
@@ -74,15 +76,15 @@ def reproduce(request: Request, watch: Callable[[str, int], Display]) -> dict[st
                 todo = _missing(stage, request.out / RUNS)
                 made, runs = made + len(todo), runs + len(stage.jobs)
                 display.stage(stage, [job for job, _ in todo])
-                crew.run(todo, display.note)
+                pool.run(todo, display.note)
                 found = {job.folder: history(request.out / RUNS / job.folder) for job in stage.jobs}
-        files = write(request, outcome)
+        files = publish(request, outcome)
     finally:
         display.end()
         claim.release()
     return {
         "experiment": experiment.name,
-        "quick": setting.quick,
+        "quick": options.quick,
         "out": str(request.out),
         "runs": runs,
         "runs_made": made,
@@ -102,28 +104,39 @@ def _missing(stage: Stage, root: Path) -> list[tuple[Job, bool]]:
     return sorted(todo, key=lambda item: -item[0].cost)
 
 
-def write(request: Request, outcome: Outcome) -> list[Path]:
+def state_of(folder: Path, job: Job) -> Literal["absent", "unfinished", "finished"]:
+    """How far a run has come; an error if the folder holds a run of another recipe."""
+    if not (folder / LEDGER).exists():
+        return "absent"
+    try:
+        recipe_in(folder, job.recipe)
+    except (FedzeroError, msgspec.ValidationError) as error:  # or a recipe of another release, with other keys
+        raise FedzeroError(f"{error}; remove {folder} to make the run again") from error
+    # The model is written after the last entry of the ledger, in one piece: if it is there, so is everything.
+    return "finished" if (folder / MODEL).exists() else "unfinished"
+
+
+def publish(request: Request, outcome: Outcome) -> list[Path]:
     """Everything there is to show, in OUT."""
     name, out = request.experiment.name, request.out
-    figures = [out / f"{name}-{figure.name}.png" for figure in outcome.figures]
-    for figure, path in zip(outcome.figures, figures, strict=True):
+    figures = {out / f"{name}-{figure.name}.png": figure for figure in outcome.figures}
+    for path, figure in figures.items():
         draw(figure, path)
-        path.with_suffix(".csv").write_text(figure_csv(figure), encoding="utf-8")
-    tables = [out / f"{name}-{table.name}.csv" for table in outcome.tables]
-    for table, path in zip(outcome.tables, tables, strict=True):
-        path.write_text(table_csv(table), encoding="utf-8")
-    page = out / f"{name}.md"
-    page.write_text(_page(request, outcome), encoding="utf-8")
-    return [page, *tables, *figures]
+        write(path.with_suffix(".csv"), figure_csv(figure))
+    texts = {out / f"{name}.md": _page(request, outcome)}
+    texts |= {out / f"{name}-{table.name}.csv": table_csv(table) for table in outcome.tables}
+    for path, text in texts.items():
+        write(path, text)
+    return [*texts, *figures]
 
 
 def _page(request: Request, outcome: Outcome) -> str:
-    experiment, setting = request.experiment, request.setting
-    options = [" --quick"] * setting.quick
-    options += [f" --{n} {v}" for n, v in (("seeds", setting.seeds), ("only", setting.only)) if v is not None]
+    experiment, options = request.experiment, request.options
+    given = (("seeds", options.repetitions), ("only", options.only), ("model", options.model))
+    words = [" --quick"] * options.quick + [f" --{name} {value}" for name, value in given if value is not None]
     parts = [
         f"# {experiment.name.upper()}: {experiment.paper}\n",
-        f"{experiment.about}. Made by `fedzero reproduce {experiment.name}{''.join(options)}`.\n",
+        f"{experiment.about}. Made by `fedzero reproduce {experiment.name}{''.join(words)}`.\n",
         *([f"- {finding}" for finding in outcome.findings] + [""] if outcome.findings else []),
     ]
     for table in outcome.tables:

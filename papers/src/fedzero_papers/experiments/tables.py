@@ -6,7 +6,7 @@ import csv
 import io
 import math
 
-from fedzero_papers.experiments.contract import Cell, Figure, Table
+from fedzero_papers.experiments.outcome import Cell, Figure, Table
 
 
 def markdown(table: Table) -> str:

@@ -11,31 +11,32 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from msgspec import Struct
-
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import Evaluation, Round
-from fedzero.run import recipe as recipes
+from fedzero.ledger.records import Round
 from fedzero.run import session
+from fedzero.run.progress import Silent
 from fedzero.run.recipe import Recipe
 
-SPOKEN_EVERY = 0.25
-"""Seconds between two words about progress."""
+REPORT_EVERY = 0.25
+"""Seconds between two reports of progress."""
 
 
-class Order(Struct, frozen=True):
-    """Make this run, or go on with it."""
+@dataclass(frozen=True)
+class Order:
+    """Make this run, or resume it."""
 
-    folder: str
-    recipe: bytes
+    recipe: Recipe
+    folder: Path
     resume: bool
-    data: str | None
+    data: Path | None
 
 
-class Progress(Struct, frozen=True):
+@dataclass(frozen=True)
+class Progress:
     """So many of all rounds are done; `begun` is how many were there before this process came."""
 
     done: int
@@ -43,11 +44,13 @@ class Progress(Struct, frozen=True):
     begun: int
 
 
-class Done(Struct, frozen=True):
+@dataclass(frozen=True)
+class Done:
     """The run is finished."""
 
 
-class Failed(Struct, frozen=True):
+@dataclass(frozen=True)
+class Failed:
     """It cannot be made; `trace` is empty if the sentence says it all."""
 
     sentence: str
@@ -57,44 +60,40 @@ class Failed(Struct, frozen=True):
 Message = Progress | Done | Failed
 
 
-class Speaking:
+class ProgressSender(Silent):
     """A watch that tells the parent."""
 
-    def __init__(self, line: Connection):
-        self._line, self._last, self._rounds, self._begun = line, 0.0, 0, 0
+    def __init__(self, connection: Connection):
+        self._connection, self._last, self._rounds, self._begun = connection, 0.0, 0, 0
 
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
         self._rounds, self._begun = recipe.rounds, len(done)
-        self._line.send(Progress(len(done), self._rounds, self._begun))
+        self._connection.send(Progress(len(done), self._rounds, self._begun))
 
     def round(self, record: Round) -> None:
-        if time.monotonic() - self._last >= SPOKEN_EVERY:
+        if time.monotonic() - self._last >= REPORT_EVERY:
             self._last = time.monotonic()
-            self._line.send(Progress(record.round + 1, self._rounds, self._begun))
-
-    def evaluation(self, record: Evaluation) -> None: ...
-
-    def end(self) -> None: ...
+            self._connection.send(Progress(record.round + 1, self._rounds, self._begun))
 
 
-def serve(line: Connection) -> None:
-    """Take orders until the parent hangs up."""
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+def serve(connection: Connection) -> None:
+    """Take orders until the parent closes the connection."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            order: Order = line.recv()
+            order: Order = connection.recv()
         except EOFError:
             return
-        line.send(_obey(order, line))
+        connection.send(execute(order, connection))
 
 
-def _obey(order: Order, line: Connection) -> Message:
-    folder, environment = Path(order.folder), session.Environment(Path(order.data) if order.data else None)
+def execute(order: Order, connection: Connection) -> Message:
+    environment, watch = session.Environment(order.data), ProgressSender(connection)
     try:
         if order.resume:
-            session.resume(folder, environment, Speaking(line))
+            session.resume(order.folder, environment, watch)
         else:
-            session.start(recipes.from_canonical(order.recipe), folder, environment, Speaking(line))
+            session.start(order.recipe, order.folder, environment, watch)
     except FedzeroError as error:
         return Failed(str(error))
     except Exception as error:  # a bug, or a full disk: the parent writes the trace down and stops
@@ -102,7 +101,7 @@ def _obey(order: Order, line: Connection) -> Message:
     return Done()
 
 
-def _die_with_parent() -> None:
+def _end_with_parent() -> None:
     """A parent that was killed cannot say so, and an orphan would keep its run's folder locked."""
     parent = multiprocessing.parent_process()
     if parent is not None:

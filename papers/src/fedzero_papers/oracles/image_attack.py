@@ -16,23 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedzero.directions import Keys, Terms
+from fedzero.directions import Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics, Pictures
-from fedzero_papers.oracles.boxed import change, changes
+from fedzero_papers.oracles.boxed import change, changes, each_once
 
 TOGETHER = 256
 """Images in one forward pass; more would leave the processor's cache."""
-
-
-class ClientNumbers:
-    """Nothing but a model distinguishes the clients: a batch is the client's number."""
-
-    def __init__(self, clients: int):
-        self.clients = clients
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> int:
-        return client
 
 
 def margins(logits: Tensor, label: int) -> Tensor:
@@ -54,9 +44,9 @@ class ImageAttackObjective:
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[int], basis: Basis | None = None) -> F64:
         with torch.no_grad():
             images = self._attacked(changes(base, points, basis, self.bound))
-            asked = {id(self.victims[client]): self.victims[client] for client in batches}
-            values = {name: margins(_logits(victim, images), self.label) for name, victim in asked.items()}
-            table: F64 = np.stack([values[id(self.victims[client])].double().cpu().numpy() for client in batches])
+            asked = [self.victims[client] for client in batches]
+            values = each_once(lambda victim: margins(_logits(victim, images), self.label), asked)
+            table: F64 = torch.stack(values).double().cpu().numpy()
         return table
 
     def gradient(self, base: Params, batch: int) -> tuple[float, Tensor]:
@@ -104,9 +94,7 @@ class ImageAttackObjective:
         """Logits of every client for one change x (d,): (clients, classes)."""
         with torch.no_grad():
             image = self._attacked(x[None])
-            known = {id(victim): victim for victim in self.victims}
-            logits = {name: _logits(victim, image)[0] for name, victim in known.items()}
-            return torch.stack([logits[id(victim)] for victim in self.victims])
+            return torch.stack(each_once(lambda victim: _logits(victim, image)[0], self.victims))
 
 
 def _logits(victim: nn.Module, images: Tensor) -> Tensor:

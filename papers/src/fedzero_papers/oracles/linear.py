@@ -55,12 +55,25 @@ LOGISTIC = MarginLoss(_softplus, _softplus_slope)
 HINGE = MarginLoss(_hinge, _hinge_slope)
 
 
-class LinearObjective:
-    """x is one tensor of d numbers, no bias. `evaluate`: loss on all of `train`, accuracy on `test`."""
+class BinaryObjective:
+    """What models of two classes share: the loss of all of `train` is reported, and the accuracy on `test`."""
 
     def __init__(self, loss: MarginLoss, train: Samples, test: Samples):
         self.loss, self.train, self.test = loss, train, test
         self._vectors = Vectors()
+
+    def scores(self, params: Params, rows: Rows) -> F64:
+        """What is positive for +1, of every row."""
+        raise NotImplementedError
+
+    def evaluate(self, params: Params) -> Metrics:
+        loss = self.loss.value(self.train[1] * self.scores(params, self.train[0])).mean()
+        right = (self.scores(params, self.test[0]) > 0) == (self.test[1] > 0)
+        return Metrics(loss=float(loss), accuracy=float(right.mean()))
+
+
+class LinearObjective(BinaryObjective):
+    """x is one tensor of d numbers, no bias."""
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Samples], basis: Basis | None = None
@@ -77,18 +90,12 @@ class LinearObjective:
 
     def gradient(self, base: Params, batch: Samples) -> tuple[float, Tensor]:
         rows, labels = batch
-        margins = labels * self._scores(base, rows)
+        margins = labels * self.scores(base, rows)
         residuals = self.loss.slope(margins) * labels / len(rows)
         gradient = torch.from_numpy(rows.back(residuals[:, None])[:, 0])
         return float(self.loss.value(margins).mean()), gradient.to(base.device)
 
-    def evaluate(self, params: Params) -> Metrics:
-        loss = self.loss.value(self.train[1] * self._scores(params, self.train[0])).mean()
-        right = (self._scores(params, self.test[0]) > 0) == (self.test[1] > 0)
-        return Metrics(loss=float(loss), accuracy=float(right.mean()))
-
-    @staticmethod
-    def _scores(params: Params, rows: Rows) -> F64:
+    def scores(self, params: Params, rows: Rows) -> F64:
         """⟨a, x⟩ of every row."""
         scores: F64 = rows.along(params.vector().cpu().numpy()[None])[:, 0]
         return scores

@@ -11,21 +11,20 @@ scikit-learn itself, at a millisecond a point, does the final evaluation; the te
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedzero.directions import Keys, Terms
+from fedzero.directions import Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics
-from fedzero_papers.oracles.boxed import change, changes
+from fedzero_papers.oracles.boxed import change, changes, each_once
 
 Metric = Literal["precision", "recall", "f1", "jaccard"]
 TOGETHER = 1 << 22
@@ -40,26 +39,10 @@ class Rows:
     y: NDArray[np.int64]
 
 
-class RowsOfAll:
-    """Every client evaluates on all it has: a metric of a mini-batch is not a part of the metric of the whole."""
-
-    def __init__(self, rows: Sequence[Rows]):
-        self.rows = rows
-
-    @property
-    def clients(self) -> int:
-        return len(self.rows)
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Rows:
-        return self.rows[client]
-
-
 def scikit(metric: Metric) -> Callable[[NDArray[np.int64], NDArray[np.int64]], float]:
     """metric(labels, predictions) by scikit-learn."""
-    try:
-        metrics: Any = importlib.import_module("sklearn.metrics")
-    except ImportError:
-        raise FedzeroError("this task measures with scikit-learn: pip install 'fedzero[metrics]'") from None
+    from sklearn import metrics  # type: ignore[import-untyped]
+
     score = getattr(metrics, f"{metric}_score")
     return lambda labels, predictions: float(score(labels, predictions, average="macro", zero_division=0))
 
@@ -100,13 +83,11 @@ class MetricObjective:
 
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Rows], basis: Basis | None = None) -> F64:
         weights = self.start + changes(base, points, basis, self.bound)
-        # Clients that hold the same rows, as with P = 1, get the same answer.
-        different = {id(rows): rows for rows in batches}
-        values = {
-            name: 1 - scores(self.metric, confusion(rows.y, self._predictions(weights, rows.x), self.classes))
-            for name, rows in different.items()
-        }
-        return np.stack([values[id(rows)] for rows in batches])
+
+        def loss(rows: Rows) -> F64:
+            return 1 - scores(self.metric, confusion(rows.y, self._predictions(weights, rows.x), self.classes))
+
+        return np.stack(each_once(loss, batches))
 
     def gradient(self, base: Params, batch: Rows) -> tuple[float, Tensor]:
         raise FedzeroError("task.kind = 'metric' counts right answers and has no gradient: use a zeroth-order method")

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedzero.directions import Terms
 from fedzero.model.params import Params
-from fedzero.oracles.combination import Combination, Vectors
-from fedzero.oracles.contract import F64, Basis, Metrics
-from fedzero_papers.oracles.linear import LOGISTIC, Samples
+from fedzero.oracles.combination import Combination
+from fedzero.oracles.contract import F64, Basis
+from fedzero_papers.oracles.linear import BinaryObjective, Samples
 from fedzero_papers.oracles.rows import Rows
 
 TENSORS = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
@@ -33,12 +33,8 @@ def tensors(features: int, hidden: int) -> dict[str, Tensor]:
     return {name: torch.zeros(shape) for name, shape in zip(TENSORS, shapes, strict=True)}
 
 
-class PerceptronObjective:
-    """`evaluate`: loss on all of `train`, accuracy on `test`."""
-
-    def __init__(self, train: Samples, test: Samples):
-        self.train, self.test = train, test
-        self._vectors = Vectors()
+class PerceptronObjective(BinaryObjective):
+    """x is W, b, v and c; the loss is −log P, which is the logistic one of o(a)."""
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Samples], basis: Basis | None = None
@@ -47,7 +43,7 @@ class PerceptronObjective:
         inputs, small = self._linear_parts(base, combination, [rows for rows, _ in batches], basis)
         return np.stack(
             [
-                LOGISTIC.value(labels * _outputs(combination.weights, table, small)).mean(axis=1)
+                self.loss.value(labels * _outputs(combination.weights, table, small)).mean(axis=1)
                 for (_, labels), table in zip(batches, inputs, strict=True)
             ]
         )
@@ -69,7 +65,7 @@ class PerceptronObjective:
                 numbers[columns] = vectors
         return inputs, small
 
-    def _scores(self, params: Params, rows: Rows) -> F64:
+    def scores(self, params: Params, rows: Rows) -> F64:
         """o(a) of every row."""
         alone = Combination((), np.ones((1, 1)))
         (inputs,), small = self._linear_parts(params, alone, [rows], None)
@@ -81,16 +77,11 @@ class PerceptronObjective:
         W, b, v, c = (base.tensors[name].float().cpu().numpy() for name in TENSORS)
         units = _sigmoid(rows.through(W[None])[0].astype(np.float64) + b)
         margins = labels * (units @ v[0] + c)
-        outer = LOGISTIC.slope(margins) * labels / len(rows)  # ∂f/∂o
+        outer = self.loss.slope(margins) * labels / len(rows)  # ∂f/∂o
         inner = outer[:, None] * v * units * (1 - units)  # ∂f/∂(aᵀ W + b)
         pieces = (rows.back(inner), inner.sum(axis=0), outer @ units, outer.sum(keepdims=True))
         gradient = torch.cat([torch.from_numpy(piece).reshape(-1).float() for piece in pieces])
-        return float(LOGISTIC.value(margins).mean()), gradient.to(base.device)
-
-    def evaluate(self, params: Params) -> Metrics:
-        loss = LOGISTIC.value(self.train[1] * self._scores(params, self.train[0])).mean()
-        right = (self._scores(params, self.test[0]) > 0) == (self.test[1] > 0)
-        return Metrics(loss=float(loss), accuracy=float(right.mean()))
+        return float(self.loss.value(margins).mean()), gradient.to(base.device)
 
 
 def _outputs(weights: F64, inputs: F64, small: Sequence[F64]) -> F64:

@@ -22,10 +22,9 @@ from fedzero.directions import Terms
 from fedzero.model.params import Params
 from fedzero.oracles.combination import coordinates
 from fedzero.oracles.contract import F64, Basis, Metrics, Pictures
+from fedzero_papers.oracles.image_attack import TOGETHER, margins
 
 CLAMP = 1 - 1e-6
-TOGETHER = 256
-"""Images in one forward pass: what a pass makes on its way should stay in the cache."""
 SHOWN = 8
 
 
@@ -60,7 +59,6 @@ class UniversalAttackObjective:
         self.victim, self.pool, self.weight = victim.eval(), pool, weight
         self.images, self.roots = _rooted(pool.images)
         self.held_out = _rooted(held_out)
-        self.others = torch.tensor([j for j in range(len(pool.classes)) if j != pool.label]).to(pool.images.device)
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Tensor], basis: Basis | None = None
@@ -81,8 +79,7 @@ class UniversalAttackObjective:
         attacked = attacked.view(-1, images.shape[1])
         shape = (1, *self.pool.images.shape[1:])
         logits = torch.cat([self.victim(part.view(-1, *shape)) for part in torch.split(attacked, TOGETHER)])
-        margins = logits[:, self.pool.label] - logits.index_select(1, self.others).amax(dim=1)
-        return Attacked(attacked, margins, distortions, logits.argmax(dim=1))
+        return Attacked(attacked, margins(logits, self.pool.label), distortions, logits.argmax(dim=1))
 
     def _loss(self, attacked: Attacked) -> Tensor:
         return attacked.margins.clamp_min(0) + self.weight * attacked.distortions

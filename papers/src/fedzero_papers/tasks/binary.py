@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
@@ -16,7 +15,7 @@ from fedzero.oracles.contract import F64
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import initialise
-from fedzero.tasks.partition import Iid, Indices, Partition, drawn, split
+from fedzero.tasks.partition import DrawnShards, Iid, Partition, split
 from fedzero_papers.oracles import perceptron
 from fedzero_papers.oracles.linear import HINGE, LOGISTIC, LinearObjective, Samples
 from fedzero_papers.oracles.perceptron import PerceptronObjective
@@ -61,12 +60,13 @@ class Binary(Task, tag="binary"):
     def build(self, clients: int, place: BuildContext) -> Problem:
         train, test = self._samples(place)
         parts = split(self.partition, (train[1] > 0).astype(np.int64), clients, place.keys)
-        shards = RowShards(train, parts, self.batch)
+        rows, labels = train
+        shards = DrawnShards(parts, self.batch, lambda index: (rows.pick(index), labels[index]))
         if self.model == "mlp":
             tensors = perceptron.tensors(train[0].width, self.hidden)
             params = Params({name: tensor.to(place.device) for name, tensor in tensors.items()})
             initialise(params, place.keys.root, {"hidden.weight": train[0].width})
-            return Problem(params, PerceptronObjective(train, test), shards)
+            return Problem(params, PerceptronObjective(LOGISTIC, train, test), shards)
         params = Params.of_vector(torch.zeros(train[0].width, device=place.device))
         loss = LOGISTIC if self.model == "logistic" else HINGE
         return Problem(params, LinearObjective(loss, train, test), shards)
@@ -83,7 +83,7 @@ class Binary(Task, tag="binary"):
         rows, labels = rcv1.load(place.data)
         if len(rows) <= rcv1.TRAIN:
             raise FedzeroError(f"{place.data / rcv1.FILE} has {len(rows)} rows: {rcv1.TRAIN} are for training alone")
-        first, rest = np.arange(rcv1.TRAIN), np.arange(rcv1.TRAIN, len(rows))
+        first, rest = np.split(np.arange(len(rows)), [rcv1.TRAIN])
         return (rows.pick(first), labels[first]), (rows.pick(rest), labels[rest])
 
 
@@ -92,19 +92,3 @@ def _halves(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> Samples:
     pixels = x.reshape(len(x), -1).astype(np.float32) / np.float32(255)
     labels: F64 = np.where(y >= 5, 1.0, -1.0)
     return DenseRows(pixels), labels
-
-
-class RowShards:
-    """Rows dealt to clients; a batch is drawn without replacement from the client's own."""
-
-    def __init__(self, samples: Samples, parts: list[Indices], batch: int):
-        self.samples, self.parts, self.size = samples, parts, batch
-
-    @property
-    def clients(self) -> int:
-        return len(self.parts)
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Samples:
-        index = drawn(self.parts[client], self.size, keys, round, step, client)
-        rows, labels = self.samples
-        return rows.pick(index), labels[index]

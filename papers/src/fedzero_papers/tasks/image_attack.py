@@ -27,11 +27,11 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
-from fedzero.tasks.models import AttackedCnn, NarrowResNet
-from fedzero_papers.oracles.boxed import MIDDLE
-from fedzero_papers.oracles.image_attack import ClientNumbers, ImageAttackObjective
+from fedzero_papers.oracles.boxed import MIDDLE, WholeShards
+from fedzero_papers.oracles.image_attack import ImageAttackObjective
 from fedzero_papers.tasks import cifar
 from fedzero_papers.tasks.trained import Fit, Trained, accuracy, fit, trained
+from fedzero_papers.tasks.victims import AttackedCnn, NarrowResNet
 
 IMAGES = 15
 CLASSES = 10
@@ -83,7 +83,7 @@ class ImageAttack(Task, tag="image-attack"):
             f"({', '.join(data.names[c] for c in common)}), number {self.image} in a random order of those that all "
             "classify rightly",
         }
-        return Problem(params, objective, ClientNumbers(clients), facts, pictures=objective.pictures)
+        return Problem(params, objective, WholeShards(range(clients)), facts, pictures=objective.pictures)
 
 
 def drawn_classes(share: float, clients: int, repetition: int) -> list[Classes]:

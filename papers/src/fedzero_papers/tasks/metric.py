@@ -22,12 +22,12 @@ from fedzero.errors import FedzeroError
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.tasks.contract import BuildContext, Problem, Task
-from fedzero.tasks.models import TunedMlp
-from fedzero_papers.oracles.boxed import MIDDLE
-from fedzero_papers.oracles.metric import Metric, MetricObjective, Rows, RowsOfAll
+from fedzero_papers.oracles.boxed import MIDDLE, WholeShards
+from fedzero_papers.oracles.metric import Metric, MetricObjective, Rows
 from fedzero_papers.tasks import covertype
 from fedzero_papers.tasks.covertype import CLASSES, Covertype, Part
 from fedzero_papers.tasks.trained import Fit, Trained, accuracy, fit, trained
+from fedzero_papers.tasks.victims import TunedMlp
 
 FIT = Fit(epochs=100, batch=64, rate=5e-3)
 NAMES = {"precision": "precision", "recall": "recall", "f1": "F1 score", "jaccard": "Jaccard score"}
@@ -67,7 +67,8 @@ class MetricTuning(Task, tag="metric"):
             "classifier": f"accuracy {model.accuracy:.4f} before the change",
             "digest of the classifier": model.digest,
         }
-        return Problem(params, objective, RowsOfAll(rows), facts)
+        # A metric of a mini-batch is not a part of the metric of the whole: every batch is all rows of a client.
+        return Problem(params, objective, WholeShards(rows), facts)
 
 
 def drawn_classes(share: float, clients: int, repetition: int) -> list[tuple[int, ...]]:

@@ -1,18 +1,18 @@
 """RCV1 (Lewis et al. 2004): news stories as sparse vectors of 47,236 term weights, in two classes.
 
 The file is a sample of RCV1-v2 in compressed rows, not LIBSVM's `rcv1_train.binary`: same features, same rule for the
-labels, other documents. Its licence is "research use", so it does not travel with the package.
+labels, other documents. Its licence is "research use", so it does not travel with the package;
+`papers/data/make_rcv1.py` makes it.
 """
 
 from __future__ import annotations
 
-import lzma
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from fedzero.errors import FedzeroError
+from fedzero.model.files import load_arrays
 from fedzero.oracles.contract import F64
 from fedzero_papers.oracles.rows import SparseRows
 
@@ -23,16 +23,10 @@ TRAIN = 19_000
 
 def load(folder: Path) -> tuple[SparseRows, F64]:
     """All rows and their labels ±1."""
-    path = folder / FILE
-    try:
-        with np.load(path) as data:
-            offsets, indices = data["indptr"].astype(np.int64), data["indices"].astype(np.int64)
-            values, labels = data["data"].astype(np.float64), data["y"].astype(np.float64)
-            rows, width = (int(size) for size in data["shape"])
-    except FileNotFoundError:
-        raise FedzeroError(f"{path} is missing: put the RCV1 sample there, or point --data elsewhere") from None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, lzma.LZMAError) as error:
-        raise FedzeroError(f"{path} cannot be read: {error}") from error
+    offsets, indices, values, labels, shape = load_arrays(folder / FILE, "indptr", "indices", "data", "y", "shape")
+    offsets, indices = offsets.astype(np.int64), indices.astype(np.int64)
+    values, labels = values.astype(np.float64), labels.astype(np.float64)
+    rows, width = map(int, shape) if shape.shape == (2,) else (-1, -1)
     whole = (
         offsets.shape == (rows + 1,)
         and labels.shape == (rows,)
@@ -44,5 +38,5 @@ def load(folder: Path) -> tuple[SparseRows, F64]:
         and bool(np.isfinite(values).all())
     )
     if not whole:
-        raise FedzeroError(f"{path} is damaged: its parts do not make {rows} rows of {width} columns labelled ±1")
+        raise FedzeroError(f"{folder / FILE} is damaged: its parts do not make {rows} rows of {width} columns, ±1")
     return SparseRows(offsets, indices, values, width), labels

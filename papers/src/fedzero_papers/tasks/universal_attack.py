@@ -13,45 +13,24 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
-from fedzero.tasks.partition import Indices, drawn
+from fedzero.tasks.partition import DrawnShards, Indices
 from fedzero_papers.oracles.universal_attack import Targets, UniversalAttackObjective
 from fedzero_papers.tasks.trained import Fit, Trained, accuracy, fit, trained
+from fedzero_papers.tasks.victims import Victim
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CLASSES = {"mnist": DIGITS, "fashion": CLOTHES}
 NAMES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
-
-
-class Victim(nn.Module):
-    """conv 16@5×5, conv 32@5×5, both of stride 2, linear 64, linear 10; 114,314 parameters; images in [−½, ½].
-
-    Strides instead of pools make it five times as fast as the CNN of E1, and as accurate.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 5, stride=2, padding=2)
-        self.conv2 = nn.Conv2d(16, 32, 5, stride=2, padding=2)
-        self.linear1 = nn.Linear(32 * 7 * 7, 64)
-        self.linear2 = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of images (n, 1, 28, 28)."""
-        h = F.relu(self.conv2(F.relu(self.conv1(x))))
-        result: Tensor = self.linear2(F.relu(self.linear1(h.flatten(1))))
-        return result
 
 
 class UniversalAttack(Task, tag="universal-attack"):
@@ -102,23 +81,8 @@ class UniversalAttack(Task, tag="universal-attack"):
         }
         objective = UniversalAttackObjective(module, Targets(pool, y, classes), held_out, self.weight)
         params = Params.of_vector(torch.zeros(pool[0].numel(), device=place.device))
-        return Problem(
-            params, objective, PoolShards(parts, self.batch, place.device), facts, pictures=objective.pictures
-        )
-
-
-class PoolShards:
-    """Positions in the pool, some for each client; a batch is drawn without replacement from the client's own."""
-
-    def __init__(self, parts: list[Indices], batch: int, device: torch.device):
-        self.parts, self.size, self.device = parts, batch, device
-
-    @property
-    def clients(self) -> int:
-        return len(self.parts)
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Tensor:
-        return torch.from_numpy(drawn(self.parts[client], self.size, keys, round, step, client)).to(self.device)
+        shards = DrawnShards(parts, self.batch, lambda index: torch.from_numpy(index).to(place.device))
+        return Problem(params, objective, shards, facts, pictures=objective.pictures)
 
 
 def pixels(x: NDArray[np.uint8]) -> Tensor:
