@@ -222,7 +222,7 @@ BAD_VALUES = {
     "name with a slash": ("name=a/b", "name"),
     "unknown device": ("engine.device=abacus", "engine.device"),
     "private but the server has the model": ("federation.private=true", "federation.private"),
-    "sync with momentum": ("algorithm.after=sync", "algorithm.after"),
+    "sync with momentum": ("federation.sync=true", "federation.sync"),
     "no MNIST files": ('task={kind="mnist",full=true}', "task.full"),
     "alpha zero": ('task={kind="mnist",partition={kind="dirichlet",alpha=0.0}}', "task.partition.alpha"),
     "missing base": ("base=nowhere.safetensors", "base ="),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import metadata
 
 from rich.markup import escape
@@ -30,6 +31,7 @@ def main() -> None:
         _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
+@cache
 def add_commands() -> None:
     """Commands that other distributions bring, each a typer application of one command or of several."""
     for entry in metadata.entry_points(group="fedzero.commands"):

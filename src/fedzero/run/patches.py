@@ -83,7 +83,8 @@ def _followed(found: Patch, path: Path, base: str, params: Params, progress: Pro
             f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
             "give the base checkpoint the run started from"
         )
-    algorithm = recipes.method(msgspec.json.decode(found.algorithm), found.needs)  # sealed by the patch
+    table, _ = recipes.upgraded(msgspec.json.decode(found.algorithm))  # sealed by the patch
+    algorithm = recipes.method(table, found.needs)
     replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
     replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
     if replica.digest() != found.result:

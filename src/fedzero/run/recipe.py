@@ -142,7 +142,9 @@ def _part(group: plugins.Group, table: Any, where: str, needs: Mapping[str, str]
 def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
     """Methods, tasks and filters by what is installed, the rest by its type."""
     if isinstance(table, dict):
-        table = _upgraded(table)
+        algorithm, moved = upgraded(table.get("algorithm"))
+        if moved and isinstance(table.get("federation"), dict):
+            table = table | {"algorithm": algorithm, "federation": moved | table["federation"]}
         decoders: dict[str, Callable[[Any, Mapping[str, str] | None], Any]] = {
             "algorithm": method,
             "task": task,
@@ -158,21 +160,15 @@ def _filters(tables: Any, needs: Mapping[str, str] | None) -> tuple[Filter, ...]
     return tuple(_part("filters", link, f"filters[{i}]", needs) for i, link in enumerate(tables))
 
 
-def _upgraded(table: dict[str, Any]) -> dict[str, Any]:
-    """Recipes of 0.1: what is a property of the federation stood among the fields of a method."""
-    old, federation = table.get("algorithm"), table.get("federation")
-    moved = ("after", "pull_after", "server_model")
-    if not isinstance(old, dict) or not isinstance(federation, dict) or not set(moved) & old.keys():
-        return table
-    fresh = {name: old[name] for name in ("pull_after", "server_model") if name in old}
-    if old.get("after") == "sync":
-        fresh["sync"] = True
-    kept = {
-        name: value
-        for name, value in old.items()
-        if name not in moved or (name == "after" and value not in ("sync", "revert"))
-    }
-    return table | {"algorithm": kept, "federation": fresh | federation}
+def upgraded(algorithm: Any) -> tuple[Any, dict[str, Any]]:
+    """(the table of a method, what of it belongs to the federation): 0.1 had three keys of the latter in decomfl's."""
+    if not isinstance(algorithm, dict) or algorithm.get("kind") != "decomfl":
+        return algorithm, {}
+    kept = dict(algorithm)
+    moved = {name: kept.pop(name) for name in ("pull_after", "server_model") if name in kept}
+    if kept.get("after") in ("revert", "sync"):
+        moved["sync"] = kept.pop("after") == "sync"
+    return kept, moved
 
 
 def load(source: str | Path, overrides: list[str] | None = None, **replacements: Any) -> Recipe:
