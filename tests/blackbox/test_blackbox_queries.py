@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedzero.oracles.blackbox import CommandBox, Conditions, MemoryLog, Query, QueryFailed
-from fedzero.oracles.blackbox.queries import OpenBox, Request, query
 from fedzero.oracles.blackbox.contract import digest_of
+from fedzero.oracles.blackbox.queries import OpenBox, Request, query
 
 POINTS = np.arange(8.0).reshape(4, 2)
 

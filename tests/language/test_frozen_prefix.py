@@ -9,8 +9,8 @@ from small_language import KINDS
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.frozen_prefix import FrozenPrefix
+from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language import Full, Layers, Lora, Names, Span
 from fedzero.tasks.language.pretrained import adapt, load, packs_upto
 

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import platformdirs
@@ -78,7 +78,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def load_arrays(source: Path | BinaryIO, *names: str) -> list[np.ndarray[Any, Any]]:
+def load_arrays(source: Path | IO[bytes], *names: str) -> list[np.ndarray[Any, Any]]:
     """Arrays of an `.npz` file, in the order of the names."""
     try:
         with np.load(source) as data:

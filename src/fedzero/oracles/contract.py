@@ -67,7 +67,7 @@ class Points(Sequence[Terms]):
 class Losses:
     """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`.
 
-    With a `basis` the points also move along its columns. One evaluation may answer asks with one base and equal points.
+    With a `basis` points also move along its columns. One evaluation may answer asks with one base and equal points.
     """
 
     base: Params

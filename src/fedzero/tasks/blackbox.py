@@ -1,4 +1,4 @@
-"""Functions nobody can differentiate, one a client."""
+"""Black-box functions as a task."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedzero.tasks.contract import BuildContext, Problem, Task
 
 
 class BlackBox(Task, tag="black-box"):
-    """Functions nobody can differentiate, one a client: Python, a program, or a service; logged and budgeted."""
+    """Functions without derivatives, one for each client: Python, a program, or a service; logged and budgeted."""
 
     boxes: tuple[AnyBox, ...]
-    """one a client, in order: kind = "python", "batched", "command" or "http" """
+    """one for each client, in order: kind = "python", "batched", "command" or "http" """
     dimension: PositiveInt
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""
@@ -31,15 +31,15 @@ class BlackBox(Task, tag="black-box"):
     budget: PositiveInt | None = None
     """attempts per client in the whole run, retries included; default: no limit"""
     timeout: Annotated[float, Meta(gt=0, le=1e7)] | None = None
-    """seconds that an attempt may take; default: as long as it likes"""
+    """seconds that an attempt may take; default: no limit"""
     retries: Natural = 2
     """further attempts after one that failed"""
     backoff: NonNegative = 0.1
     """seconds before the first retry, doubled for every further one"""
     workers: PositiveInt = 1
-    """how many points of one ask are evaluated at the same time"""
+    """how many points of a client are evaluated at the same time"""
     evaluate: Evaluate = "log"
-    """log: evaluations cost nothing; query: each asks every box once"""
+    """log: evaluations use logged values; query: each queries every box once"""
 
     @property
     def label(self) -> str:
@@ -49,13 +49,13 @@ class BlackBox(Task, tag="black-box"):
     def bounds(self) -> Bounds:
         return Bounds.of(self.low, self.high, self.dimension)
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
+    def build(self, clients: int, context: BuildContext) -> Problem:
         if len(self.boxes) != clients:
             raise FedzeroError(
                 f"task.boxes names {len(self.boxes)} boxes but federation.clients = {clients}: give every client one"
             )
-        bounds = self.bounds
+        bounds, keys = self.bounds, context.keys
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget)
-        start = torch.from_numpy(bounds.starting_at(self.start)).float().to(place.device)
-        objective = BlackBoxes(self.boxes, bounds, place.keys, conditions, place.functions, self.noise, self.evaluate)
+        start = torch.from_numpy(bounds.starting_at(self.start)).float().to(context.device)
+        objective = BlackBoxes(self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate)
         return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import zlib
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.files import load_arrays
 from fedzero.tasks.partition import Indices, drawn
 
 Dataset = Literal["mnist", "fashion"]
@@ -67,9 +67,9 @@ def load_idx(folder: Path) -> Images:
 
 
 def load_subset(dataset: Dataset = "mnist") -> Images:
-    """5,000 real images that travel with the package: 400 training and 100 test images of each class."""
-    data = np.load(io.BytesIO((resources.files("fedzero") / "data" / f"{dataset}-subset.npz").read_bytes()))
-    return Images(data["train_x"], data["train_y"], data["test_x"], data["test_y"])
+    """The 5,000 real images in the package: 400 training and 100 test images of each class."""
+    with (resources.files("fedzero") / "data" / f"{dataset}-subset.npz").open("rb") as file:
+        return Images(*load_arrays(file, "train_x", "train_y", "test_x", "test_y"))
 
 
 def load(dataset: Dataset, full: bool, folder: Path | None) -> Images:
@@ -91,14 +91,10 @@ def tensors(
 
 
 class LabelledShards:
-    """Samples dealt to clients; a batch is drawn without replacement from the client's own."""
+    """Samples of each client; a batch is drawn from them without replacement."""
 
     def __init__(self, x: Tensor, y: Tensor, parts: list[Indices], batch: int):
-        self.x, self.y, self.parts, self.size = x, y, parts, batch
-
-    @property
-    def clients(self) -> int:
-        return len(self.parts)
+        self.x, self.y, self.parts, self.size, self.clients = x, y, parts, batch, len(parts)
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> tuple[Tensor, Tensor]:
         part = drawn(self.parts[client], self.size, keys, round, step, client)

@@ -31,10 +31,10 @@ class Layers(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
 
 
 class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="span"):
-    """Those of the layers between two heights, whatever the model: 0 is its bottom, 1 its top; at least one layer."""
+    """Those of the layers between two fractions of the depth: 0 is the input, 1 the output; at least one layer."""
 
     low: Fraction = 0.0
-    """from this height on"""
+    """from this depth on"""
     high: Fraction = 1.0
     """up to this one"""
 
@@ -45,14 +45,14 @@ class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
 
 
 class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
-    """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B nought at first."""
+    """Low-rank adapters of frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B zero at first."""
 
     rank: PositiveInt = 8
     """r: B has so many columns, A so many rows"""
     alpha: PositiveInt = 16
-    """how much they count"""
+    """α, their weight"""
     targets: tuple[str, ...] = ()
-    """last parts of the names of linear layers; default: what peft takes for this kind of model"""
+    """last parts of the names of linear layers; default: peft's choice for this kind of model"""
     first: int = 0
     """in the layers from this one on; they count from 0, or from the end as -1, -2, …"""
     last: int = -1
