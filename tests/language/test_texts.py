@@ -21,8 +21,8 @@ from fedzero.oracles.language import measured
 from fedzero.run import recipe as recipes
 from fedzero.tasks.language import TEXTS, Language, Text
 from fedzero.tasks.language import rows as loader
-from fedzero.tasks.language.adapting import Train
 from fedzero.tasks.language.encoding import Encoder
+from fedzero.tasks.language.trainable import Train
 
 ROWS = {
     "sst2": ({"sentence": "a fine film", "label": 1}, "a fine film It was", "great"),

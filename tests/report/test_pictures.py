@@ -17,12 +17,12 @@ from fedzero.ledger.records import Shown
 from fedzero.ledger.store import Ledger
 from fedzero.model.params import Params
 from fedzero.oracles import Metrics, Pictures
-from fedzero.oracles.quadratic import QuadraticObjective
 from fedzero.report.page import page
 from fedzero.report.pictures import images
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.history import history
+from fedzero.tasks.quadratic import QuadraticObjective
 
 HOSTILE = '"><script>alert(1)</script>'
 

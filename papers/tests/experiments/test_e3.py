@@ -14,8 +14,8 @@ from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.session import Environment
 from fedzero.tasks.language import rows
-from fedzero.tasks.language.adapting import Full
 from fedzero.tasks.language.texts import TEXTS
+from fedzero.tasks.language.trainable import Full
 from fedzero_papers.experiments import e3
 from fedzero_papers.experiments.contract import Options
 from fedzero_papers.experiments.e3 import E3, METHODS, TASKS, WEIGHTS

@@ -19,13 +19,11 @@ from fedzero.errors import FedzeroError, Refused
 from fedzero.filters.combiners import mean
 from fedzero.filters.contract import F32, Coder, Combine, Combiner, Draw, Filter, Shaper
 from fedzero.filters.links import Plain
+from fedzero.model.updates import pack
 
 
 class Coded(Struct, frozen=True, array_like=True):
-    """Numbers on their way: where they belong (empty: everywhere, in order), their scale, and their codes.
-
-    places: a bitmap of the vector or a list of uint32, whichever is shorter.
-    """
+    """Numbers as sent: places (empty: all, in order; else a bitmap or a list of uint32, the shorter), scale, codes."""
 
     places: bytes
     scale: bytes
@@ -38,7 +36,7 @@ _decoder = msgspec.msgpack.Decoder(Coded)
 
 @dataclass(frozen=True)
 class Sent:
-    """An encoded contribution: its bytes, what the server will read, and what is left over for the next one."""
+    """An encoded contribution: its bytes, the values the server decodes, and the residual for the next one."""
 
     data: bytes
     values: F32
@@ -125,22 +123,21 @@ class Chain:
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
         """One contribution through the client's links."""
         if not self.links:
-            return Sent(Plain().encode(values, draw)[1], values, None)
+            return Sent(pack(values), values, None)
         if not np.isfinite(values).all():  # a link would hide it
             raise Refused("a value is NaN or infinite")
         wanted: F32 | None = None
-        for link in self.shapers:
+        for link in (*self.shapers, self.coder):
             if link.feedback and wanted is None:
                 values = wanted = values if residual is None else values + residual
-            values = link.shape(values)
-        if self.coder.feedback and wanted is None:
-            values = wanted = values if residual is None else values + residual
+            if isinstance(link, Shaper):
+                values = link.shape(values)
         data, read = self._code(values, draw)
         return Sent(data, read, None if wanted is None else wanted - read)
 
     def _code(self, values: F32, draw: Draw) -> tuple[bytes, F32]:
         if not self.codes:
-            return Plain().encode(values, draw)[1], values
+            return pack(values), values
         places = np.flatnonzero(values) if self.sparse else None
         scale, codes = self.coder.encode(values if places is None else values[places], draw)
         data = _encoder.encode(Coded(b"" if places is None else _pack_places(places, len(values)), scale, codes))

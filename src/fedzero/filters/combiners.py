@@ -45,14 +45,11 @@ class TrimmedMean(Combiner, tag="trimmed-mean"):
 
     fraction: Annotated[float, Meta(gt=0, lt=0.5)] = 0.1
 
-    def _cut(self, count: int) -> int:
-        return min(max(1, int(self.fraction * count)), (count - 1) // 2)
-
     def least(self) -> int:
         return 3
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         rows = np.sort(_stacked(contributions, weights), axis=0)
-        cut = self._cut(len(rows))
+        cut = min(max(1, int(self.fraction * len(rows))), (len(rows) - 1) // 2)
         middle: F32 = rows[cut : len(rows) - cut].mean(axis=0).astype(np.float32)
         return middle

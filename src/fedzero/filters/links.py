@@ -1,11 +1,11 @@
-"""What happens to a client's numbers before they travel: bounded, thinned out, coarsened.
+"""Shapers and coders of a client's numbers.
 
     clip      v ← v · min(1, norm/‖v‖₂)
     top-k     all but the ⌈fraction · n⌉ largest |v_j| become 0; only those travel, with their places
     quantise  v_j → s q_j/127, q_j a whole number, rounded up or down at random so that the mean is v_j; s = max |v|
     sign      v_j → ± s, s = mean |v|: one bit a number
 
-`top-k` and `sign` can carry on what they left out: with `feedback` a client adds the rest to its next contribution.
+With `feedback`, a client adds what `top-k` or `sign` left out to its next contribution.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from fedzero.errors import Refused
 from fedzero.filters.contract import F32, Coder, Draw, Shaper
 from fedzero.model.numbers import Positive, PositiveFraction
+from fedzero.model.updates import pack
 
 LEVELS = 127
 """Steps from 0 to the largest magnitude in 8 bits."""
 
 
-def _pack(scale: float) -> bytes:
+def _pack_scale(scale: float) -> bytes:
     return struct.pack("<f", scale)
 
 
-def _unpack(scale: bytes) -> float:
+def _unpack_scale(scale: bytes) -> float:
     """A finite magnitude; `Refused` otherwise."""
     if len(scale) != 4:
         raise Refused("sent no scale with its codes")
@@ -82,13 +83,13 @@ class Quantise(Coder, tag="quantise"):
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
         largest = float(np.abs(values).max(initial=0.0))
         if largest == 0:
-            return _pack(0.0), bytes(len(values))
+            return _pack_scale(0.0), bytes(len(values))
         exact = values.astype(np.float64) * (LEVELS / largest)
         whole = np.floor(exact + draw().random(len(values))).clip(-LEVELS, LEVELS)
-        return _pack(largest), whole.astype(np.int8).tobytes()
+        return _pack_scale(largest), whole.astype(np.int8).tobytes()
 
     def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
-        return (np.frombuffer(codes, np.int8).astype(np.float64) * (_unpack(scale) / LEVELS)).astype(np.float32)
+        return (np.frombuffer(codes, np.int8).astype(np.float64) * (_unpack_scale(scale) / LEVELS)).astype(np.float32)
 
     def length(self, count: int) -> int:
         return count
@@ -102,11 +103,11 @@ class Sign(Coder, tag="sign"):
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
         scale = float(np.abs(values.astype(np.float64)).mean()) if len(values) else 0.0
-        return _pack(scale), np.packbits(values < 0, bitorder="little").tobytes()
+        return _pack_scale(scale), np.packbits(values < 0, bitorder="little").tobytes()
 
     def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
         negative = np.unpackbits(np.frombuffer(codes, np.uint8), bitorder="little", count=count)
-        magnitude = np.float32(_unpack(scale))
+        magnitude = np.float32(_unpack_scale(scale))
         return np.where(negative, -magnitude, magnitude).astype(np.float32)
 
     def length(self, count: int) -> int:
@@ -117,7 +118,7 @@ class Plain(Coder):
     """Float32, as they are: what travels unless a link says otherwise."""
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
-        return b"", values.astype("<f4", copy=False).tobytes()
+        return b"", pack(values)
 
     def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
         return np.frombuffer(codes, "<f4").astype(np.float32)

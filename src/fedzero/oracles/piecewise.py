@@ -36,14 +36,6 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
-    """Where the module is: a view, and what is added to it, by name."""
-
-    view: View
-    offset: Mapping[str, Tensor] | None
-
-
-@dataclass(frozen=True, eq=False)
 class ScratchSlot:
     """Flat pieces of a scratch buffer for some tensors of a model, and the listing that a view is written to."""
 
@@ -62,7 +54,8 @@ class Piecewise:
         self._names: dict[Tensor, str] = {
             p: name for name, p in module.named_parameters(remove_duplicate=True) if p.requires_grad
         }
-        self._point: Point | None = None
+        self._view: View | None = None
+        self._offset: Mapping[str, Tensor] | None = None
         self._scratch: dict[tuple[int, int, torch.dtype], Tensor] = {}
         self._slots: dict[tuple[int, int, tuple[str, ...]], ScratchSlot] = {}
         self._slots_of: Params | None = None
@@ -90,15 +83,15 @@ class Piecewise:
         """
         base, self._lane = view.params, lane
         before = [parameter.data for parameter in self._names]
-        pieces = None if offset is None else dict(zip(base.names, base.split(offset), strict=True))
         try:
             for parameter, name in self._names.items():
                 parameter.data = base.tensors[name]
-            if len(view.terms) or pieces is not None:
-                self._point = Point(view, pieces)
+            if offset is not None:
+                self._offset = dict(zip(base.names, base.split(offset), strict=True))
+            self._view = view if len(view.terms) or offset is not None else None
             yield
         finally:
-            self._point, self._lane, self._depth = None, 0, 0
+            self._view, self._offset, self._lane, self._depth = None, None, 0, 0
             for parameter, data in zip(self._names, before, strict=True):
                 parameter.data = data
 
@@ -109,7 +102,7 @@ class Piecewise:
         self.scratch_bytes = max(self.scratch_bytes, sum(p.numel() * p.element_size() for p in own.values()))
 
         def enter(*_: object) -> None:
-            if self._point is not None:
+            if self._view is not None:
                 slot = self._slot(own)
                 self._write(tuple(own), slot)
                 for parameter, piece in zip(own.values(), slot.pieces, strict=True):
@@ -117,18 +110,18 @@ class Piecewise:
                 self._depth += 1
 
         def leave(*_: object) -> None:
-            if self._point is not None:
+            if self._view is not None:
                 self._depth -= 1
                 for name, parameter in own.items():
-                    parameter.data = self._point.view.params.tensors[name]
+                    parameter.data = self._view.params.tensors[name]
 
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave)
 
     def _slot(self, own: Mapping[str, nn.Parameter]) -> ScratchSlot:
         """Space for these tensors in the scratch buffers of this depth: blocks may be nested."""
-        assert self._point is not None
-        base, names = self._point.view.params, tuple(own)
+        assert self._view is not None
+        base, names = self._view.params, tuple(own)
         if self._slots_of is not base:
             self._slots, self._slots_of = {}, base
         key = (self._lane, self._depth, names)
@@ -153,20 +146,20 @@ class Piecewise:
         return tuple(self._scratch[self._lane, self._depth, t][start : start + size] for t, start, size in places)
 
     def _write(self, names: Sequence[str], slot: ScratchSlot) -> None:
-        assert self._point is not None
-        self._point.view.write_listed(slot.listing)
-        if self._point.offset is not None:
+        assert self._view is not None
+        self._view.write_listed(slot.listing)
+        if self._offset is not None:
             for name, piece in zip(names, slot.pieces, strict=True):
-                piece.copy_(piece.float() + self._point.offset[name])
+                piece.copy_(piece.float() + self._offset[name])
 
     def _rows(self, weight: Tensor, ids: Tensor) -> Tensor:
         """Rows of a matrix at the point, trained or not; of a vector, a column."""
         name, matrix = self._names.get(weight), weight.view(len(weight), -1)
-        if self._point is None or name is None:
+        if self._view is None or name is None:
             return F.embedding(ids, matrix)
-        rows = self._point.view.rows(name, ids)
-        if self._point.offset is not None:
-            rows.copy_(rows.float() + self._point.offset[name].view(matrix.shape)[ids])
+        rows = self._view.rows(name, ids)
+        if self._offset is not None:
+            rows.copy_(rows.float() + self._offset[name].view(matrix.shape)[ids])
         return rows
 
     def _embedding(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
@@ -184,11 +177,11 @@ class Piecewise:
 
     def _whole(self, parameter: Tensor) -> Tensor:
         name = self._names.get(parameter)
-        if self._point is None or name is None:
+        if self._view is None or name is None:
             return parameter
         out = torch.empty_like(parameter)
         pieces = (out.view(-1),)
-        self._write((name,), ScratchSlot(pieces, self._point.view.params.listing((name,), pieces)))
+        self._write((name,), ScratchSlot(pieces, self._view.params.listing((name,), pieces)))
         return out
 
 

@@ -37,9 +37,9 @@ class BlackBox(Task, tag="black-box"):
     backoff: NonNegative = 0.1
     """seconds before the first retry, doubled for every further one"""
     workers: PositiveInt = 1
-    """how many points of one ask are evaluated at the same time"""
+    """how many points of a client are evaluated at the same time"""
     evaluate: Evaluate = "log"
-    """log: evaluations cost nothing; query: each asks every box once"""
+    """log: evaluations use logged values; query: each queries every box once"""
 
     @property
     def label(self) -> str:
@@ -49,13 +49,13 @@ class BlackBox(Task, tag="black-box"):
     def bounds(self) -> Bounds:
         return Bounds.of(self.low, self.high, self.dimension)
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
+    def build(self, clients: int, context: BuildContext) -> Problem:
         if len(self.boxes) != clients:
             raise FedzeroError(
                 f"task.boxes has {len(self.boxes)} boxes but federation.clients = {clients}: give one for each client"
             )
-        bounds = self.bounds
+        bounds, keys = self.bounds, context.keys
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget)
-        start = torch.from_numpy(bounds.starting_at(self.start)).float().to(place.device)
-        objective = BlackBoxes(self.boxes, bounds, place.keys, conditions, place.functions, self.noise, self.evaluate)
+        start = torch.from_numpy(bounds.starting_at(self.start)).float().to(context.device)
+        objective = BlackBoxes(self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate)
         return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)

@@ -16,8 +16,8 @@ from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
 from fedzero.tasks.partition import Iid, Partition, split
 
 
-class Mnist(Task, tag="mnist"):
-    """Handwritten digits with a CNN of 28,938 parameters (experiment E1)."""
+class ImageTask(Task):
+    """What the tasks below have in common."""
 
     full: bool = False
     """False: the 5,000 images inside the package; True: the IDX files from the data folder."""
@@ -25,47 +25,42 @@ class Mnist(Task, tag="mnist"):
     partition: Partition = Iid()
 
     @property
+    def _training(self) -> str:
+        return "60,000" if self.full else "4,000"
+
+    def _problem(
+        self, dataset: images.Dataset, model: type[SmallCnn | LargeCnn], clients: int, context: BuildContext
+    ) -> Problem:
+        data, device = images.load(dataset, self.full, context.data), context.device
+        parts = split(self.partition, data.train_y.astype(np.int64), clients, context.keys)
+        x, y = images.tensors(data.train_x, data.train_y, device, dataset)
+        module: nn.Module = model(channels_last=device.type == "cpu").to(device)
+        params = Params.of_module(module)
+        initialise(params, context.keys.root)
+        objective = ModuleObjective(module, images.tensors(data.test_x, data.test_y, device, dataset))
+        return Problem(params, objective, images.LabelledShards(x, y, parts, self.batch))
+
+
+class Mnist(ImageTask, tag="mnist"):
+    """Handwritten digits with a CNN of 28,938 parameters (experiment E1)."""
+
+    @property
     def label(self) -> str:
-        return f"MNIST ({'60,000' if self.full else '4,000'} training digits), CNN"
+        return f"MNIST ({self._training} training digits), CNN"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
-        data = images.load("mnist", self.full, place.data)
-        return _problem(data, "mnist", SmallCnn, self.batch, self.partition, clients, place)
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        return self._problem("mnist", SmallCnn, clients, context)
 
 
-class Fashion(Task, tag="fashion"):
+class Fashion(ImageTask, tag="fashion"):
     """Pictures of clothing (Fashion-MNIST) with a CNN of 1,206,590 parameters (experiment E2)."""
 
-    full: bool = False
-    """False: the 5,000 images inside the package; True: the IDX files from the data folder."""
-    batch: PositiveInt = 32
-    partition: Partition = Iid()
     model: Literal["large", "small"] = "large"
     """"large" is the CNN of E2, "small" that of E1 with 28,938 parameters."""
 
     @property
     def label(self) -> str:
-        return f"Fashion-MNIST ({'60,000' if self.full else '4,000'} training images), {self.model} CNN"
+        return f"Fashion-MNIST ({self._training} training images), {self.model} CNN"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
-        data = images.load("fashion", self.full, place.data)
-        model = LargeCnn if self.model == "large" else SmallCnn
-        return _problem(data, "fashion", model, self.batch, self.partition, clients, place)
-
-
-def _problem(
-    data: images.Images,
-    dataset: images.Dataset,
-    model: type[SmallCnn] | type[LargeCnn],
-    batch: int,
-    partition: Partition,
-    clients: int,
-    place: BuildContext,
-) -> Problem:
-    parts = split(partition, data.train_y.astype(np.int64), clients, place.keys)
-    x, y = images.tensors(data.train_x, data.train_y, place.device, dataset)
-    module: nn.Module = model(channels_last=place.device.type == "cpu").to(place.device)
-    params = Params.of_module(module)
-    initialise(params, place.keys.root)
-    objective = ModuleObjective(module, images.tensors(data.test_x, data.test_y, place.device, dataset))
-    return Problem(params, objective, images.LabelledShards(x, y, parts, batch))
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        return self._problem("fashion", LargeCnn if self.model == "large" else SmallCnn, clients, context)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,11 +24,11 @@ from fedzero.oracles.blackbox import Metered
 
 @dataclass(frozen=True)
 class Problem:
-    """A task made concrete: where to start, what to minimise, who holds what.
+    """A task made concrete: where to start, what to minimise, which client has which data.
 
-    facts: what a reader of the run should know of it beside the recipe; part of the ledger, so a resume with other
-    facts (another victim, other data) is refused. metered: the objective, where every query is logged and may have to
-    be paid for; such tasks run in one process. pictures: of what came out, where it can be looked at.
+    facts: what a reader should know beside the recipe; part of the ledger, so a resume with other facts (another
+    victim, other data) is refused. metered: the objective, where every query is logged and may count against a budget;
+    such tasks run in one process. pictures: of the result, where it is an image.
     """
 
     params: Params
@@ -39,14 +39,13 @@ class Problem:
     pictures: Callable[[Params], Pictures] | None = None
 
     def measure(self, params: Params, after: int) -> Metrics:
-        """How good a model is after so many rounds."""
+        """The metrics of a model after so many rounds."""
         return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after)
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Where a problem is built: keys of the run, device, the folder with the data (if any), and functions that were
-    given by name, because a recipe cannot contain them."""
+    """Keys of the run, device, the folder with the data (if any), and functions by name, which a recipe cannot hold."""
 
     keys: Keys
     device: torch.device
@@ -59,7 +58,7 @@ class Task(Value):
 
     @property
     def label(self) -> str:
-        """What tables and pages call the task."""
+        """The name of the task in tables and pages."""
         return str(self.__struct_config__.tag)
 
     def build(self, clients: int, context: BuildContext) -> Problem:
@@ -67,11 +66,11 @@ class Task(Value):
         raise NotImplementedError
 
     def at_site(self, model: str | None) -> Task:
-        """The task at a site that has the model elsewhere than the recipe says."""
+        """The task at a site that keeps the model at another path than the recipe's."""
         return self
 
     def portable(self) -> Task:
-        """The task without the paths of whoever made the run: what a patch carries."""
+        """The task as a patch contains it, without local paths."""
         return self
 
     def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> Base | None:
@@ -79,9 +78,9 @@ class Task(Value):
         return None
 
 
-class Base(Protocol):
-    """A base model that a patch is applied to."""
+@dataclass(frozen=True)
+class Base:
+    """A base model that a patch is applied to; `save(merge)` writes it, with its adapters merged or not."""
 
-    @property
-    def params(self) -> Params: ...
-    def save(self, merge: bool) -> None: ...
+    params: Params
+    save: Callable[[bool], None]

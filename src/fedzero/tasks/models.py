@@ -44,7 +44,7 @@ class SmallCnn(nn.Module):
         return F.max_pool2d(h.contiguous(memory_format=torch.channels_last) if self.channels_last else h, 2)
 
     def _pooled_patches(self, patches: Tensor) -> Tensor:
-        """The same as one matrix product and a maximum over the four corners, already channels-last."""
+        """The same as one matrix product and a maximum over the four corners, in channels-last order."""
         h = F.linear(patches, self.conv1.weight.view(16, 25), self.conv1.bias).view(-1, 14, 2, 14, 2, 16)
         left, right = h[:, :, :, :, 0], h[:, :, :, :, 1]
         rows = torch.maximum(left, right)
@@ -55,7 +55,7 @@ class LargeCnn(nn.Module):
     """The CNN of experiment E2: conv 32@3×3, conv 64@3×3, 2×2 pool, linear 128, linear 62; 1,206,590 parameters.
 
     The paper gives that count only. It is the count of the usual CNN of the FEMNIST benchmark (Caldas et al. 2018, in
-    the form of Reddi et al. 2021) with its 62 outputs: on ten classes the other 52 logits are simply never right.
+    the form of Reddi et al. 2021) with its 62 outputs: on ten classes the other 52 are never right.
     ReLU after the pool gives the same numbers for a quarter of the work; `channels_last` as in `SmallCnn`.
     """
 

@@ -1,4 +1,4 @@
-"""Who gets which samples: IID, Dirichlet(α) over labels, or sorted shards; and which of them make a mini-batch.
+"""The samples of each client (IID, Dirichlet(α) over labels, or sorted shards) and of its mini-batches.
 
 Pure functions of keys and labels.
 """
@@ -44,13 +44,12 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
             cuts = np.round(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
             for part, piece in zip(parts, np.split(members, cuts), strict=True):
                 part.append(piece)
-        assign = [np.sort(np.concatenate(part)) for part in parts]
-        # Nobody goes empty-handed: the poorest take one sample from the richest.
-        for poor in sorted(range(clients), key=lambda c: len(assign[c])):
-            if len(assign[poor]) == 0:
-                rich = max(range(clients), key=lambda c: len(assign[c]))
-                assign[poor], assign[rich] = assign[rich][:1], assign[rich][1:]
-        return assign
+        assigned = [np.sort(np.concatenate(part)) for part in parts]
+        # A client without samples takes one from the client with the most.
+        for empty in [client for client in range(clients) if len(assigned[client]) == 0]:
+            largest = max(range(clients), key=lambda c: len(assigned[c]))
+            assigned[empty], assigned[largest] = assigned[largest][:1], assigned[largest][1:]
+        return assigned
 
 
 class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):
@@ -83,15 +82,15 @@ def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> li
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """How much each label shall count in a batch, whoever makes it: `labels` (n,) of all samples, `shares` by label."""
+    """The wanted share of each label in batches: `labels` (n,) of all samples, `shares` by label."""
 
     labels: Indices
     shares: NDArray[np.float64]
 
     def weights(self, chosen: Indices) -> NDArray[np.float64] | None:
-        """Of the samples of a batch, summing to one, so that its labels count as they shall; None: all the same.
+        """Of the samples of a batch, summing to one, so that its labels have the wanted shares; None: all equal.
 
-        w_i = q_l / n_l / Σ q      l the label of i, n_l how many have it, the sum over labels that are there
+        w_i = q_l / n_l / Σ q      l the label of i, n_l its count in the batch, the sum over the labels in the batch
         """
         labels = self.labels[chosen]
         held = np.bincount(labels, minlength=len(self.shares))
@@ -103,7 +102,7 @@ class Mix:
 def drawn(part: Indices, size: int, keys: Keys, round: int, step: int, client: int, mix: Mix | None = None) -> Indices:
     """The mini-batch of a client's local step: `size` of its samples without replacement, or all with `ALL_DATA`.
 
-    With a `mix` its labels are in it as often as they shall be, while the client has any left of them.
+    With a `mix` labels have the wanted shares, as far as the client has samples of them.
     """
     if len(part) <= size or step == ALL_DATA:
         return part

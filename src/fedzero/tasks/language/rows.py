@@ -60,7 +60,7 @@ def _object(line: str, path: Path, number: int) -> Row:
 
 
 def _unfolded(rows: Iterator[Row], name: str) -> Iterator[Row]:
-    """A row for every element of the list `name`, which takes the list's place under its last name."""
+    """A row for every element of the list `name`, with the element under the list's last name."""
     last = re.findall(r"[^\[\].]+", name)[-1]
     for row in rows:
         for element in Formatter().get_field(name, (), row)[0]:
@@ -82,6 +82,6 @@ def _from_hub(source: str) -> Iterator[Row]:
 
 
 def _cut(name: str) -> tuple[str, str | None]:
-    """`owner/name/configuration`; with one slash there is no configuration, for it could mean either."""
+    """`owner/name/configuration`; with one slash, `owner/name`."""
     parts = name.split("/")
     return ("/".join(parts[:2]), parts[2]) if len(parts) > 2 else (name, None)

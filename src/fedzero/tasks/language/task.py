@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,12 +17,12 @@ from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.compiled import compile_layers
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
-from fedzero.tasks.contract import BuildContext, Problem, Task
+from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
-from fedzero.tasks.language.adapting import Full, Train
 from fedzero.tasks.language.encoding import Encoded, Encoder
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.texts import TEXTS, Row, Text
+from fedzero.tasks.language.trainable import Full, Train
 from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -37,7 +37,7 @@ class Language(Task, tag="language"):
     tokenizer: str | None = None
     """Where the tokenizer is, if it is not where the model is."""
     text: Literal["sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc"] | Text = "sst2"
-    """What is asked, and where the rows are: one of these, or your own."""
+    """The question and its rows: one of these, or your own."""
     train: Train = Full()
     """Which weights: all, those of the last layers, adapters beside them (LoRA), or some by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -49,12 +49,11 @@ class Language(Task, tag="language"):
     compile: bool = False
     """Fuse the small operations of each layer (torch.compile): slower at the start, faster afterwards."""
     measure: Measure = "loss"
-    """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which no gradient could."""
+    """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which have no gradient."""
     batch: PositiveInt = 32
     balanced: bool | dict[str, Positive] = False
-    """Let every label count the same in a batch, whatever a client holds more of: less noise where labels are dealt
-    unevenly, but the model no longer learns how often each answer is right; unless it is told, as in
-    { true = 0.62, false = 0.38 }."""
+    """Give every label the same weight in a batch: less noise where clients have uneven labels, but the model no longer
+    learns how frequent each answer is, unless the shares are given, as in { true = 0.62, false = 0.38 }."""
     partition: Partition = Dirichlet(1.0)
     length: PositiveInt | None = None
     """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
@@ -68,17 +67,17 @@ class Language(Task, tag="language"):
         title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
         return f"{title}, {self.model.rsplit('/', 1)[-1]}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
+    def build(self, clients: int, context: BuildContext) -> Problem:
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
         text.check()
-        read = rows.load(text.train, place.data, text.unfold), rows.load(text.test, place.data, text.unfold)
-        model = self.opened(self.model, place)
-        context = min(model.context, self.length or model.context)
-        encoder = Encoder(model.tokenizer, context)
-        answers = torch.tensor(encoder.answers(text), device=place.device)
+        read = rows.load(text.train, context.data, text.unfold), rows.load(text.test, context.data, text.unfold)
+        model = self.opened(self.model, context)
+        length = min(model.context, self.length or model.context)
+        encoder = Encoder(model.tokenizer, length)
+        answers = torch.tensor(encoder.answers(text), device=context.device)
         sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
-        train, test = (encoder.prompts(text, _some(some, size, place.keys, what)) for what, some, size in sizes)
-        parts = split(self.partition, np.array(train.labels), clients, place.keys)
+        train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
+        parts = split(self.partition, np.array(train.labels), clients, context.keys)
         tested = Texts(tuple(test.tokens), tuple(test.labels))
         pack = pretrained.packs_upto(model)
         if self.compile:
@@ -86,12 +85,12 @@ class Language(Task, tag="language"):
         objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
         params = self.params(model)
         shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))
-        return Problem(params, objective, shards, _facts(model, params, train, test, context))
+        return Problem(params, objective, shards, _facts(model, params, train, test, length))
 
-    def opened(self, source: str, place: BuildContext) -> Pretrained:
-        """The model as it is trained, from anywhere: the recipe's own place, or where the user has it."""
-        model = pretrained.load(source, DTYPES[self.dtype], place.device, self.tokenizer)
-        return pretrained.adapt(model, self.train, place.keys)
+    def opened(self, source: str, context: BuildContext) -> Pretrained:
+        """The model of a source, prepared for training."""
+        model = pretrained.load(source, DTYPES[self.dtype], context.device, self.tokenizer)
+        return pretrained.adapt(model, self.train, context.keys)
 
     def at_site(self, model: str | None) -> Language:
         return self if model is None else structs.replace(self, model=model)
@@ -99,41 +98,25 @@ class Language(Task, tag="language"):
     def portable(self) -> Language:
         return structs.replace(self, model=Path(self.model).name, tokenizer=None)
 
-    def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> OpenedModel:
-        pretrained.expect_room(out)
+    def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> Base:
+        pretrained.check_empty(out)
         task = structs.replace(self, tokenizer=tokenizer)
         model = task.opened(base, context)
-        return OpenedModel(model, task.params(model), out)
+        return Base(task.params(model), partial(pretrained.save, model, out))
 
     def params(self, model: Pretrained) -> Params:
-        """What is trained of a model."""
+        """The trained parameters of a model."""
         return Params.of_module(model.module, self.rounding == "nearest")
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """A language model that a patch is applied to; saved as a folder for plain `transformers`."""
-
-    model: Pretrained
-    params: Params
-    out: Path
-
-    def save(self, merge: bool) -> None:
-        pretrained.save(self.model, self.out, merge)
 
 
 class LanguageShards:
     """Prompts of every client."""
 
     def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
-        self.data, self.parts, self.size, self.mix = data, parts, batch, mix
+        self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
         for client, part in enumerate(parts):
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
-
-    @property
-    def clients(self) -> int:
-        return len(self.parts)
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
         chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
@@ -142,7 +125,7 @@ class LanguageShards:
 
 
 def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
-    """What `task.balanced` asks for, if anything."""
+    """The mix of `task.balanced`."""
     if balanced is False:
         return None
     wanted = dict.fromkeys(text.answers, 1.0) if balanced is True else balanced
@@ -161,12 +144,12 @@ def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row
     return [found[i] for i in np.sort(keys.generator(what).choice(len(found), size, replace=False))]
 
 
-def _facts(model: Pretrained, params: Params, train: Encoded, test: Encoded, context: int) -> dict[str, str]:
+def _facts(model: Pretrained, params: Params, train: Encoded, test: Encoded, length: int) -> dict[str, str]:
     total = sum(p.numel() for p in model.module.parameters())
     facts = {
         "model": f"{model.name}, {total:,} parameters, {params.size:,} of them trained",
         "prompts": f"{len(train.tokens):,} to train on, {len(test.tokens):,} to test on",
     }
     if train.cut + test.cut:
-        facts["passages cut"] = f"{train.cut:,} and {test.cut:,}, to {context:,} tokens"
+        facts["passages cut"] = f"{train.cut:,} and {test.cut:,}, to {length:,} tokens"
     return facts

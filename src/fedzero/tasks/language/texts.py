@@ -1,9 +1,8 @@
-"""A language task: a prompt with gaps, one answer word for each label, and where its rows are.
+"""The text of a language task: a prompt with gaps, one answer word for each label, and its rows.
 
     Text(prompt="{sentence} It was", answers={"0": "terrible", "1": "great"}, train="train.jsonl", test="dev.jsonl")
 
-Gaps are named after the fields of a row; `{target[span1_text]}` reaches into a field. The prompts of the seven tasks
-are those of MeZO, which DeComFL uses as well; a recipe can have a text of its own instead.
+The prompts of the seven tasks are those of MeZO, which DeComFL uses as well; a recipe can have a text of its own.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ Row = Mapping[str, Any]
 
 
 class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked about a row, and what may be answered."""
+    """The question about a row, and its possible answers."""
 
     prompt: str
     """with fields of a row in braces: `{sentence} It was`; `{target[span1_text]}` reaches into one"""
     answers: dict[str, str]
-    """label, as text (`true` for a boolean) → the word that stands for it"""
+    """label, as text (`true` for a boolean) → its answer word"""
     label: str = "label"
     """the field with the label"""
     passage: str = ""
-    """the field that is cut where a prompt is longer than the model can read; the rest never is"""
+    """the field that is cut where a prompt is longer than the model can read"""
     train: str
-    """rows to learn from: a file, as below"""
+    """rows to train on: a file, as below"""
     test: str
     """files, JSON lines or CSV, perhaps gzipped; in the data folder unless the path is absolute"""
     unfold: tuple[str, ...] = ()
-    """fields that are lists, outermost first: every element makes a row, which has it under the list's last name"""
+    """fields that are lists, outermost first: every element makes a row, with the element under the list's last name"""
 
     def check(self) -> None:
         if len(self.answers) < 2:
@@ -57,7 +56,7 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def tail(self) -> str:
-        """What a prompt ends with, whatever the row: the text behind the last gap."""
+        """The text behind the last gap."""
         *_, (text, name, _, _) = Formatter().parse(self.prompt)
         return text if name is None else ""
 
@@ -89,11 +88,14 @@ class _Renderer(Formatter):
 
 
 _YES_NO = "Yes or No?\n"
+_TRUTH = {"true": "Yes", "false": "No"}
 
 
-def _superglue(name: str, prompt: str, answers: dict[str, str], test: str = "val", **more: Any) -> Text:
+def _superglue(
+    name: str, prompt: str, answers: dict[str, str], passage: str = "", test: str = "val", **more: Any
+) -> Text:
     train, test = (f"superglue/{name}/{part}.jsonl.gz" for part in ("train", test))
-    return Text(prompt=prompt, answers=answers, train=train, test=test, **more)
+    return Text(prompt=prompt, answers=answers, passage=passage, train=train, test=test, **more)
 
 
 TEXTS: dict[str, Text] = {
@@ -108,40 +110,35 @@ TEXTS: dict[str, Text] = {
         "RTE",
         '{premise}\nDoes this mean that "{hypothesis}" is true? ' + _YES_NO,
         {"entailment": "Yes", "not_entailment": "No"},
-        passage="premise",
+        "premise",
     ),
     "cb": _superglue(
         "CB",
         'Suppose {premise} Can we infer that "{hypothesis}"? Yes, No, or Maybe?\n',
         {"entailment": "Yes", "contradiction": "No", "neutral": "Maybe"},
-        passage="premise",
+        "premise",
     ),
-    "boolq": _superglue(
-        "BoolQ",
-        "{passage} {question}?\n",
-        {"true": "Yes", "false": "No"},
-        test="val_notitle",  # the training rows have no titles either
-        passage="passage",
-    ),
+    # the training rows have no titles either
+    "boolq": _superglue("BoolQ", "{passage} {question}?\n", _TRUTH, "passage", test="val_notitle"),
     "wsc": _superglue(
         "WSC",
         '{text}\nIn the previous sentence, does the pronoun "{target[span2_text]}" refer to {target[span1_text]}? '
         + _YES_NO,
-        {"true": "Yes", "false": "No"},
-        passage="text",
+        _TRUTH,
+        "text",
     ),
     "wic": _superglue(
         "WiC",
         'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
-        {"true": "Yes", "false": "No"},
+        _TRUTH,
     ),
     "multirc": _superglue(
         "MultiRC",
         '{passage[text]}\nQuestion: {questions[question]}\nI found this answer "{answers[text]}". Is that correct? '
         + _YES_NO,
         {"1": "Yes", "0": "No"},
+        "passage[text]",
         label="answers[label]",
-        passage="passage[text]",
         unfold=("passage[questions]", "questions[answers]"),
     ),
 }

@@ -34,7 +34,7 @@ class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     """Those of the layers between two relative depths, 0 the first layer and 1 the last; at least one layer."""
 
     low: Fraction = 0.0
-    """from this height on"""
+    """from this depth on"""
     high: Fraction = 1.0
     """up to this one"""
 
@@ -50,9 +50,9 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     rank: PositiveInt = 8
     """r: B has so many columns, A so many rows"""
     alpha: PositiveInt = 16
-    """how much they count"""
+    """α, their weight"""
     targets: tuple[str, ...] = ()
-    """last parts of the names of linear layers; default: what peft takes for this kind of model"""
+    """last parts of the names of linear layers; default: peft's choice for this kind of model"""
     first: int = 0
     """in the layers from this one on; they count from 0, or from the end as -1, -2, …"""
     last: int = -1
