@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -13,51 +14,48 @@ from fedzero.cli.common import AsJson, Data, err, out
 
 app = typer.Typer()
 
+Experiment = Annotated[str | None, typer.Argument(help="Which one; without it, all are listed.", show_default=False)]
+Quick = Annotated[bool, typer.Option("--quick", help="A small setting: at most three minutes on two cores.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder of the results; default runs/reproduce/EXPERIMENT.", show_default=False),
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How many repetitions.", show_default=False)]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.", show_default=False)]
+Only = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN,…", help="Only parts with such a name: 'rcv1*iid,mlp'.", show_default=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="For e3: another language model (a folder, a GGUF file, a hub name).", show_default=False),
+]
+
 
 @app.command(rich_help_panel="Experiments")
 def reproduce(
-    experiment: Annotated[
-        str | None, typer.Argument(help="Which one; leave it out to see what there is.", show_default=False)
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small setting: at most three minutes on two cores.")
-    ] = False,
-    out_: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Folder for runs, tables, figures; default runs/reproduce/EXPERIMENT.", show_default=False
-        ),
-    ] = None,
+    experiment: Experiment = None,
+    quick: Quick = False,
+    out_: Out = None,
     data: Data = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many repetitions.", show_default=False)] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; default: one a core.", show_default=False)
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN,…", help="Only parts whose name matches, such as 'rcv1*iid,mlp'.", show_default=False
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="For e3: another language model (a folder, a GGUF file, a hub name).", show_default=False),
-    ] = None,
+    seeds: Seeds = None,
+    jobs: Jobs = None,
+    only: Only = None,
+    model: Model = None,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce an experiment of a paper: makes all its runs, then writes its figure (PNG) and table (Markdown, CSV).
 
-    Stop it whenever you like: the same command goes on where it was, and never makes a finished run again. Every run is
-    an ordinary one, in OUT/runs.
+    It can be stopped at any time: the same command resumes it, and never makes a finished run again. Every run is an
+    ordinary one, in OUT/runs.
 
     Example: fedzero reproduce e8 --quick
     """
     from fedzero.run.session import data_folder
-    from fedzero_papers.experiments import EXPERIMENTS
-    from fedzero_papers.experiments import experiment as find
+    from fedzero_papers.experiments import EXPERIMENTS, find
     from fedzero_papers.experiments.contract import Options
     from fedzero_papers.experiments.display import display_on
-    from fedzero_papers.experiments.reproduce import Request, default_folder, summary_json, summary_text
+    from fedzero_papers.experiments.reproduce import Request, default_folder, summary_text
     from fedzero_papers.experiments.reproduce import reproduce as carry_out
 
     if experiment is None:
@@ -67,15 +65,13 @@ def reproduce(
             table.add_row(f"[bold]{each.name}", f"{escape(each.about)} ({escape(each.paper)})", *each.times, needs)
         out.print(table)
         return
-    found = find(experiment)
-    request = Request(
-        found, Options(quick, seeds, only, model), out_ or default_folder(found.name, quick), data_folder(data), jobs
-    )
+    found, options = find(experiment), Options(quick, seeds, only, model)
+    request = Request(found, options, out_ or default_folder(found.name, quick), data_folder(data), jobs)
     try:
         summary = carry_out(request, lambda name, workers: display_on(err, name, workers))
     except KeyboardInterrupt:
-        err.print("stopped; the same command goes on from here, and finished runs are not made again")
+        err.print("stopped; the same command resumes it, and finished runs are not made again")
         raise typer.Exit(130) from None
     (err if as_json else out).print(escape(summary_text(summary)), highlight=False, soft_wrap=True)
-    if as_json:
-        print(summary_json(summary))
+    if as_json:  # msgspec writes what is not a number as null, where Python's own would not be JSON
+        print(msgspec.json.encode(summary).decode())

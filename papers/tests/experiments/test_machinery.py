@@ -269,7 +269,7 @@ def test_ctrl_c_on_the_command_line(fedzero, tmp_path, monkeypatch):
     monkeypatch.setattr("fedzero_papers.experiments.e9.shares", stop)
     outcome = fedzero("reproduce", "e9", "--out", tmp_path)
     assert outcome.code == 130
-    assert "the same command goes on from here" in outcome.err
+    assert "the same command resumes it" in outcome.err
 
 
 def until_gone(pid: int) -> None:
@@ -370,17 +370,7 @@ def test_full_experiments_ask_for_their_data_at_once(fedzero, tmp_path, name):
 
 def test_help_teaches(fedzero):
     text = " ".join(fedzero("reproduce", "--help").out.split())
-    for word in (
-        "--quick",
-        "--out",
-        "--data",
-        "--seeds",
-        "--jobs",
-        "--only",
-        "--json",
-        "goes on where it was",
-        "Example",
-    ):
+    for word in ("--quick", "--out", "--data", "--seeds", "--jobs", "--only", "--json", "resumes it", "Example"):
         assert word in text
 
 

@@ -16,7 +16,7 @@ from fedzero_papers.experiments.e9 import E9
 EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E2, E3, E4, E5, E6, E7, E8, E9)}
 
 
-def experiment(name: str) -> Experiment:
+def find(name: str) -> Experiment:
     found = EXPERIMENTS.get(name.lower())
     if found is None:
         raise FedzeroError(f"{name}: no such experiment; there are {', '.join(EXPERIMENTS)}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Job
+from fedzero_papers.experiments.contract import Job, load
 from fedzero_papers.experiments.curves import Curve, pair
 from fedzero_papers.experiments.outcome import Panel
 
@@ -57,21 +56,19 @@ class Case:
         return f"{self.titles[self.subject]}, P = {self.share:g}, T = {self.steps}"
 
 
-def job(recipe: str, method: str, case: Case, seed: int, clients: int, folder: str, *overrides: str) -> Job:
-    """A run of all clients in every round; seeds from 1 on have draws of classes and rows of their own."""
-    given = [
-        *overrides,
-        f"task.share={case.share}",
-        f"task.repetition={seed - 1}",
-        f"algorithm.local_steps={case.steps}",
-        f"federation.clients={clients}",
-        f"federation.cohort={clients}",
-        "evaluate_every=1",
-    ]
+def job(
+    recipe: str, method: str, case: Case, seed: int, clients: int, task: Mapping[str, Any], folder: str = ""
+) -> Job:
+    """A run of all clients in every round; every seed, from 1 on, has draws of classes and rows of its own."""
     baseline = METHODS[method]
-    made = recipes.load(f"{recipe}-{method}", given, seed=seed, rounds=baseline.rounds(case.rounds))
-    cost = case.cost * baseline.cost * made.rounds * case.steps / 10
-    return Job(f"{case.name}/{method}/draw-{seed - 1}{folder}", made, cost)
+    rounds, draw = baseline.rounds(case.rounds), seed - 1
+    tables: dict[str, dict[str, Any]] = {
+        "task": {"share": case.share, "repetition": draw, **task},
+        "algorithm": {"local_steps": case.steps},
+        "federation": {"clients": clients, "cohort": clients},
+    }
+    cost = case.cost * baseline.cost * rounds * case.steps / 10
+    return Job(f"{case.name}/{method}/draw-{draw}{folder}", load(f"{recipe}-{method}", seed, rounds, 1, **tables), cost)
 
 
 def panels(

@@ -12,22 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from fedzero.errors import FedzeroError
 from fedzero.report.history import History
+from fedzero.run import recipe as recipes
 from fedzero.run.recipe import Recipe
+from fedzero.run.schema import written
 from fedzero_papers.experiments.outcome import Outcome
 
-
-class Named(Protocol):
-    """A part of an experiment."""
-
-    @property
-    def name(self) -> str: ...
-
-
-Part = TypeVar("Part", bound=Named)
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -56,9 +51,9 @@ class Options:
         return [name for name in names if any(name in parts for parts in found.values())]
 
     def among(self, parts: Sequence[Part]) -> list[Part]:
-        """The same, of parts with names."""
-        names = self.chosen([part.name for part in parts])
-        return [part for part in parts if part.name in names]
+        """The same, of parts that have a `name`."""
+        named = {attrgetter("name")(part): part for part in parts}
+        return [named[name] for name in self.chosen(list(named))]
 
 
 def _matching(pattern: str, names: Sequence[str]) -> list[str]:
@@ -74,6 +69,12 @@ class Job:
     folder: str
     recipe: Recipe
     cost: float = 1.0
+
+
+def load(name: str, seed: int, rounds: int, every: int | None = None, **tables: Any) -> Recipe:
+    """A packaged recipe with other values: `task={"full": True}` is `--set task.full=true`."""
+    given = [f"{table}.{key}={written(value)}" for table, values in tables.items() for key, value in values.items()]
+    return recipes.load(name, given, seed=seed, rounds=rounds, evaluate_every=every)
 
 
 @dataclass(frozen=True)

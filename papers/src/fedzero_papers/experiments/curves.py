@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from fedzero.oracles.contract import F64
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.outcome import Line, Panel
 
+Choice = TypeVar("Choice")
 Reading = Callable[[Point], float]
 Band = Callable[[F64], tuple[F64, F64]]
 
@@ -36,6 +38,11 @@ def percentage(point: Point) -> float:
 def last_loss(run: History) -> float:
     """One that is not finite is larger than all others."""
     return run.final_loss if math.isfinite(run.final_loss) else math.inf
+
+
+def lowest(trials: Mapping[Choice, History]) -> Choice:
+    """The choice whose loss is lowest at the end, of equals the first."""
+    return min(trials, key=lambda choice: last_loss(trials[choice]))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -28,17 +28,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from fedzero.report.history import History
-from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
 from fedzero_papers.experiments.curves import (
     Reading,
     averaged,
     by_query,
     by_round,
-    last_loss,
     loss,
+    lowest,
     mean_and_error,
     repeated,
     standard_error,
@@ -116,25 +116,19 @@ def jobs(
     dataset: str, method: str, scale: Scale, size: Size, seeds: Sequence[int], folder: str, rate: float | None = None
 ) -> list[Job]:
     """Runs of `size.rounds` rounds; `rate` is that of the methods whose step size is searched for."""
-    cohort, directions, algorithm = size.cohort, 1, [f"algorithm.local_steps={size.steps}"]
+    cohort, directions = size.cohort, 1
+    algorithm: dict[str, Any] = {"local_steps": size.steps}
     if method in SEARCHED:
         cohort = CLIENTS if method == "dzopa" else 1
         directions = size.queries // cohort - 1
-        algorithm = [f"algorithm.directions={directions}", f"algorithm.rate={rate}"]
+        algorithm = {"directions": directions, "rate": rate}
         folder = f"{folder}/rate-{rate:g}"
-    overrides = [
-        *algorithm,
-        f"federation.clients={CLIENTS}",
-        f"federation.cohort={cohort}",
-        f"task.dataset={dataset}",
-        f"task.full={str(scale.full).lower()}",
-        f"task.batch={BATCH}",
-        f"evaluate_every={max(1, size.rounds // 30)}",
-    ]
-    asks = size.queries // (directions + 1)
-    cost = 5 + size.rounds * (asks * SECONDS_AN_ASK + size.queries * BATCH * SECONDS_AN_IMAGE)
-    made = [(seed, recipes.load(f"e4-{method}", overrides, seed=seed, rounds=size.rounds)) for seed in seeds]
-    return [Job(f"{folder}/seed-{seed}", recipe, cost) for seed, recipe in made]
+    task = {"dataset": dataset, "full": scale.full, "batch": BATCH}
+    tables = {"algorithm": algorithm, "task": task, "federation": {"clients": CLIENTS, "cohort": cohort}}
+    recipe, every = f"e4-{method}", max(1, size.rounds // 30)
+    seconds = size.queries // (directions + 1) * SECONDS_AN_ASK + size.queries * BATCH * SECONDS_AN_IMAGE
+    cost = 5 + size.rounds * seconds
+    return [Job(f"{folder}/seed-{s}", load(recipe, s, size.rounds, every, **tables), cost) for s in seeds]
 
 
 @dataclass(frozen=True)
@@ -211,11 +205,6 @@ def pairs(scale: Scale) -> list[tuple[int, int]]:
     """(K, m) of figure 2, each once."""
     by_steps = [(steps, scale.cohorts[-1]) for steps in scale.steps]
     return list(dict.fromkeys([*by_steps, *((scale.steps[1], cohort) for cohort in scale.cohorts)]))
-
-
-def lowest(trials: Mapping[float, History]) -> float:
-    """The step size with the lowest objective at the end; one that is not finite loses, of equals the smaller wins."""
-    return min(trials, key=lambda rate: (last_loss(trials[rate]), rate))
 
 
 def panel(title: str, results: Mapping[str, Result], axis: str, y_words: str, y: Reading, first: int = 0) -> Panel:

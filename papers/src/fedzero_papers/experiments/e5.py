@@ -23,9 +23,8 @@ import numpy as np
 
 from fedzero.oracles.contract import F64
 from fedzero.report.history import History
-from fedzero.run import recipe as recipes
 from fedzero_papers.experiments.alignment import alignments
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
 from fedzero_papers.experiments.curves import Curve, mean_and_error, pair
 from fedzero_papers.experiments.outcome import Cell, Figure, Outcome, Panel, Table
 
@@ -41,11 +40,11 @@ LABELS = METHODS | {"fzoos-text": "FZooS, whole history"}
 REACHED = 0.05
 """of the gap at the start"""
 COSINE_CASES = (0.5, 5.0)
-CONSTANT = ("algorithm.gamma.kind=constant", "algorithm.gamma.value=1.0")
-ABLATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "adaptive": ("γ = 1/t, at the iterate", ()),
-    "length": ("γ = 1, at the iterate", CONSTANT),
-    "vector": ("γ = 1, at the round's start", (*CONSTANT, "algorithm.correction_at=start")),
+CONSTANT = {"kind": "constant", "value": 1.0}
+ABLATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "adaptive": ("γ = 1/t, at the iterate", {}),
+    "length": ("γ = 1, at the iterate", {"gamma": CONSTANT}),
+    "vector": ("γ = 1, at the round's start", {"gamma": CONSTANT, "correction_at": "start"}),
 }
 
 
@@ -89,23 +88,17 @@ class Case:
         return f"C = {self.heterogeneity:g}, T = {self.steps}"
 
 
-def job(method: str, case: Case, seed: int, rounds: int, scale: Scale, folder: str = "", *more: str) -> Job:
-    overrides = [
-        f"task.heterogeneity={case.heterogeneity}",
-        f"task.dimension={scale.dimension}",
-        f"algorithm.local_steps={case.steps}",
-        *more,
-    ]
-    recipe = recipes.load(f"e5-{method}", overrides, seed=seed, rounds=rounds)
+def job(method: str, case: Case, seed: int, rounds: int, scale: Scale, folder: str = "", **more: Any) -> Job:
+    task = {"heterogeneity": case.heterogeneity, "dimension": scale.dimension}
+    recipe = load(f"e5-{method}", seed, rounds, task=task, algorithm={"local_steps": case.steps, **more})
     cost = SECONDS.get(method, 0.1) * rounds * case.steps / 10
     return Job(f"{folder or case.name}/{method}/seed-{seed}", recipe, cost)
 
 
-def ablation(kind: str, c: float, seeds: Sequence[int], scale: Scale, features: int, *more: str) -> list[Job]:
+def ablation(kind: str, c: float, seeds: Sequence[int], scale: Scale, features: int, **more: Any) -> list[Job]:
     """FZooS with so many features."""
-    transfer = f"algorithm.transfer={{count={features}, window={{kind='nearest', count=150}}}}"
-    folder, rounds = f"{kind}-c{c:g}", scale.ablation_rounds
-    return [job("fzoos", Case(c), seed, rounds, scale, folder, transfer, *more) for seed in seeds]
+    more["transfer"] = {"count": features, "window": {"kind": "nearest", "count": 150}}
+    return [job("fzoos", Case(c), s, scale.ablation_rounds, scale, f"{kind}-c{c:g}", **more) for s in seeds]
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ def plan(scale: Scale, options: Options) -> Plan:
         main |= {(c, "fzoos-text"): [job("fzoos-text", c, 1, scale.text_rounds, scale)] for c in text}
     some = options.seeds(scale.ablation_seeds)[: scale.ablation_seeds]
     fixed = {
-        (c, kind): ablation(f"fixed-{kind}", c, some, scale, scale.few_features, *more)
+        (c, kind): ablation(f"fixed-{kind}", c, some, scale, scale.few_features, **more)
         for c, (kind, (_, more)) in product(scale.heterogeneities, ABLATIONS.items())
         if "fixed" in parts
     }

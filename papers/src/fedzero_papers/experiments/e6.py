@@ -74,13 +74,8 @@ QUICK = Scale(tuple(Attack("mnist", share, 10, 20, 0.2, images=3) for share in (
 
 
 def job(method: str, attack: Attack, image: int, seed: int, scale: Scale) -> Job:
-    overrides = [
-        f"task.dataset={attack.subject}",
-        f"task.image={image}",
-        f"task.bound={attack.bound}",
-        f"task.full={str(scale.full).lower()}",
-    ]
-    return baselines.job("e6", method, attack, seed, scale.clients, f"/image-{image}", *overrides)
+    task = {"dataset": attack.subject, "image": image, "bound": attack.bound, "full": scale.full}
+    return baselines.job("e6", method, attack, seed, scale.clients, task, f"/image-{image}")
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ QUICK = Scale(
 
 
 def job(method: str, case: Tuning, seed: int, scale: Scale) -> Job:
-    overrides = [f"task.metric={case.subject}", f"task.samples={scale.samples}", f"task.full={str(scale.full).lower()}"]
-    return baselines.job("e7", method, case, seed, scale.clients, "", *overrides)
+    task = {"metric": case.subject, "samples": scale.samples, "full": scale.full}
+    return baselines.job("e7", method, case, seed, scale.clients, task)
 
 
 Curves = Mapping[tuple[Case, str], Curve]

@@ -23,9 +23,8 @@ from itertools import product
 import numpy as np
 
 from fedzero.report.history import History
-from fedzero.run import recipe as recipes
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
-from fedzero_papers.experiments.curves import averaged, last_loss, loss, repeated
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
+from fedzero_papers.experiments.curves import averaged, last_loss, loss, lowest, repeated
 from fedzero_papers.experiments.outcome import Figure, Line, Outcome, Panel, Table
 
 METHODS = {"zofedht": "ZOFedHT", "zofedavg-sgd": "ZOFedAvg-SGD", "zofedavg-gd": "ZOFedAvg-GD"}
@@ -56,8 +55,6 @@ class Size:
 class Scale:
     """All that differs between the quick and the full setting."""
 
-    datasets: tuple[str, ...]
-    models: tuple[str, ...]
     samples: Mapping[str, int]
     """training samples of a dataset"""
     clients: int
@@ -69,15 +66,12 @@ class Scale:
 
 LINEAR, PERCEPTRON = Size(20, 100, (0.18, 0.15, 0.07)), Size(10, 40, (0.6, 0.38, 0.15))
 FULL = Scale(
-    datasets=("mnist", "fashion", "rcv1"),
-    models=("logistic", "svm", "mlp"),
     samples={"mnist": 60_000, "fashion": 60_000, "rcv1": 19_000},
     clients=100,
     cohort=10,
     seeds=3,
     sizes={
-        **{(dataset, model): LINEAR for dataset in ("mnist", "fashion") for model in ("logistic", "svm")},
-        **{(dataset, "mlp"): PERCEPTRON for dataset in ("mnist", "fashion")},
+        **{(d, m): PERCEPTRON if m == "mlp" else LINEAR for d, m in product(("mnist", "fashion"), MODELS)},
         **{("rcv1", model): Size(12, 60, (0.4, 0.3, 0.12)) for model in ("logistic", "svm")},
         # 2.4 million parameters, four seconds a round: few rounds, and three of the nine α.
         ("rcv1", "mlp"): Size(7, 10, (4.0, 3.6, 1.5), alphas=(0.1, 0.5, 0.9)),
@@ -86,8 +80,6 @@ FULL = Scale(
 )
 """Sized for two cores: the instances of RCV1 take half an hour, everything an hour and a half."""
 QUICK = Scale(
-    datasets=("mnist",),
-    models=("logistic", "mlp"),
     samples={"mnist": 4_000},
     clients=20,
     cohort=5,
@@ -128,11 +120,6 @@ class Choice:
     def name(self) -> str:
         return f"rate-{self.rate:g}" + ("" if self.alpha is None else f"-alpha-{self.alpha:g}")
 
-    @property
-    def overrides(self) -> list[str]:
-        alpha = [] if self.alpha is None else [f"algorithm.alpha={self.alpha}"]
-        return [f"algorithm.rate.start={self.rate}", *alpha]
-
 
 def grid(method: str, size: Size) -> list[Choice]:
     if method != "zofedht":
@@ -155,19 +142,14 @@ def job(method: str, instance: Instance, scale: Scale, choice: Choice, seed: int
     size = scale.sizes[instance.dataset, instance.model]
     budget = size.tuning if tuning else size.final
     count = rounds(method, instance, scale, budget)
-    partition = '{kind="iid"}' if instance.partition == "iid" else '{kind="shards", per_client=1}'
-    overrides = [
-        *choice.overrides,
-        f"task.dataset={instance.dataset}",
-        f"task.model={instance.model}",
-        f"task.partition={partition}",
-        f"task.full={str(scale.full).lower()}",
-        f"federation.clients={scale.clients}",
-        f"federation.cohort={scale.cohort}",
-        f"evaluate_every={count if tuning else max(1, count // 20)}",
-    ]
+    partition = {"kind": "shards", "per_client": 1} if instance.partition == "shards" else {"kind": "iid"}
+    tables = {
+        "algorithm": {"rate.start": choice.rate} | ({} if choice.alpha is None else {"alpha": choice.alpha}),
+        "task": {"dataset": instance.dataset, "model": instance.model, "partition": partition, "full": scale.full},
+        "federation": {"clients": scale.clients, "cohort": scale.cohort},
+    }
+    recipe = load(f"e8-{method}", seed, count, count if tuning else max(1, count // 20), **tables)
     folder = f"tuning/{choice.name}" if tuning else f"final/{choice.name}-seed-{seed}"
-    recipe = recipes.load(f"e8-{method}", overrides, seed=seed, rounds=count)
     return Job(f"{instance.name}/{method}/{folder}", recipe, budget * size.seconds[list(METHODS).index(method)])
 
 
@@ -207,7 +189,7 @@ Results = dict[tuple[Instance, str], Result]
 
 
 def plan(scale: Scale, options: Options) -> Plan:
-    instances = options.among([Instance(*each) for each in product(scale.datasets, scale.models, PARTITIONS)])
+    instances = options.among([Instance(*pair, each) for pair, each in product(scale.sizes, PARTITIONS)])
     seeds, pairs = options.seeds(scale.seeds), list(product(instances, METHODS))
     grids = {(i, m): grid(m, scale.sizes[i.dataset, i.model]) for i, m in pairs}
     trials = {(i, m): [job(m, i, scale, c, TUNING_SEED, True) for c in grids[i, m]] for i, m in pairs}
@@ -227,11 +209,6 @@ E8 = Experiment(
     ("3 min", "90 min"),
     plan, FULL, QUICK,
 )  # fmt: skip
-
-
-def lowest(trials: Mapping[Choice, History]) -> Choice:
-    """The lowest loss at the end; one that is not finite loses, and of equals the smallest rate wins."""
-    return min(trials, key=lambda c: (last_loss(trials[c]), c.rate, c.alpha or 0.0))
 
 
 def table(results: Results) -> Table:

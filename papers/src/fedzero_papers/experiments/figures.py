@@ -25,11 +25,8 @@ PAPER = "#222222"
 """The paper's own numbers are drawn in black, dashed."""
 WIDTH, DPI = 9.2, 160
 """Inches and dots an inch: letters of 10 points are still readable when a README shows 900 pixels."""
-HEIGHTS = {1: 4.6, 2: 3.9, 3: 2.75}
-"""Inches of a row, by the number of panels in it."""
-FONT = {1: 11.0, 2: 10.5, 3: 9.5}
-LETTERS = {1: 105, 2: 110, 3: 120}
-"""How many letters of a legend fit into a row."""
+SIZES = {1: (4.6, 11.0, 105), 2: (3.9, 10.5, 110), 3: (2.75, 9.5, 120)}
+"""By the number of panels in a row: its inches, points of the letters, and how many of them fit into a legend's row."""
 SETTINGS: dict[Any, object] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -56,12 +53,12 @@ def draw(figure: Figure, path: Path) -> None:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(figure.columns, len(figure.panels))
-    rows, font = -(-len(figure.panels) // columns), FONT.get(columns, 9.0)
+    rows, (inches, font, letters) = -(-len(figure.panels) // columns), SIZES[min(columns, 3)]
     labels = list(dict.fromkeys(line.label for panel in figure.panels for line in panel.lines))
-    fitting = max(1, int(LETTERS[min(columns, 3)] / (max(map(len, labels), default=0) + 7)))
+    fitting = max(1, int(letters / (max(map(len, labels), default=0) + 7)))
     legend_rows = -(-len(labels) // fitting)
     header = (0.36 if not figure.setting else 0.62) * font / 10
-    height = header + rows * HEIGHTS.get(columns, 2.6) + 0.25 + 0.27 * legend_rows
+    height = header + rows * inches + 0.25 + 0.27 * legend_rows
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         thin: dict[Any, object] = {"lines.linewidth": 1.5, "lines.markersize": 3.8} if columns > 2 else {}

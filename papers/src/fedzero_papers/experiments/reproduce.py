@@ -149,8 +149,3 @@ def summary_text(summary: dict[str, Any]) -> str:
     """What came out and where it is, for a terminal."""
     took = f"{summary['runs_made']} of {summary['runs']} runs made in {human_seconds(summary['seconds'])}"
     return "\n".join([*summary["findings"], f"{took}:" if summary["runs"] else "written:", *summary["files"]])
-
-
-def summary_json(summary: dict[str, Any]) -> str:
-    """One line; msgspec writes what is not a number as null, where Python's own would not be JSON."""
-    return msgspec.json.encode(summary).decode()

@@ -6,12 +6,12 @@
 Precision, recall, F1 and Jaccard score are means over the classes that occur among the labels or the predictions, as
 scikit-learn has them (average = "macro", zero_division = 0). They are functions of the confusion matrix: counts of
 (label, prediction) pairs, of which there are few, so many points cost little more than their matrix products.
-scikit-learn itself, at a millisecond a point, does the final evaluation; the tests find both equal to the last bit.
+scikit-learn itself takes a millisecond a point; the tests find both equal to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,14 +37,6 @@ class Rows:
 
     x: Tensor
     y: NDArray[np.int64]
-
-
-def scikit(metric: Metric) -> Callable[[NDArray[np.int64], NDArray[np.int64]], float]:
-    """metric(labels, predictions) by scikit-learn."""
-    from sklearn import metrics  # type: ignore[import-untyped]
-
-    score = getattr(metrics, f"{metric}_score")
-    return lambda labels, predictions: float(score(labels, predictions, average="macro", zero_division=0))
 
 
 def confusion(labels: NDArray[np.int64], predictions: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
@@ -79,15 +71,10 @@ class MetricObjective:
         self.shapes = [tensor.shape for tensor in start]
         self.start = torch.cat([tensor.reshape(-1) for tensor in start])
         self.classes = len(start[-1])
-        self._measure = scikit(metric)
 
     def losses(self, base: Params, points: Sequence[Terms], batches: Sequence[Rows], basis: Basis | None = None) -> F64:
         weights = self.start + changes(base, points, basis, self.bound)
-
-        def loss(rows: Rows) -> F64:
-            return 1 - scores(self.metric, confusion(rows.y, self._predictions(weights, rows.x), self.classes))
-
-        return np.stack(each_once(loss, batches))
+        return np.stack(each_once(lambda rows: 1 - self._scores(weights, rows), batches))
 
     def gradient(self, base: Params, batch: Rows) -> tuple[float, Tensor]:
         raise FedzeroError("task.kind = 'metric' counts right answers and has no gradient: use a zeroth-order method")
@@ -95,8 +82,12 @@ class MetricObjective:
     def evaluate(self, params: Params) -> Metrics:
         """Means over all clients."""
         weights = (self.start + change(params.vector(), self.bound))[None]
-        measured = [self._measure(rows.y, self._predictions(weights, rows.x)[0]) for rows in self.rows]
+        measured = [float(self._scores(weights, rows)[0]) for rows in self.rows]
         return Metrics(loss=float(np.mean([1 - m for m in measured])), others={"metric": float(np.mean(measured))})
+
+    def _scores(self, weights: Tensor, rows: Rows) -> F64:
+        """The metric of every set of weights (points, d), (points,)."""
+        return scores(self.metric, confusion(rows.y, self._predictions(weights, rows.x), self.classes))
 
     def _predictions(self, weights: Tensor, x: Tensor) -> NDArray[np.int64]:
         """The class with the largest output, (points, n), of weights (points, d) and rows x (n, inputs)."""

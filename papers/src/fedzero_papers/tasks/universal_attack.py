@@ -109,15 +109,10 @@ def victim(data: images.Images) -> Trained:
     return trained(what, Victim, train)
 
 
-def _classify(module: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = module(x[:, None])
-    return logits.argmax(dim=1)
-
-
 def _right(module: nn.Module, x: Tensor, label: int) -> Tensor:
     """Those images that are classified as `label`."""
-    return x[_classify(module, x) == label]
+    with torch.no_grad():
+        return x[module(x[:, None]).argmax(dim=1) == label]
 
 
 def _chosen(count: int, size: int, generator: np.random.Generator) -> Indices:
