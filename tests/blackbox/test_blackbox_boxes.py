@@ -274,7 +274,7 @@ def test_a_function_named_in_a_recipe_is_imported_from_the_current_folder(tmp_pa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("f_berlin", "'f_berlin', which was not given: call fedzero.api.minimise again"),
+        ("f_berlin", "'f_berlin', which was not given: call fedzero.minimise again"),
         ("no_such_module_here:f", "cannot be imported"),
         ("math:no_such", "no function 'no_such'"),
         ("math:pi", "no function 'pi'"),

@@ -411,7 +411,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, options, word
 def test_as_many_boxes_as_clients(tmp_path):
     table = json.loads(recipes.canonical(_recipe(tmp_path)))
     table["federation"] = {"clients": 4, "cohort": 2}
-    with pytest.raises(FedzeroError, match=r"names 3 boxes but federation.clients = 4"):
+    with pytest.raises(FedzeroError, match=r"has 3 boxes but federation.clients = 4"):
         session.prepare(recipes.decode(table), Environment())
 
 
@@ -481,4 +481,4 @@ def test_the_list_shows_the_task(fedzero):
 
 def test_every_field_survives_the_ledger(tmp_path):
     recipe = _recipe(tmp_path)
-    assert msgspec.convert(msgspec.to_builtins(recipe), recipes.Recipe) == recipe
+    assert recipes.decode(msgspec.to_builtins(recipe)) == recipe

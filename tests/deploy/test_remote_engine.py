@@ -433,7 +433,7 @@ def test_a_site_says_what_to_install_and_the_others_go_on(tmp_path: Path, theirs
     (sentence,) = said
     tag = plugins.tag_of(THEIRS[group])
     assert sentence.startswith("south cannot take part: ")
-    assert f"{group[:-1]} {tag!r} is not installed here: pip install" in sentence
+    assert f"{group[:-1]} {tag!r} is not installed: pip install" in sentence
     assert "their-package" in sentence
     assert "1.2" in sentence
     for record in rounds_of(tmp_path):
