@@ -55,8 +55,8 @@ class LargeCnn(nn.Module):
     """The CNN of experiment E2: conv 32@3×3, conv 64@3×3, 2×2 pool, linear 128, linear 62; 1,206,590 parameters.
 
     The paper gives that count only. It is the count of the usual CNN of the FEMNIST benchmark (Caldas et al. 2018, in
-    the form of Reddi et al. 2021) with its 62 outputs: on ten classes the other 52 are never right.
-    ReLU after the pool gives the same numbers for a quarter of the work; `channels_last` as in `SmallCnn`.
+    the form of Reddi et al. 2021) with its 62 outputs: on ten classes the other 52 are never right. Pools and
+    `channels_last` as in `SmallCnn`.
     """
 
     def __init__(self, channels_last: bool = True) -> None:
@@ -111,8 +111,7 @@ class Standardise(nn.Module):
 class AttackedCnn(nn.Module):
     """The victim of experiment E6 on MNIST: conv 16@5×5, conv 32@5×5, linear 64, linear 10; 46,730 parameters.
 
-    A 2×2 pool behind each convolution. The paper (002, G.2) says two convolutions and two fully connected layers, and
-    no more. Reads pixels in [0, 1].
+    2×2 pools. The paper (002, G.2) says two convolutions and two linear layers only. Reads pixels in [0, 1].
     """
 
     def __init__(self) -> None:
@@ -153,10 +152,9 @@ class NarrowResNet(nn.Module):
     """The victim of experiment E6 on CIFAR-10: the 18 layers of ResNet18 (He et al. 2016), an eighth as wide.
 
     conv 3×3, four stages of two residual blocks with w, 2w, 4w and 8w channels (ResNet18: w = 64, here w = 8: 176,402
-    parameters instead of 11 million), mean over the pixels, linear 10. The first convolution has stride 1 and there is
-    no pool behind it, as usual for 32×32 pixels. Reads pixels in [0, 1]. It is so narrow because ten of them are to be
-    trained on two cores in a quarter of an hour: on 10,000 images of all classes one takes three minutes of one core
-    and classifies 69 % of the test images rightly.
+    parameters instead of 11 million), mean over the pixels, linear 10; stride 1 and no pool at first, as usual for
+    32×32 pixels. Reads pixels in [0, 1]. So narrow because ten of them are trained on two cores in a quarter of an
+    hour; one takes three minutes on 10,000 images and classifies 69 % of the test images correctly.
     """
 
     def __init__(self, width: int = 8) -> None:

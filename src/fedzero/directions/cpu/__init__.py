@@ -47,18 +47,13 @@ def _bits(x: Tensor) -> Any:
 _NONE = np.empty(0, np.float32)
 
 
-def generate(out: Tensor, stream: Domain, key: int, tensor: int) -> None:
-    """out ← z(key) of tensor `tensor` (float32)."""
+def generate(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None) -> None:
+    """out ← z(key) of tensor `tensor` (float32); of given groups g, at least coordinates 128g … 128g + 127."""
+    if groups is not None and stream is Domain.GAUSSIAN:  # making all signs costs less than choosing some
+        kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
+        return
     common = (out.numpy(), u32(tensor), stream is Domain.GAUSSIAN, u64(key))
     _run(lambda lo, hi: kernels._generate(*common, lo, hi), out.numel(), 1)
-
-
-def generate_some(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
-    """Like `generate`, but only coordinates 128g … 128g + 127 of the given groups g need be right."""
-    if stream is Domain.GAUSSIAN:
-        kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
-    else:  # a bit a coordinate: all of them cost less than picking some
-        generate(out, stream, key, tensor)
 
 
 def _advance(x: Tensor, out: Tensor, slots: tuple[Tensor, ...], p: Program, tensor: int, stochastic: bool) -> None:

@@ -92,14 +92,9 @@ def _signed(key: int) -> int:
     return key - (1 << 64) if key >> 63 else key
 
 
-def generate(out: Tensor, stream: Domain, key: int, tensor: int) -> None:
-    """out ← z(key) of tensor `tensor` (float32)."""
+def generate(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None) -> None:
+    """out ← z(key) of tensor `tensor` (float32); all groups, since choosing some would take longer than making them."""
     _launch(kernels._generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
-
-
-def generate_some(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
-    """All coordinates: on a GPU a launch costs more than the superfluous ones."""
-    generate(out, stream, key, tensor)
 
 
 def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int) -> None:

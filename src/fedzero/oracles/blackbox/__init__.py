@@ -2,8 +2,15 @@
 
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, HttpBox, PythonBox
-from fedzero.oracles.blackbox.contract import EVALUATION, Metered, Query, QueryFailed, Unmeasured, point_digest
-from fedzero.oracles.blackbox.log import MemoryLog
+from fedzero.oracles.blackbox.contract import (
+    EVALUATION,
+    MemoryLog,
+    Metered,
+    Query,
+    QueryFailed,
+    Unmeasured,
+    point_digest,
+)
 from fedzero.oracles.blackbox.objective import BlackBoxes, BlackBoxShards, Evaluate
 from fedzero.oracles.blackbox.queries import Conditions
 

@@ -21,8 +21,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, Functions
-from fedzero.oracles.blackbox.contract import EVALUATION, QueryLog, Unmeasured
-from fedzero.oracles.blackbox.log import MemoryLog
+from fedzero.oracles.blackbox.contract import EVALUATION, MemoryLog, QueryLog, Unmeasured
 from fedzero.oracles.blackbox.queries import Conditions, OpenBox, Request, query
 from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import F64, Basis, Losses, Metrics

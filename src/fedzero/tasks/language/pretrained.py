@@ -113,6 +113,16 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
     return model
 
 
+def compile_layers(model: Pretrained, backend: str = "inductor") -> None:
+    """Compile every layer when it first runs, for the shapes it gets (from the second shape on, for all), which fuses
+    its small operations; sums are then taken in another order. What happens between layers stays as it is."""
+    device = next(model.module.parameters()).device
+    with _explained("task.compile = true, but nothing can be compiled here"):  # tried before long work
+        torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(2, device=device))
+    for layer in _layers(model):
+        layer.forward = torch.compile(layer.forward, backend=backend)
+
+
 def _layers(model: Pretrained) -> list[nn.Module]:
     return [block for block, is_layer in blocks(model.module) if is_layer]
 
@@ -213,7 +223,7 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except FedzeroError:
         raise
-    except Exception as error:  # transformers, the hub, safetensors and tokenizers each raise types of their own
+    except Exception as error:  # libraries raise types of their own
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise FedzeroError(f"{what}: {first}") from error
 
