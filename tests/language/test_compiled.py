@@ -12,10 +12,9 @@ from torch import _dynamo as dynamo
 from fedzero.directions import Domain, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.compiled import compile_layers
 from fedzero.oracles.graphs import as_if_capturing
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.tasks.language.pretrained import load, packs_upto
+from fedzero.tasks.language.pretrained import compile_layers, load, packs_upto
 
 POINTS = [Terms.of(keys, [0.03] * len(keys), Domain.GAUSSIAN) for keys in ([], [3], [4], [7, 8])]
 BATCHES = [
@@ -36,7 +35,7 @@ def objective(folder, backend=None):
     model = load(str(folder), torch.float32, torch.device("cpu"))
     params, pack = Params.of_module(model.module), packs_upto(model)
     if backend is not None:
-        compile_layers(model.module, backend)
+        compile_layers(model, backend)
     test = Texts(([5, 17, 9], [8, 3]), (0, 1))
     return params, LanguageObjective(model.module, model.head, torch.tensor([12, 200]), test, pack=pack)
 
@@ -82,4 +81,4 @@ def test_a_rehearsal_is_taken_for_a_recording_while_it_lasts():
 def test_where_nothing_can_be_compiled_it_says_so(small_model):
     model = load(str(small_model("opt")), torch.float32, torch.device("cpu"))
     with pytest.raises(FedzeroError, match=r"task\.compile = true, but torch.compile fails here: .*nonesuch"):
-        compile_layers(model.module, "nonesuch")
+        compile_layers(model, "nonesuch")

@@ -11,10 +11,9 @@ from small_language import KINDS
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.model.params import Params
 from fedzero.oracles import graphs
-from fedzero.oracles.compiled import compile_layers
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language import Full, Layers
-from fedzero.tasks.language.pretrained import adapt, load
+from fedzero.tasks.language.pretrained import adapt, compile_layers, load
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -27,7 +26,7 @@ BATCHES = [
 def objective_on_gpu(folder, pack=64, dtype=torch.float32, compiled=False, train=None):
     model = adapt(load(str(folder), dtype, torch.device("cuda")), train or Full(), Keys.of_seed(5))
     if compiled:
-        compile_layers(model.module)
+        compile_layers(model)
     words = torch.tensor([12, 200], device="cuda")
     test = Texts(([5, 17, 9], [8, 3]), (0, 1))
     return Params.of_module(model.module), LanguageObjective(model.module, model.head, words, test, pack=pack)

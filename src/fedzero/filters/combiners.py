@@ -1,7 +1,4 @@
-"""How the contributions of a cohort become one: the mean, or something that a few wild values cannot move.
-
-All are the same whatever order the contributions came in. A client drawn twice counts twice.
-"""
+"""How the contributions of a cohort become one: the mean, or a robust statistic."""
 
 from __future__ import annotations
 

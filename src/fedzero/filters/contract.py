@@ -1,10 +1,10 @@
-"""What a filter is: a link of the chain that a client's numbers pass on their way into the update.
+"""What a filter is: a link of the chain between a client's numbers and the update.
 
     Shaper      values → values, on the client, before anything is coded
-    Coder       values ↔ bytes: how the numbers travel
+    Coder       values ↔ bytes, as they are sent
     Combiner    the contributions of a cohort → one vector, on the server
 
-A filter of your own is a frozen struct derived from one of the three, with a tag.
+A filter of your own is derived from one of the three, with a tag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedzero.model.value import Value
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
 Draw = Callable[[], np.random.Generator]
-"""Random numbers for those who need them: a function of the run's keys, the round and the client."""
+"""Makes a generator of random numbers, a function of the run's keys, the round and the client."""
 
 
 class Filter(Value):
@@ -35,7 +35,7 @@ class Filter(Value):
 
 
 class Shaper(Filter):
-    """Changes a client's numbers. `sparse`: most of what it returns is zero, and only the rest travels, with places."""
+    """Changes a client's numbers. `sparse`: most results are zero, and only the others are sent, with their places."""
 
     stage: ClassVar[int] = 0
     sparse = False
@@ -53,7 +53,7 @@ class Coder(Filter):
         raise NotImplementedError
 
     def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
-        """What `encode` wrote; raises `Refused` where the scale is none. Lengths are checked before."""
+        """The numbers that `encode` wrote; raises `Refused` for an invalid scale. Lengths are checked before."""
         raise NotImplementedError
 
     def length(self, count: int) -> int:
@@ -61,7 +61,7 @@ class Coder(Filter):
 
 
 class Combiner(Filter):
-    """Takes the place of the mean, whatever order the contributions come in; who was drawn twice counts twice."""
+    """Replaces the mean; independent of the order of contributions. A client that was drawn twice counts twice."""
 
     stage: ClassVar[int] = 2
 

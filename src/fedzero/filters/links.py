@@ -1,12 +1,4 @@
-"""Shapers and coders of a client's numbers.
-
-    clip      v ← v · min(1, norm/‖v‖₂)
-    top-k     all but the ⌈fraction · n⌉ largest |v_j| become 0; only those travel, with their places
-    quantise  v_j → s q_j/127, q_j a whole number, rounded up or down at random so that the mean is v_j; s = max |v|
-    sign      v_j → ± s, s = mean |v|: one bit a number
-
-With `feedback`, a client adds what `top-k` or `sign` left out to its next contribution.
-"""
+"""Shapers and coders of a client's numbers v."""
 
 from __future__ import annotations
 
@@ -41,7 +33,7 @@ def _unpack_scale(scale: bytes) -> float:
 
 
 class Clip(Shaper, tag="clip"):
-    """Contributions are scaled down to an L2 norm of at most `norm`."""
+    """Contributions are scaled down to an L2 norm of at most `norm`: v ← v · min(1, norm/‖v‖₂)."""
 
     norm: Positive
 
@@ -52,7 +44,7 @@ class Clip(Shaper, tag="clip"):
 
 
 class TopK(Shaper, tag="top-k"):
-    """Only the largest numbers are sent, with their indices."""
+    """Only the ⌈fraction · n⌉ largest |v_j| travel, with their places; the others become 0."""
 
     fraction: PositiveFraction = 0.1
     """of all numbers"""
@@ -76,7 +68,7 @@ class TopK(Shaper, tag="top-k"):
 
 
 class Quantise(Coder, tag="quantise"):
-    """Eight bits per number, with unbiased stochastic rounding (FedCom's compression)."""
+    """Eight bits per number, v_j → s q_j/127 with s = max |v|, q_j rounded at random without bias (FedCom)."""
 
     bits: Literal[8] = 8
 
@@ -96,7 +88,7 @@ class Quantise(Coder, tag="quantise"):
 
 
 class Sign(Coder, tag="sign"):
-    """One bit per number, and one common magnitude."""
+    """One bit per number, v_j → ± s, and one magnitude for all, s = mean |v|."""
 
     feedback: bool = False
     """Add what was left out to the next contribution."""

@@ -1,9 +1,4 @@
-"""Values that a recipe chooses by a word: frozen structs, decoded by their tag, that refuse keys they do not know.
-
-Methods, tasks and filters derive from `Value`. What holds for all of them need not be said again by each:
-
-    class MyMethod(SeededMethod, tag="my-method"): …
-"""
+"""Values that a recipe chooses by a word: methods, tasks, filters, kinds of boxes."""
 
 from __future__ import annotations
 
@@ -21,4 +16,4 @@ class _ValueMeta(StructMeta):
 
 
 class Value(Struct, metaclass=_ValueMeta):
-    """Derive with `tag="…"`, the word by which a recipe chooses the value."""
+    """A frozen struct that is decoded by its tag and refuses unknown keys: `class MyTask(Task, tag="my-task"): …`."""

@@ -10,8 +10,6 @@ from fedzero.oracles.contract import (
     Metrics,
     Objective,
     Pictures,
-    Points,
-    Separate,
     Shards,
 )
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
@@ -28,8 +26,6 @@ __all__ = [
     "Objective",
     "Oracle",
     "Pictures",
-    "Points",
-    "Separate",
     "Shards",
     "answer_together",
 ]

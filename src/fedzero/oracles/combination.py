@@ -83,7 +83,6 @@ class Vectors:
         groups: the groups of 128 coordinates of directions that will be read; default: all.
         """
         wanted, device = combination.directions, base.device
-        kernel = kernels(device)
         sizes = [tensor.numel() for tensor in base.tensors.values()]
         n = sizes[ordinal]
         yield slice(0, 1), base.tensors[base.names[ordinal]].float().cpu().numpy().reshape(1, n)
@@ -92,10 +91,7 @@ class Vectors:
             some = wanted[first : first + at_a_time]
             block = self._block(len(some), n, device)
             for row, (stream, key) in zip(block, some, strict=True):
-                if groups is None:
-                    kernel.generate(row, stream, key, ordinal)
-                else:
-                    kernel.generate_some(row, stream, key, ordinal, groups)
+                kernels(device).generate(row, stream, key, ordinal, groups)
             yield slice(1 + first, 1 + first + len(some)), block.cpu().numpy()
         if basis is not None:
             begin = sum(sizes[:ordinal])

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedzero.oracles.piecewise import blocks
+from fedzero.oracles.piecewise import blocks, logits_of
 
 CACHE_BYTES = 1 << 30
 PROBES = ((5, 4, 3, 2), (2, 3, 4, 5, 6, 7))
@@ -132,11 +132,8 @@ class _PrefixDone(Exception):
 
 
 def _logits(module: nn.Module, prompt: Sequence[int]) -> Tensor:
-    """Uncompiled: compiling for these shapes would take longer."""
-    device = next(module.parameters()).device
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        logits: Tensor = module(input_ids=torch.tensor([prompt], device=device), use_cache=False).logits
-    return logits.float()
+    with torch.compiler.set_stance("force_eager"):  # compiling for these shapes would take longer
+        return logits_of(module, torch.tensor([prompt]))
 
 
 def _frozen_layers(module: nn.Module) -> list[nn.Module]:

@@ -168,7 +168,7 @@ class Recorder:
 
     def _captured(self, runs: Sequence[Callable[[], Tensor]], device: torch.device) -> Captured:
         """Runs recorded to be executed at the same time, each in a lane."""
-        streams = [_stream(device) for _ in runs]
+        streams: list[Any] = [torch.cuda.Stream(device) for _ in runs]  # type: ignore[no-untyped-call]
         with as_if_capturing():
             for _ in range(2):  # kernels are compiled and chosen, buffers allocated, before anything is recorded
                 for run, side in zip(runs, streams, strict=True):
@@ -231,10 +231,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -77,8 +77,7 @@ class ModuleObjective:
         many = KEPT_NUMBERS // base.size
         for first in range(0, len(points), many):
             chosen = points if len(points) <= many else points[first : first + many]
-            offsets = self._offsets_of(base, chosen) if chosen is points else base.offsets(chosen)
-            yield from self._losses_at(base, base.vector() + offsets, first, x, y, basis)
+            yield from self._losses_at(base, base.vector() + self._offsets_of(base, chosen), first, x, y, basis)
 
     def _losses_at(
         self, base: Params, weights: Tensor, first: int, x: Tensor, y: Tensor, basis: Basis | None

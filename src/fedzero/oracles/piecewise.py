@@ -185,6 +185,14 @@ class Piecewise:
         return out
 
 
+def logits_of(module: nn.Module, tokens: Tensor, **where: Tensor) -> Tensor:
+    """Logits (R, T, V), float32, of tokens (R, T), for trials of a model."""
+    device = next(module.parameters()).device
+    with torch.no_grad():
+        logits: Tensor = module(input_ids=tokens.to(device), use_cache=False, **where).logits
+    return logits.float()
+
+
 def blocks(module: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
     """(block, is a layer): elements of the outermost lists as a whole, and other modules with own parameters."""
     if isinstance(module, nn.ModuleList):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedzero.directions.cpu import kernels
 from fedzero.directions.cpu.kernels import CHUNK, u16, u32, u64
@@ -37,7 +38,7 @@ def _run(work: Callable[[int, int], Any], n: int, terms: int) -> list[Any]:
     return list(_pool(workers, os.getpid()).map(work, cuts[:-1], cuts[1:]))
 
 
-def _bits(x: torch.Tensor) -> Any:
+def _bits(x: Tensor) -> Any:
     """The same memory as unsigned integers (NumPy has no bfloat16)."""
     signed, unsigned = (torch.int32, u32) if x.element_size() == 4 else (torch.int16, u16)
     return x.view(signed).numpy().view(unsigned)
@@ -46,46 +47,32 @@ def _bits(x: torch.Tensor) -> Any:
 _NONE = np.empty(0, np.float32)
 
 
-def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
-    """out ← z(key) of tensor `tensor` (float32)."""
+def generate(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None) -> None:
+    """out ← z(key) of tensor `tensor` (float32); of given groups g, at least coordinates 128g … 128g + 127."""
+    if groups is not None and stream is Domain.GAUSSIAN:  # making all signs costs less than choosing some
+        kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
+        return
     common = (out.numpy(), u32(tensor), stream is Domain.GAUSSIAN, u64(key))
     _run(lambda lo, hi: kernels._generate(*common, lo, hi), out.numel(), 1)
 
 
-def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
-    """Like `generate`, but only coordinates 128g … 128g + 127 of the given groups g need be right."""
-    if stream is Domain.GAUSSIAN:
-        kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
-    else:  # a bit a coordinate: all of them cost less than picking some
-        generate(out, stream, key, tensor)
-
-
-def _advance(
-    x: torch.Tensor,
-    out: torch.Tensor,
-    slots: tuple[torch.Tensor, ...],
-    program: Program,
-    tensor: int,
-    stochastic: bool = True,
-) -> None:
+def _advance(x: Tensor, out: Tensor, slots: tuple[Tensor, ...], p: Program, tensor: int, stochastic: bool) -> None:
     a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
-    p, bfloat = program, x.dtype == torch.bfloat16
     common = (a, b, u32(tensor), p.stream is Domain.GAUSSIAN, int(p.rule), p.keys, p.coefficients, p.ends, p.hypers)
     if x.dtype == torch.float32:
         array = out.copy_(x).numpy()
         _run(lambda lo, hi: kernels._advance32(array, *common, lo, hi), x.numel(), len(p.keys))
     else:
-        bits, to = _bits(x), _bits(out)
-        work = (bits, to, *common, p.rounding, stochastic, bfloat)
+        work = (_bits(x), _bits(out), *common, p.rounding, stochastic, x.dtype == torch.bfloat16)
         _run(lambda lo, hi: kernels._advance16(*work, lo, hi), x.numel(), len(p.keys))
 
 
-def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
+def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int) -> None:
     """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
-    _advance(x, x, slots, program, tensor)
+    _advance(x, x, slots, program, tensor, stochastic=True)
 
 
-def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+def perturb(x: Tensor, out: Tensor, terms: Terms, tensor: int) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
     _advance(x, out, (), Program.of([terms], [0]), tensor, stochastic=False)
 
@@ -108,33 +95,32 @@ def perturb_all(many: Sequence[Piece], terms: Terms) -> None:
         _advance(piece.source, piece.out, (), program, piece.ordinal, stochastic=False)
 
 
-def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms, tensor: int) -> None:
+def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms, tensor: int) -> None:
     """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
     wide, bfloat = x.dtype == torch.float32, x.dtype == torch.bfloat16
     common = (wide, bfloat, u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
     kernels._rows(_bits(x), ids.numpy(), _bits(out), *common)
 
 
-def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
+def spread(out: Tensor, terms: Terms, tensor: int) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
-    rows, gaussian = out.numpy(), terms.stream is Domain.GAUSSIAN
-    kernels._spread(rows, u32(tensor), gaussian, terms.keys, terms.coefficients)
+    kernels._spread(out.numpy(), u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
 
 
-def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None:
+def points(x: Tensor, out: Tensor, program: Program, tensor: int) -> None:
     """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, all points at once."""
     p, gaussian = program, program.stream is Domain.GAUSSIAN
     common = (x.numpy(), out.numpy(), u32(tensor), gaussian, p.keys, p.coefficients, p.ends)
     _run(lambda lo, hi: kernels._points32(*common, lo, hi), x.numel(), len(p.keys))
 
 
-def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
+def round_into(x: Tensor, source: Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
     bits, array, bfloat = _bits(x), source.numpy(), x.dtype == torch.bfloat16
     _run(lambda lo, hi: kernels._round16(array, bits, u32(tensor), u64(key), bfloat, lo, hi), x.numel(), 1)
 
 
-def checksum(x: torch.Tensor) -> int:
+def checksum(x: Tensor) -> int:
     """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
     bits = _bits(x)
     return sum(int(s) for s in _run(lambda lo, hi: kernels._checksum(bits, lo, hi), x.numel(), 1)) % (1 << 64)

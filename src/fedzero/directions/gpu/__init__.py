@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import triton
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedzero.directions.gpu import kernels
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
@@ -42,7 +43,7 @@ def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], c
     constants."""
     traits: list[Any] = [kernel.__name__, constants]
     for value in arguments:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             traits.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))
         else:
             traits.append(value.bit_length() < 32)
@@ -82,7 +83,7 @@ def _warps(stream: Domain, rule: Rule = Rule.SGD) -> int:
     return SIGN_WARPS if stream is Domain.RADEMACHER and not rule.slots else WARPS
 
 
-def _integers(x: torch.Tensor) -> torch.Tensor:
+def _integers(x: Tensor) -> Tensor:
     """16-bit numbers as int16: rounding is done on bits."""
     return x if x.dtype == torch.float32 else x.view(torch.int16)
 
@@ -91,17 +92,12 @@ def _signed(key: int) -> int:
     return key - (1 << 64) if key >> 63 else key
 
 
-def generate(out: torch.Tensor, stream: Domain, key: int, tensor: int) -> None:
-    """out ← z(key) of tensor `tensor` (float32)."""
+def generate(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None) -> None:
+    """out ← z(key) of tensor `tensor` (float32); all groups, since choosing some would take longer than making them."""
     _launch(kernels._generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
 
 
-def generate_some(out: torch.Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64]) -> None:
-    """All coordinates: on a GPU a launch costs more than the superfluous ones."""
-    generate(out, stream, key, tensor)
-
-
-def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, tensor: int) -> None:
+def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int) -> None:
     """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
     bits, tables, rule = _integers(x), tables_of(program, x.device), program.rule
     arguments = (bits, bits, *(*slots, bits, bits)[:2], tensor, *tables)
@@ -110,7 +106,7 @@ def advance(x: torch.Tensor, slots: tuple[torch.Tensor, ...], program: Program, 
     _launch(kernels._advance, x.numel(), _warps(program.stream, rule), arguments, constants)
 
 
-def perturb(x: torch.Tensor, out: torch.Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
+def perturb(x: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
     bits, tables = _integers(x), tables_of(terms, x.device)
     arguments = (bits, _integers(out), bits, bits, tensor, *tables)
@@ -132,7 +128,7 @@ class Listing:
     """Tensors made ready for one launch a type: rows and owners of tiles for `_advance_list`; the rest one by one."""
 
     device: torch.device
-    lists: tuple[tuple[torch.dtype, torch.Tensor, torch.Tensor], ...]
+    lists: tuple[tuple[torch.dtype, Tensor, Tensor], ...]
     together: tuple[Piece, ...]
     """those in the lists, kept because their addresses are"""
     apart: tuple[Piece, ...]
@@ -143,7 +139,7 @@ def listing(pieces: Sequence[Piece]) -> Listing:
     device = pieces[0].source.device
     pieces = [piece for piece in pieces if piece.source.numel()]
     together = tuple(piece for piece in pieces if _aligned(piece))
-    lists: list[tuple[torch.dtype, torch.Tensor, torch.Tensor]] = []
+    lists: list[tuple[torch.dtype, Tensor, Tensor]] = []
     for dtype in dict.fromkeys(piece.source.dtype for piece in together):
         some = [piece for piece in together if piece.source.dtype == dtype]
         tiles = [triton.cdiv(piece.source.numel(), 8 * LANES) for piece in some]
@@ -181,7 +177,7 @@ def perturb_all(many: Listing, terms: Terms | TermsBuffer) -> None:
         perturb(piece.source, piece.out, terms, piece.ordinal)
 
 
-def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
+def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
     """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
     width, tables = x.shape[1], tables_of(terms, x.device)
     programs = ids.numel() * triton.cdiv(width, SPAN)
@@ -191,7 +187,7 @@ def rows(x: torch.Tensor, ids: torch.Tensor, out: torch.Tensor, terms: Terms | T
             _start(kernels._rows, programs, WARPS, arguments, (int(terms.stream), _KINDS[x.dtype], SPAN))
 
 
-def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
+def spread(out: Tensor, terms: Terms, tensor: int) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up, in one launch."""
     n, tables = out.shape[1], tables_of(terms, out.device)
     programs = len(terms) * triton.cdiv(n, 8 * LANES)
@@ -201,7 +197,7 @@ def spread(out: torch.Tensor, terms: Terms, tensor: int) -> None:
             _start(kernels._spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
 
 
-def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) -> None:
+def points(x: Tensor, out: Tensor, program: Program, tensor: int) -> None:
     """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, in one launch where no
     step has several terms."""
     lengths = np.diff(program.ends, prepend=0)
@@ -215,12 +211,12 @@ def points(x: torch.Tensor, out: torch.Tensor, program: Program, tensor: int) ->
     out[np.flatnonzero(lengths)] += moved
 
 
-def round_into(x: torch.Tensor, source: torch.Tensor, key: int, tensor: int) -> None:
+def round_into(x: Tensor, source: Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
     _launch(kernels._narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))
 
 
-def checksum(x: torch.Tensor) -> int:
+def checksum(x: Tensor) -> int:
     """Σ mix(index, bits) mod 2⁶⁴ of one flat tensor."""
     bits = x.view(torch.int32) if x.element_size() == 4 else x.view(torch.int16)
     return _total(kernels._checksum, x.numel(), x.device, (bits,), (8 * x.element_size(),)) % (1 << 64)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import HYPERS, Program, Terms
@@ -18,13 +19,13 @@ class Tables(NamedTuple):
     """Integers: keys, rounding keys, 0, ends. Floats: coefficients, hyper-parameters. `terms` and `steps` are the
     capacities, by which a kernel finds the parts; how many terms a step has follows from the ends."""
 
-    integers: torch.Tensor
-    floats: torch.Tensor
+    integers: Tensor
+    floats: Tensor
     terms: int
     steps: int
 
 
-def _split(there: torch.Tensor, terms: int, steps: int) -> Tables:
+def _split(there: Tensor, terms: int, steps: int) -> Tables:
     even = _even(terms, steps)
     return Tables(there[: 2 * even].view(torch.int64), there[2 * even :].view(torch.float32), terms, steps)
 
@@ -62,14 +63,14 @@ class TermsBuffer:
     def __len__(self) -> int:
         return self.capacity
 
-    def upload(self, points: Sequence[Terms]) -> torch.Tensor:
+    def upload(self, points: Sequence[Terms]) -> Tensor:
         """(points, …) on the device. With a capacity of one, each point must have one term: kernels do not count."""
         if any(len(p) > self.capacity or (self.capacity == 1 and len(p) != 1) for p in points):
             raise ValueError(f"points with {[len(p) for p in points]} terms where there is room for {self.capacity}")
         rows = [_packed(Program.of([terms], [0]), self.capacity) for terms in points]
         return torch.from_numpy(np.stack(rows)).to(self._buffer.device)
 
-    def load(self, row: torch.Tensor) -> None:
+    def load(self, row: Tensor) -> None:
         self._buffer.copy_(row)
 
 

@@ -1,7 +1,4 @@
-"""Matrices that grow: buffers double when full, so appending a row seldom moves the others.
-
-The first content is taken as it is, without a copy: a matrix that never grows costs nothing extra.
-"""
+"""Matrices that grow: buffers double when full; the first content is taken without a copy."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
 """Black boxes: functions without derivatives, one for each client; no value is paid for twice."""
 
 from fedzero.oracles.blackbox.bounds import Bounds
-from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, Functions, HttpBox, PythonBox
+from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, HttpBox, PythonBox
 from fedzero.oracles.blackbox.contract import (
     EVALUATION,
+    MemoryLog,
     Metered,
     Query,
     QueryFailed,
-    QueryLog,
     Unmeasured,
     point_digest,
 )
-from fedzero.oracles.blackbox.log import MemoryLog
 from fedzero.oracles.blackbox.objective import BlackBoxes, BlackBoxShards, Evaluate
 from fedzero.oracles.blackbox.queries import Conditions
 
@@ -25,14 +24,12 @@ __all__ = [
     "CommandBox",
     "Conditions",
     "Evaluate",
-    "Functions",
     "HttpBox",
     "MemoryLog",
     "Metered",
     "PythonBox",
     "Query",
     "QueryFailed",
-    "QueryLog",
     "Unmeasured",
     "point_digest",
 ]

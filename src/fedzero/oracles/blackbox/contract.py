@@ -7,6 +7,7 @@ value nor the count of what was spent.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -85,6 +86,56 @@ class QueryLog(Protocol):
     def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
         """(point, value) pairs of the last round in which the client gave any; none unless that was `before`."""
         ...
+
+
+class MemoryLog:
+    """In memory, with or without a ledger: totals over all rounds, and the rows of each client's latest round."""
+
+    def __init__(self) -> None:
+        self._spent: Counter[int] = Counter()
+        self._round: dict[int, int] = {}
+        self._attempts: dict[int, dict[int, dict[int, Query]]] = {}
+        """by client, ordinal and attempt, of the client's `_round`"""
+        self._latest: dict[int, tuple[int, dict[int, tuple[F64, float]]]] = {}
+
+    def write(self, rows: Sequence[Query]) -> None:
+        for row in rows:
+            if self._round.get(row.client, -1) < row.round:
+                self._round[row.client], self._attempts[row.client] = row.round, {}
+            attempts = self._attempts[row.client].setdefault(row.ordinal, {})
+            before = attempts.get(row.attempt)
+            self._spent[row.client] += row.spent - (before is not None and before.spent)
+            attempts[row.attempt] = row
+            self._keep(row)
+
+    def _keep(self, row: Query) -> None:
+        if row.value is None or row.point is None or row.ordinal == EVALUATION:
+            return
+        if self.latest_round(row.client) < row.round:
+            self._latest[row.client] = row.round, {}
+        self._latest[row.client][1][row.ordinal] = np.frombuffer(row.point, "<f8"), row.value
+
+    def latest_round(self, client: int) -> int:
+        """The last round in which a client gave a value; −1 if none."""
+        return self._latest[client][0] if client in self._latest else -1
+
+    def spent(self, client: int) -> int:
+        return self._spent[client]
+
+    def _rows(self, client: int, round: int) -> dict[int, dict[int, Query]]:
+        return self._attempts[client] if self._round.get(client) == round else {}
+
+    def tried(self, client: int, round: int, ordinal: int) -> Sequence[Query]:
+        return [row for _, row in sorted(self._rows(client, round).get(ordinal, {}).items())]
+
+    def begun(self, client: int, round: int) -> Sequence[Query]:
+        rows = self._rows(client, round)
+        return [row for ordinal, tries in rows.items() if ordinal != EVALUATION for row in tries.values()]
+
+    def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
+        if not 0 <= self.latest_round(client) < before:
+            return []
+        return [pair for _, pair in sorted(self._latest[client][1].items())]
 
 
 @runtime_checkable

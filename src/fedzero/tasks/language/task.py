@@ -15,7 +15,6 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.model.params import Params
-from fedzero.oracles.compiled import compile_layers
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
@@ -81,7 +80,7 @@ class Language(Task, tag="language"):
         tested = Texts(tuple(test.tokens), tuple(test.labels))
         pack = pretrained.packs_upto(model)
         if self.compile:
-            compile_layers(model.module)
+            pretrained.compile_layers(model)
         objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
         params = self.params(model)
         shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))

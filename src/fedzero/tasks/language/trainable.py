@@ -58,9 +58,5 @@ class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
     last: int = -1
     """and up to this one"""
 
-    @property
-    def everywhere(self) -> bool:
-        return (self.first, self.last) == (0, -1)
-
 
 Train = Full | Layers | Span | Names | Lora
