@@ -62,7 +62,7 @@ def job(
     """A run of all clients in every round; every seed, from 1 on, has draws of classes and rows of its own."""
     baseline = METHODS[method]
     rounds, draw = baseline.rounds(case.rounds), seed - 1
-    tables: dict[str, dict[str, Any]] = {
+    tables = {
         "task": {"share": case.share, "repetition": draw, **task},
         "algorithm": {"local_steps": case.steps},
         "federation": {"clients": clients, "cohort": clients},
