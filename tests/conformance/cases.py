@@ -142,6 +142,20 @@ def travels(algorithm: Any) -> tuple[Any, ...]:
 WIRES = list({travels(v): v for v in reversed(SHAPES)}.values())[::-1]
 BASES = [_base(variant) for variant in {type(v): v for v in VARIANTS}.values()]
 
+
+def _every_choice_once() -> list[Any]:
+    """All shapes; of ways to estimate, which methods share, each with the first method that offers it."""
+    seen, kept = set(), []
+    for variant in VARIANTS:
+        made = {(name, str(value)) for name, value in changes(variant).items()}
+        if variant in SHAPES or not made <= seen:
+            kept.append(variant)
+        seen |= made
+    return kept
+
+
+EVERY_CHOICE_ONCE = _every_choice_once()
+
 methods = pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
 shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)
 
