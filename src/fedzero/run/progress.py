@@ -47,7 +47,23 @@ class Totals:
         return " · ".join(parts)
 
 
-class LiveWatch:
+class Silent:
+    """No output; the base of the others."""
+
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+        pass
+
+    def round(self, record: Round) -> None:
+        pass
+
+    def evaluation(self, record: Evaluation) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class LiveWatch(Silent):
     """A progress bar with loss, accuracy, bytes per client, queries and time left, on standard error."""
 
     def __init__(self, console: Console):
@@ -80,7 +96,7 @@ class LiveWatch:
         self._progress.stop()
 
 
-class PlainWatch:
+class PlainWatch(Silent):
     """A line every ten seconds, for logs."""
 
     def __init__(self, console: Console):
@@ -108,9 +124,6 @@ class PlainWatch:
 
     def evaluation(self, record: Evaluation) -> None:
         self._totals.evaluation = record
-
-    def end(self) -> None:
-        pass
 
 
 class Replaying:
@@ -147,22 +160,6 @@ class Replaying:
         if done >= total:
             self._progress.stop()
             self._progress = None
-
-
-class Silent:
-    """Nobody looks on."""
-
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
-        pass
-
-    def round(self, record: Round) -> None:
-        pass
-
-    def evaluation(self, record: Evaluation) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> None:

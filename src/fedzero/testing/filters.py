@@ -31,7 +31,7 @@ def check_filter(link: Filter, checks: Sequence[Check] | None = None) -> None:
     Checks: numbers keep their count and stay finite; codes have the length they say, and damaged ones are refused; the
     order of clients does not matter; runs replay, resume and are the same on replicas of their own.
     """
-    run_checks(link, CHECKS if checks is None else checks)
+    run_checks(type(link), link, CHECKS if checks is None else checks)
 
 
 def _vectors() -> Iterator[np.ndarray]:

@@ -41,7 +41,7 @@ def check_method(method: Method, checks: Sequence[Check] | None = None) -> None:
     trace; 16-bit models replay; who is drawn twice counts twice; extreme numbers stop nobody; a strongly convex
     quadratic is solved.
     """
-    run_checks(method, CHECKS if checks is None else checks)
+    run_checks(type(method), method, CHECKS if checks is None else checks)
 
 
 def survives_the_ledger(method: Method, folder: Path) -> None:

@@ -34,16 +34,7 @@ def check_task(
     is asked beside them, and leave the parameters alone; gradients, where there are any, agree with slopes; a short run
     replays.
     """
-    given = CHECKS if checks is None else checks
-
-    def on(check: Check) -> Check:
-        def bound(subject: Task, folder: Path) -> None:
-            check((subject, data, clients), folder)
-
-        bound.__name__ = check.__name__
-        return bound
-
-    run_checks(task, [on(check) for check in given])
+    run_checks(type(task), (task, data, clients), CHECKS if checks is None else checks)
 
 
 Subject = tuple[Task, Path | None, int]

@@ -144,10 +144,10 @@ def known(kind: type[Any]) -> Iterator[None]:
 Check = Callable[[Any, Path], None]
 
 
-def run_checks(subject: Any, checks: Iterable[Check]) -> None:
+def run_checks(kind: type[Any], subject: Any, checks: Iterable[Check]) -> None:
     """All checks, each in a folder of its own; raises one `CheckFailed` with a line for each that failed."""
     failures = []
-    with known(type(subject)):
+    with known(kind):
         for check in checks:
             with tempfile.TemporaryDirectory() as folder:
                 try:
@@ -156,4 +156,4 @@ def run_checks(subject: Any, checks: Iterable[Check]) -> None:
                     failures.append(f"{check.__name__}: {failure}")
                 except Exception as error:  # whatever the code of somebody else raises is what is wrong with it
                     failures.append(f"{check.__name__}: raised {type(error).__name__}: {error}")
-    expect(not failures, f"{type(subject).__name__} does not conform:\n" + "\n".join(failures))
+    expect(not failures, f"{kind.__name__} does not conform:\n" + "\n".join(failures))
