@@ -7,9 +7,9 @@ import sys
 import threading
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -255,7 +255,8 @@ def test_who_is_broke_sits_out_by_name_without_a_call(tmp_path):
 
 
 def test_first_queries_have_to_be_paid_as_well(tmp_path, monkeypatch):
-    monkeypatch.setattr(FedZO, "first_queries", 2)
+    wire = FedZO.wire
+    monkeypatch.setattr(FedZO, "wire", lambda *at: replace(wire(*at), first_queries=2))
     boxes = Boxes()
     result = minimise(boxes, tmp_path, budget=TURN + 1)
     assert boxes.calls == {}
@@ -481,4 +482,4 @@ def test_the_list_shows_the_task(fedzero):
 
 def test_every_field_survives_the_ledger(tmp_path):
     recipe = _recipe(tmp_path)
-    assert msgspec.convert(msgspec.to_builtins(recipe), recipes.Recipe) == recipe
+    assert recipes.from_canonical(recipes.canonical(recipe)) == recipe
