@@ -1,0 +1,121 @@
+"""FedKSeed: against the paper by hand, the model from the accumulators alone, keys from the pool, bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from byhand import EPS, SIZES, How, assert_near, bound, drawn, federation, model, slope, start
+
+from fedzero.algorithms.contract import Scale, Turn
+from fedzero.algorithms.fedkseed import FedKSeed
+from fedzero.directions import Keys
+from fedzero.model.params import Params
+from fedzero.model.schedules import InverseSqrt
+from fedzero.run import recipe as recipes
+
+S, K, ETA = 6, 4, 5e-3
+CASES = [How(P=1, central=True), How(P=3, central=True), How(P=2)]
+
+
+def method(how: How, pool: int = S) -> FedKSeed:
+    fields = how.fields
+    del fields["samples"]
+    return FedKSeed(rate=ETA, pool=pool, local_steps=K, **fields)
+
+
+def by_hand(world, rounds: int, how: How) -> tuple[np.ndarray, np.ndarray]:
+    """(x, A): every step's keys are drawn from the pool, with replacement, by a generator of (round, step)."""
+    pool = [drawn(world.keys.direction(0, 0, s), SIZES, False) for s in range(S)]
+    x, A = start(), np.zeros(S)
+    for r in range(rounds):
+        chosen = [world.keys.generator("pool", r, k).integers(S, size=how.P) for k in range(K)]
+        g = np.zeros((K, how.P))
+        for i in world.cohort(r):
+            y = x.copy()
+            for k in range(K):
+                own = np.array([slope(world.f(r, i, k), y, pool[s], how.mu, how.central) for s in chosen[k]])
+                g[k] += own / len(world.cohort(r))
+                y = y - ETA / how.P * sum(c * pool[s] for c, s in zip(own, chosen[k], strict=True))
+        for k in range(K):
+            for c, s in zip(g[k], chosen[k], strict=True):
+                x = x - ETA / how.P * c * pool[s]
+                A[s] += c / how.P
+    return x, A
+
+
+@pytest.mark.parametrize("how", CASES, ids=str)
+def test_three_rounds_equal_the_paper_by_hand(tmp_path: Path, how) -> None:
+    run, world = federation(tmp_path, method(how), replicas=True)
+    run.play(3)
+    x, A = by_hand(world, 3, how)
+    assert np.abs(x - start()).max() > 0.1, "the run must have moved"
+    assert_near(model(run), x, bound(how.mu))
+    assert_near(run.replica.state.carry.A, A, bound(how.mu))
+    assert not any(r.refused for r in run.records)
+
+
+@pytest.mark.parametrize("how", CASES, ids=str)
+def test_the_accumulators_are_the_whole_fine_tune(tmp_path: Path, how) -> None:
+    """x = x_0 − η Σ_s A[s] z_s, up to the rounding of float32: of every coefficient, and of x with every term."""
+    rounds = 9
+    run, world = federation(tmp_path, method(how))
+    run.play(rounds)
+    A = run.replica.state.carry.A
+    assert (A.shape, A.dtype) == ((S,), torch.float64)
+    z = np.stack([drawn(world.keys.direction(0, 0, s), SIZES, False) for s in range(S)])
+    assert_near(model(run), start() - ETA * A.numpy() @ z, (rounds * K * how.P + 1) * EPS)
+
+
+def test_directions_come_from_the_pool_and_all_of_it_is_used() -> None:
+    """The keys of the points that clients ask about: the same for all of them, and no others than the S of the run."""
+    method, keys = FedKSeed(rate=1e-3, pool=S, directions=3, local_steps=2), Keys.of_seed(3)
+    pool, seen = {keys.direction(0, 0, s) for s in range(S)}, set()
+    for r in range(20):
+        asked = []
+        for client in (0, 7):
+            work = method.client(method.init(Params.of_vector(torch.zeros(5)), 10), Turn(r, client, keys))
+            first = next(work)
+            second = work.send(np.zeros(len(first.points)))
+            asked.append([int(key) for ask in (first, second) for point in ask.points for key in point.keys])
+        assert asked[0] == asked[1]
+        assert set(asked[0]) <= pool
+        seen |= set(asked[0])
+    assert seen == pool
+
+
+@pytest.mark.parametrize("pool", [1, 4096])
+def test_bytes_are_those_of_the_scalars_whatever_the_pool(tmp_path: Path, pool) -> None:
+    """Up: K·P numbers; down: as many for every round that was missed."""
+    how, m, d = How(P=3, central=True), 4, 50
+    algorithm = method(how, pool)
+    run, _ = federation(tmp_path, algorithm, clients=m, cohort=m)
+    run.play(4)
+    wire = algorithm.wire(0, Scale(d, m))
+    assert (wire.replies, wire.queries, wire.seeded) == ((K * how.P,), K * 2 * how.P, True)
+    for record in run.records:
+        reply = (record.round, 0, bytes(8), bytes(4 * wire.replies[0]), bytes(4), wire.queries)
+        assert record.bytes_up == m * len(msgspec.msgpack.encode(reply))
+        missed = [msgspec.Raw(r.update) for r in run.records[: record.round][-1:]]
+        assert record.bytes_down == m * len(msgspec.msgpack.encode((1, record.round, 0, missed)))
+        assert record.queries == m * wire.queries
+
+
+def test_a_client_that_is_sent_the_model_is_sent_the_accumulators(tmp_path: Path) -> None:
+    run, _ = federation(tmp_path, method(CASES[0]), clients=12, cohort=2, replicas=True, pull_after=3)
+    run.play(20)
+    assert max(r.bytes_down for r in run.records) > 4 * 50 + 8 * S, "somebody was sent both"
+    assert not any(r.refused for r in run.records)
+    for client in run.engine.clients.values():
+        replica = client.replica
+        assert torch.equal(replica.state.carry.A, run.replayed(replica.round).state.carry.A)
+
+
+def test_the_rate_is_constant() -> None:
+    """A scalar that came early and one that came late weigh the same in A."""
+    table = {"kind": "fedkseed", "rate": msgspec.to_builtins(InverseSqrt(start=1e-2))}
+    with pytest.raises(msgspec.ValidationError, match=r"algorithm\.rate"):
+        recipes.method(table)

@@ -1,0 +1,80 @@
+"""Recipes written for 0.1: keys that are the federation's now stood in the table of the method."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fedzero.errors import FedzeroError
+from fedzero.run import recipe as recipes
+
+RECIPE = """
+name = "old"
+rounds = 3
+
+[algorithm]
+kind = "decomfl"
+rate = 0.01
+{method}
+
+[task]
+kind = "quadratic"
+
+[federation]
+clients = 5
+cohort = 2
+{federation}
+"""
+
+
+def loaded(folder, method: str = "", federation: str = "", *overrides: str) -> recipes.Recipe:
+    path = folder / "old.toml"
+    path.write_text(RECIPE.format(method=method, federation=federation))
+    return recipes.load(path, list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("method", "federation"),
+    [
+        ('after = "sync"', "sync = true"),
+        ('after = "revert"', ""),
+        ("pull_after = 3", "pull_after = 3"),
+        ("server_model = false", "server_model = false"),
+        ('after = "sync"\npull_after = 3\nserver_model = true', "sync = true\npull_after = 3"),
+    ],
+)
+def test_they_decode_to_the_same_values(tmp_path, method, federation) -> None:
+    old, new = loaded(tmp_path, method), loaded(tmp_path, "", federation)
+    assert old == new
+    assert recipes.canonical(old) == recipes.canonical(new)
+    overrides = [f"algorithm.{line.replace(' ', '')}" for line in method.splitlines()]
+    assert loaded(tmp_path, "", "", *overrides) == new
+
+
+def test_the_federations_own_table_counts_where_both_say_something(tmp_path) -> None:
+    assert loaded(tmp_path, "pull_after = 3", "pull_after = 7").federation.pull_after == 7
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["algorithm.after=later"], r"algorithm\.after"),
+        (["algorithm.pull_after=0"], r"federation\.pull_after: .*>= 1"),
+        (["algorithm.server_model=false", "algorithm.pull_after=3"], r"pull_after needs a server that holds the model"),
+        (["algorithm.kind=fedzo", "algorithm.pull_after=3"], r"algorithm\.pull_after"),
+    ],
+)
+def test_what_did_not_work_then_does_not_now(tmp_path, overrides, words) -> None:
+    with pytest.raises(FedzeroError, match=words):
+        loaded(tmp_path, "", "", *overrides)
+
+
+def test_a_kind_that_is_no_word(tmp_path) -> None:
+    with pytest.raises(FedzeroError, match=r"algorithm\.kind = \[1\]"):
+        loaded(tmp_path, "", "", "algorithm.kind=[1]")
+
+
+def test_a_method_is_given_no_keys_of_the_federation() -> None:
+    """By itself, a method has no place for them."""
+    with pytest.raises(msgspec.ValidationError, match="pull_after"):
+        recipes.method({"kind": "decomfl", "rate": 0.1, "pull_after": 3})
