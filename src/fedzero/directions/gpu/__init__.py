@@ -39,8 +39,7 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
     """Launch on the current device. Triton's own look-up of a compiled kernel takes longer than most tensors do, so
-    compiled kernels are kept by all it specialises on: device, type and alignment of tensors, width of integers,
-    constants."""
+    they are kept here by all it specialises on: device, type and alignment of tensors, width of integers, constants."""
     traits: list[Any] = [kernel.__name__, constants]
     for value in arguments:
         if isinstance(value, Tensor):
