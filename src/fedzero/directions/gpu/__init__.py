@@ -27,7 +27,7 @@ LANES = 512
 WARPS = 4
 """128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
 SIGN_WARPS = 2
-"""Signs need few registers besides: 64 numbers a thread, and half the threads that make them."""
+"""Signs need few further registers: 64 numbers a thread, and half the threads."""
 SPAN = 512
 """Columns of a row that one program makes where single rows are wanted."""
 SUM_PROGRAMS = 1 << 14
