@@ -3,7 +3,7 @@
     key(purpose, n1, n2, …) = BLAKE2b-64(key = root, person = purpose, message = n1 ‖ n2 ‖ …)
 
 Integers are 8 bytes, little-endian, signed. Nothing is drawn from a global generator, and no seed is ever sent:
-whoever has the root and the round number has the directions.
+the directions follow from the root and the round number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SHARED = -1
-"""Stands for the client in the key of a direction that the whole cohort shares."""
+"""The client in the key of a direction that the whole cohort shares."""
 
 
 def derive(root: bytes, purpose: str, *numbers: int) -> int:

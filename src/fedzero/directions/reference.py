@@ -1,7 +1,6 @@
-"""The direction stream in plain NumPy: slow, obvious, and what the fast kernels are held against.
+"""The direction stream in plain NumPy: slow, obvious, and what tests compare the kernels with.
 
-Read beside docs/directions.md. Arrays of float32 and uint32 only, so NumPy rounds after every operation just as the
-specification asks.
+Read beside docs/directions.md. Arrays of float32 and uint32 only, so NumPy rounds after every operation, as specified.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def device_of(wanted: str) -> torch.device:
 
 def keep_freed_memory() -> None:
     """Let glibc keep large freed blocks: forward passes allocate the same megabytes again and again, and getting them
-    anew from the kernel, page by page, took nearly half of a round. Elsewhere than on glibc this does nothing."""
+    from the kernel, page by page, took nearly half of a round. Without glibc this does nothing."""
     trim_threshold, mmap_threshold, one_gigabyte = -1, -3, 1 << 30
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

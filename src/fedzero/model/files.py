@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @contextmanager
 def draft_of(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its name when all went well; `durable`: and is then on the disk."""
+    """A file to write to, which replaces `path` if no exception is raised; `durable`: and is then on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:

@@ -1,7 +1,6 @@
 """What a method may ask of a client's data, and what an objective must answer.
 
-A method yields an `Ask` and is sent the answer, so its driver may answer the asks of a whole cohort with one forward
-pass.
+A method yields an `Ask` and is sent the answer, so one forward pass may answer the asks of a whole cohort.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Points(Sequence[Terms]):
-    """Points around a base, equal if they were made from the same: a cohort that shares directions has equal points,
-    which one evaluation answers."""
+    """Points around a base, equal if `made_from` is: one evaluation serves a cohort that shares directions."""
 
     made_from: Hashable
     terms: tuple[Terms, ...] = field(compare=False, repr=False)

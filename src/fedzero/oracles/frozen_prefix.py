@@ -106,9 +106,9 @@ class FrozenPrefix:
         return forward
 
     def _can_be_skipped(self, module: nn.Module) -> bool:
-        """Whether logits stay the same; not where later layers use what these left behind beside their output.
+        """Whether logits stay the same; not where later layers read a side effect of these.
 
-        All outputs are computed before any is used: what was left behind is then another prompt's.
+        All outputs are computed before any is used: side effects are then another prompt's.
         """
         expected = [_logits(module, prompt) for prompt in PROBES]
         try:
@@ -124,7 +124,7 @@ class FrozenPrefix:
 
 
 class _PrefixDone(Exception):
-    """Ends a pass behind the frozen layers."""
+    """Ends a pass after the frozen layers."""
 
     def __init__(self, hidden: Tensor):
         super().__init__()

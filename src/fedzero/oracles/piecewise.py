@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +35,7 @@ class Chosen:
     ends: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class ScratchSlot:
+class ScratchSlot(NamedTuple):
     """Flat pieces of a scratch buffer for some tensors of a model, and the listing that a view is written to."""
 
     pieces: tuple[Tensor, ...]

@@ -26,7 +26,7 @@ from fedzero.oracles.blackbox import Metered
 class Problem:
     """A task made concrete: where to start, what to minimise, which client has which data.
 
-    facts: what a reader should know beside the recipe; part of the ledger, so a resume with other facts (another
+    facts: what a reader should know besides the recipe; part of the ledger, so a resume with other facts (another
     victim, other data) is refused. metered: the objective, where every query is logged and may count against a budget;
     such tasks run in one process. pictures: of the result, where it is an image.
     """

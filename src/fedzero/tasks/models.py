@@ -54,9 +54,8 @@ class SmallCnn(nn.Module):
 class LargeCnn(nn.Module):
     """The CNN of experiment E2: conv 32@3×3, conv 64@3×3, 2×2 pool, linear 128, linear 62; 1,206,590 parameters.
 
-    The paper gives that count only. It is the count of the usual CNN of the FEMNIST benchmark (Caldas et al. 2018, in
-    the form of Reddi et al. 2021) with its 62 outputs: on ten classes the other 52 are never right. Pools and
-    `channels_last` as in `SmallCnn`.
+    The paper gives that count only, which the usual CNN of the FEMNIST benchmark has (Caldas et al. 2018, in the form
+    of Reddi et al. 2021), with 62 outputs: on ten classes 52 are never right. `channels_last` as in `SmallCnn`.
     """
 
     def __init__(self, channels_last: bool = True) -> None:

@@ -27,7 +27,7 @@ LANES = 512
 WARPS = 4
 """128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
 SIGN_WARPS = 2
-"""Signs need few registers besides: 64 numbers a thread, and half the threads that make them."""
+"""Signs need few further registers: 64 numbers a thread, and half the threads."""
 SPAN = 512
 """Columns of a row that one program makes where single rows are wanted."""
 SUM_PROGRAMS = 1 << 14
@@ -39,8 +39,7 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
     """Launch on the current device. Triton's own look-up of a compiled kernel takes longer than most tensors do, so
-    compiled kernels are kept by all it specialises on: device, type and alignment of tensors, width of integers,
-    constants."""
+    they are kept here by all it specialises on: device, type and alignment of tensors, width of integers, constants."""
     traits: list[Any] = [kernel.__name__, constants]
     for value in arguments:
         if isinstance(value, Tensor):

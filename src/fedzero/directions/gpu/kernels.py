@@ -1,5 +1,4 @@
-"""Triton kernels. One program owns a tile and keeps it in registers: parameters are read once, all terms of all steps
-are added, and they are written once."""
+"""Triton kernels. A program keeps a tile in registers: read once, all terms of all steps added, written once."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _random(base, tensor, key, LANES: tl.constexpr):
 
 @triton.jit
 def _widen(stored, KIND: tl.constexpr):
-    """The float32 behind what memory holds (16-bit numbers come as int16)."""
+    """Stored numbers as float32 (16-bit ones come as int16)."""
     if KIND == _BFLOAT16:
         y = _float(stored.to(tl.uint16, bitcast=True).to(tl.uint32) << 16)
     elif KIND == _FLOAT16:

@@ -57,8 +57,7 @@ def features_of(keys: Keys, count: int, dimension: int, scale: float) -> Feature
 
 
 class FeatureHistory:
-    """Observations as features: Φ and the factor of ΦᵀΦ + σ²I, grown row by row. 8 M bytes for each observation, and
-    8 n² for the factor."""
+    """Observations as features: Φ, 8 n M bytes, and the factor of ΦᵀΦ + σ²I, 8 n², grown row by row."""
 
     def __init__(self, features: Features, noise: float):
         self.features, self.noise = features, noise

@@ -1,7 +1,6 @@
 """The queries of a client, and the surrogates over them.
 
-The arrays of a history hold what was observed block by block, so it can be rebuilt to the same bits: rows are appended
-in the same blocks.
+The arrays of a history hold the observations by blocks, so that it can be rebuilt to the same bits.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from fedzero.estimators.surrogate.settings import Surrogate, Transfer
 Arrays = tuple[NDArray[Any], ...]
 
 KEPT_BYTES = 4 << 30
-"""Memory for surrogates of clients between turns; the least recently used are dropped, and rebuilt from the client's
-memory when needed."""
+"""Memory for surrogates of clients between turns; the least recently used are dropped, and rebuilt when needed."""
 
 
 class History:
@@ -60,8 +58,7 @@ class History:
         return weights_of(self.features, self.surrogate.points[chosen], y - y.mean(), self.transfer.noise)
 
     def to_arrays(self) -> Arrays:
-        """Four arrays for every turn: points, values, sizes of the blocks, and rebuilds of the factor, as rows (points,
-        jitter), for the record."""
+        """Four arrays for every turn: points, values, sizes of the blocks, and rebuilds as rows (points, jitter)."""
         if self._points:
             sizes = np.array([len(block) for block in self._points], np.int64)
             rebuilds = [(rebuild.points, rebuild.jitter) for rebuild in self.surrogate.rebuilds[self._recorded :]]

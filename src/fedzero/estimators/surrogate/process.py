@@ -41,8 +41,7 @@ class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind",
 
 
 class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="recent"):
-    """At least the last `count` observations and at most twice as many: rows are appended until then, and the older
-    half is dropped with one fresh factor."""
+    """The last `count` observations or more: at twice as many the older half is dropped, with one fresh factor."""
 
     count: PositiveInt = 1000
 
@@ -221,9 +220,7 @@ class GradientSurrogate:
         lengths = gram.diagonal()
         squares = (lengths[:, None] + lengths - 2 * gram).clamp_(min=0)
         squares.fill_diagonal_(0)
-        if not self.fit_scale:
-            return self.kernel, self._fresh(self.kernel.value(squares))
-        kernel = type(self.kernel)(self._likeliest(squares, targets))
+        kernel = type(self.kernel)(self._likeliest(squares, targets)) if self.fit_scale else self.kernel
         return kernel, self._fresh(kernel.value(squares))
 
     def _likeliest(self, squares: Tensor, targets: Tensor) -> float:

@@ -1,8 +1,4 @@
-"""The kinds of black boxes: their settings in a recipe, and how they are called.
-
-A box returns the value of a function at a point. `batched` boxes take all points of a request in one call, the others
-one point in a call.
-"""
+"""The kinds of black boxes: their settings in a recipe, and how they are called."""
 
 from __future__ import annotations
 
@@ -30,13 +26,24 @@ LARGEST_ANSWER = 1 << 20
 """Bytes of an answer over HTTP; a number needs fewer."""
 
 
-class PythonBox(Value, tag="python"):
+class Box(Value):
+    """A call takes one point, or, of a `batched` box, all points of a request."""
+
+    batched: ClassVar[bool] = False
+
+    def open(self, functions: Functions) -> Call:
+        """The function to call, or `FedzeroError` where it cannot be found."""
+        return self._call
+
+    def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> Any:
+        raise NotImplementedError
+
+
+class PythonBox(Box, tag="python"):
     """A Python function of one point: f(x), x an array of d numbers, returns a number."""
 
     name: str
     """module:function, or the name under which a function was given"""
-
-    batched: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -53,20 +60,15 @@ class BatchedBox(PythonBox, tag="batched"):
     batched: ClassVar[bool] = True
 
 
-class CommandBox(Value, tag="command"):
+class CommandBox(Box, tag="command"):
     """A program: reads the point from standard input as a JSON list, prints a number as the last line of its output."""
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1)]
     """the program and its arguments"""
 
-    batched: ClassVar[bool] = False
-
     @property
     def label(self) -> str:
         return f"command {short(' '.join(self.argv))!r}"
-
-    def open(self, functions: Functions) -> Call:
-        return self._call
 
     def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> float:
         """The time-out is the caller's: a cancellation kills the program with its children, and ends the wait."""
@@ -86,20 +88,15 @@ class CommandBox(Value, tag="command"):
         return number_in(lines[-1])
 
 
-class HttpBox(Value, tag="http"):
+class HttpBox(Box, tag="http"):
     """A service: POST {"x": [...]} as JSON is answered by a number, or by {"value": number}."""
 
     url: Annotated[str, Meta(pattern="^https?://")]
     """address of the service"""
 
-    batched: ClassVar[bool] = False
-
     @property
     def label(self) -> str:
         return f"http {self.url!r}"
-
-    def open(self, functions: Functions) -> Call:
-        return self._call
 
     def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> Any:
         """`timeout` is of each wait on the socket; that of the whole attempt is the caller's."""

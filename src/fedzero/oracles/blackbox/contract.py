@@ -1,7 +1,6 @@
 """The log of queries, and the objectives that keep one.
 
-A query is logged before its box is called and again when its value is there, so a crash at any instant loses neither a
-value nor the count of what was spent.
+A query is logged before its box is called and again with its value: a crash loses neither values nor counts.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ def point_digest(point: bytes) -> bytes:
 
 
 class QueryLog(Protocol):
-    """The record of attempts. `write` is atomic and returns when its rows are durable; it replaces a row with the same
-    client, round, ordinal and attempt."""
+    """Attempts by client, round, ordinal and attempt. `write` is atomic, durable on return, and replaces equal ones."""
 
     def write(self, rows: Sequence[Query]) -> None: ...
 

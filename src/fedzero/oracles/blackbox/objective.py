@@ -111,8 +111,7 @@ class BlackBoxes:
         raise FedzeroError("a black box has no gradient: choose a zeroth-order method")
 
     def unable(self, round: int, needs: Mapping[int, int]) -> dict[int, str]:
-        """As of the round's start, so that a round begun before a crash is judged as it was then; except that attempts
-        lost in the crash are spent."""
+        """As of the round's start, also for a round begun before a crash; attempts lost in the crash are spent."""
         budget = self.conditions.budget
         if budget is None:
             return {}
