@@ -10,8 +10,7 @@ from cases import federation_for, methods, shapes
 from harness import recipe_of
 from sites import Here
 
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
+from fedzero.deploy.conduct import Service, conduct
 from fedzero.run import session
 from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
