@@ -54,6 +54,12 @@ def test_a_caller_without_the_key_is_turned_away_and_a_silent_one_keeps_nobody_w
     address, key = msgspec.json.decode((tmp_path / bridge.BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
     with Client(address), pytest.raises(AuthenticationError):  # the first one says nothing at all
         Client(address, authkey=key[::-1])
+    with Client(address) as liar:  # does not mind that the other side fails its check
+        liar.recv_bytes()
+        liar.send_bytes(b"wrong")
+        assert liar.recv_bytes() == b"#FAILURE#"
+        with pytest.raises(EOFError):
+            liar.recv_bytes()
     with Client(address), Client(address, authkey=key), connect(tmp_path) as job:
         send(job, HELLO)
         assert listener.arrived.get(timeout=60)[1] == HELLO

@@ -72,6 +72,8 @@ class RemoteEngine:
         self._ready: dict[str, int] = {}
         """the round a site's replica is known to be ready for; −1: to be rebuilt"""
         self._server: Server | None = None
+        self._catch_up = True
+        """False: every instruction carries the state, so no replica is ever behind"""
 
     @property
     def server(self) -> Server:
@@ -80,7 +82,7 @@ class RemoteEngine:
 
     def attach(self, server: Server) -> None:
         """The server whose rounds are played, once it stands where its ledger ends."""
-        self._server = server
+        self._server, self._catch_up = server, server.wire(0).delivery == "catch-up"
 
     # ---- epochs
 
@@ -177,11 +179,6 @@ class RemoteEngine:
         return replica.digest() if replica is not None else self._measure(after).model
 
     # ---- replicas that are behind
-
-    @property
-    def _catch_up(self) -> bool:
-        """False: every instruction carries the state, so no replica is ever behind."""
-        return self.server.wire(0).delivery == "catch-up"
 
     def _recover(self, round: int, by_site: Assignment) -> None:
         """Bring replicas to where the server takes them to be; those of rounds that are not on the ledger (any more)
