@@ -358,7 +358,7 @@ def test_resume_from_the_command_line_says_what_to_call(tmp_path, fedzero):
     with pytest.raises(StopError):
         minimise(Boxes(), tmp_path, progress=Stopping(1))
     before = story_of(tmp_path).entries
-    fedzero("resume", tmp_path).refused("'f0'", "call fedzero.api.minimise again", "same `out`")
+    fedzero("resume", tmp_path).refused("'f0'", "call fedzero.minimise again", "same `out`")
     assert story_of(tmp_path).entries == before
 
 
@@ -391,7 +391,7 @@ def test_without_a_folder_a_temporary_one(tmp_path, monkeypatch):
         ({"bounds": [(1, 0)] * 3}, "low must be less than high"),
         ({"bounds": [(0, 1)] * 3, "start": [0, 0, 2]}, "task.start = 2.0 for coordinate 2"),
         ({"boxes": []}, "one box for every party"),
-        ({"boxes": [3]}, "3, which is no function"),
+        ({"boxes": [3]}, "3, which is not a function"),
         ({"boxes": max}, "one box for every party"),
         ({"retries": -1}, "task.retries = -1"),
         ({"timeout": 0}, "task.timeout = 0"),
@@ -412,7 +412,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, options, word
 def test_as_many_boxes_as_clients(tmp_path):
     table = json.loads(recipes.canonical(_recipe(tmp_path)))
     table["federation"] = {"clients": 4, "cohort": 2}
-    with pytest.raises(FedzeroError, match=r"names 3 boxes but federation.clients = 4"):
+    with pytest.raises(FedzeroError, match=r"has 3 boxes but federation.clients = 4"):
         session.prepare(recipes.decode(table), Environment())
 
 

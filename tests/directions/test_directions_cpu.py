@@ -118,7 +118,7 @@ def test_block_numbers_beyond_32_bits(chunk):
     words = reference.philox(blocks, tensor, Domain.GAUSSIAN, key)
     planes = (*reference.box_muller(*words[:2]), *reference.box_muller(*words[2:]))
     y = np.zeros(n, np.float32)
-    compiled._add_gaussian(y, n, chunk, np.uint32(tensor), *one)
+    compiled._add_gaussian(y, n, chunk * 32, np.uint32(tensor), *one)
     assert_same_bits(y, np.stack([p.reshape(32, 32) for p in planes], axis=1).reshape(-1) + np.float32(0))
 
     blocks = np.arange(chunk * 32, chunk * 32 + 32, dtype=np.uint64)

@@ -270,7 +270,7 @@ def test_patterns_that_match_nothing(fedzero, written, reviews, tmp_path):
 
 
 def test_more_clients_than_rows(fedzero, written, reviews, tmp_path):
-    refused(fedzero, written, reviews, tmp_path, "federation.clients=60").refused("only 40 training samples")
+    refused(fedzero, written, reviews, tmp_path, "federation.clients=60").refused("exceeds the 40 training samples")
 
 
 def test_a_patch_for_another_base(fedzero, written, reviews, small_model, tmp_path):
