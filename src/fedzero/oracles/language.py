@@ -63,7 +63,7 @@ class LanguageObjective:
         pack: int = 0,
         tf32: bool = False,
     ):
-        self.module, self.answer_tokens, self.test, self.measure = module.eval(), answers, test, measure
+        self.module, self.answer_ids, self.test, self.measure = module.eval(), answers, test, measure
         self.pack, self.tf32 = pack, tf32
         self.pieces = Piecewise(module, head)
         self.device, self.dtype = answers.device, next(module.parameters()).dtype
@@ -85,7 +85,7 @@ class LanguageObjective:
         self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None, again: bool = False
     ) -> Tensor:
         """Of the answer words, (points, samples, answers), float32; `again`: the same texts will be evaluated again."""
-        found = torch.empty(len(points), len(texts), len(self.answer_tokens), device=self.device)
+        found = torch.empty(len(points), len(texts), len(self.answer_ids), device=self.device)
         recorded = self.recorder is not None and basis is None and all(len(terms) <= MAX_TERMS for terms in points)
         for packed in pack_prompts(texts.prompts, self.pack, self.tokens):
             batch = packed.to(self.device)
@@ -114,13 +114,13 @@ class LanguageObjective:
         where: dict[str, Tensor] = {}
         if shared:
             where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
-        self.pieces.chosen = Chosen(self.answer_tokens, ends)
+        self.pieces.chosen = Chosen(self.answer_ids, ends)
         try:
             with _tf32(self.tf32):
                 logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None
-        return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.answer_tokens].float()
+        return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.answer_ids].float()
 
     def gradient(self, base: Params, batch: Texts) -> tuple[float, Tensor]:
         trained = [p for p in self.module.parameters() if p.requires_grad]
