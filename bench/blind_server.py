@@ -20,18 +20,19 @@ import numpy as np
 from table import show
 
 from fedzero.algorithms import DeComFL
+from fedzero.algorithms.contract import Federation, Scale
 from fedzero.directions import VERSION, Keys
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
-from fedzero.run.server import ClientTracker, Federation, Server
+from fedzero.run.server import Plan, Server
 
 SIZES, ROUNDS, LOOK_EVERY, LIMIT = (10**5, 10**8), 10_000, 2000, 240
 """d; rounds, and between two looks; seconds that one size may take"""
-ALGORITHM = DeComFL(rate=1e-3, directions=10, server_model=False)
-FEDERATION = Federation(clients=8, cohort=2)
+ALGORITHM = DeComFL(rate=1e-3, directions=10)
+FEDERATION = Federation(clients=8, cohort=2, server_model=False)
 
 
 class MadeUp:
@@ -40,7 +41,9 @@ class MadeUp:
     def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
         values = pack(np.full(ALGORITHM.directions, 1e-3 * (round % 7), np.float32))
         model, loss = round.to_bytes(8, "big"), pack(np.ones(1, np.float32))
-        reply = encode_reply(Reply(round, exchange, model, values, loss, ALGORITHM.queries(round)))
+        reply = encode_reply(
+            Reply(round, exchange, model, values, loss, ALGORITHM.wire(round, Scale(0, FEDERATION.clients)).queries)
+        )
         for client in instructions:
             yield client, reply
 
@@ -78,8 +81,7 @@ def memory_over_rounds(size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         start = Start(b"{}", bytes(8), size, VERSION, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)
-        tracker = ClientTracker.empty(FEDERATION.clients)
-        server = Server(ALGORITHM, FEDERATION, Keys.of_seed(1), size, None, ledger, tracker)
+        server = Server(Plan(ALGORITHM, FEDERATION, Keys.of_seed(1), size), None, ledger)
         for round in range(ROUNDS):
             if round % LOOK_EVERY == 0:
                 found[f"{round:,}"] = megabytes("VmRSS")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.local import LocalEngine
 from fedzero.run import recipe as recipes
-from fedzero.run.server import ClientTracker, Server, cohort_of
+from fedzero.run.server import Server, cohort_of
 from fedzero.run.session import Environment, Setup, prepare
 from fedzero.tasks.models import SmallCnn
 
@@ -55,7 +55,7 @@ def straightforward(setup: Setup, model: type[nn.Module]) -> Iterator[float]:
     known, scalars = [0] * N, []
     for round in range(WARM + ROUNDS):
         began, gathered = time.perf_counter(), []
-        for client in cohort_of(keys, round, N, M):
+        for client in cohort_of(keys, round, setup.recipe.federation):
             net = clients[client]
             for missed in range(known[client], round):
                 for p, g in enumerate(scalars[missed]):
@@ -80,12 +80,10 @@ def slopes_of(net: nn.Module, x: Tensor, y: Tensor, round: int) -> list[float]:
 
 def ours(setup: Setup, folder: str) -> Iterator[float]:
     """Seconds of each round from WARM on."""
-    problem, algorithm = setup.problem, setup.algorithm
-    replica = setup.replica()
+    problem, replica = setup.problem, setup.replica()
     engine = LocalEngine(replica, problem.objective, problem.shards, merge=True)
     ledger = Ledger.create(Path(folder) / "ledger.db", setup.start)
-    federation = setup.recipe.federation
-    server = Server(algorithm, federation, setup.keys, problem.params.size, replica, ledger, ClientTracker.empty(N))
+    server = Server(setup.plan, replica, ledger)
     for round in range(WARM + ROUNDS):
         began = time.perf_counter()
         server.play(round, engine, 0.0)

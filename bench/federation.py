@@ -13,6 +13,7 @@ import torch
 from table import show
 
 from fedzero.algorithms import DeComFL
+from fedzero.algorithms.contract import Federation
 from fedzero.directions import Keys
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
@@ -20,7 +21,7 @@ from fedzero.model.params import Params
 from fedzero.oracles import Metrics
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.run.server import ClientTracker, Federation, Server
+from fedzero.run.server import Plan, Server
 
 CLIENTS, COHORT, ROUNDS = 1000, 100, 200
 
@@ -50,8 +51,8 @@ def replies_per_second(merge: bool, replicas: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = Start(b"{}", params.digest(), params.size, 1, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)
-        federation = Federation(clients=CLIENTS, cohort=COHORT)
-        server = Server(algorithm, federation, keys, params.size, replica, ledger, ClientTracker.empty(CLIENTS))
+        plan = Plan(algorithm, Federation(clients=CLIENTS, cohort=COHORT), keys, params.size)
+        server = Server(plan, replica, ledger)
         server.play(0, engine, 0.0)
         began = time.perf_counter()
         for round in range(1, ROUNDS + 1):

@@ -29,7 +29,8 @@ from fedzero.directions import Keys
 from fedzero.estimators.surrogate import Active, Everything, Nearest, Rbf, Surrogate, Transfer, Window, features_of
 from fedzero.estimators.surrogate.kernels import squares_between
 from fedzero.oracles import Losses
-from fedzero.tasks import BuildContext, Synthetic
+from fedzero.tasks import BuildContext
+from fedzero_papers.tasks.synthetic import Synthetic
 
 N, T, D, M, HISTORY, CANDIDATES, A_STEP, AROUND, AROUND_CANDIDATES = 5, 10, 300, 10_000, 3000, 100, 5, 20, 200
 NOISE, FEATURE_NOISE = 1e-6, 1e-5
@@ -76,7 +77,7 @@ class Ours:
     def __post_init__(self) -> None:
         self.method = method(self.window)
         self.state = self.method.init(PROBLEM.params.clone(), N)
-        self.memories = {}
+        self.memories, self.cache = {}, {}
         for i in range(N):
             x, y = history(i)
             cuts = np.full(HISTORY // A_STEP, A_STEP)
@@ -87,7 +88,8 @@ class Ours:
     def round(self) -> None:
         self.round_number += 1
         for i in range(N):
-            self.memories[i] = _turn(self.method, self.state, Turn(self.round_number, i, KEYS, self.memories[i]))
+            turn = Turn(self.round_number, i, KEYS, self.memories[i], self.cache)
+            self.memories[i] = _turn(self.method, self.state, turn)
 
 
 def _turn(algorithm: FZooS, state: State, turn: Turn) -> tuple[np.ndarray, ...]:
@@ -155,9 +157,9 @@ class Straightforward:
 
     def weights(self, x: Tensor) -> None:
         points, y = self._held(x)
-        rows = self.features.values(points)
-        gram = (rows @ rows.T).double() + FEATURE_NOISE * torch.eye(len(points), dtype=torch.float64)
-        self.w = (torch.linalg.solve(gram, y - y.mean()).float() @ rows).double()
+        rows = self.features.values(points).double()
+        gram = rows @ rows.T + FEATURE_NOISE * torch.eye(len(points), dtype=torch.float64)
+        self.w = torch.linalg.solve(gram, y - y.mean()) @ rows
 
     def step(self, x: Tensor) -> Tensor:
         gradient = self.gradient(x) + self.correction(x)
@@ -210,11 +212,10 @@ def main() -> None:
 
 
 def _surrogate_bytes(ours: Ours) -> int:
-    from fedzero.algorithms import fzoos
-
-    history = fzoos._shelf.take(ours.memories[0][1:])
+    cache = ours.cache["fzoos"]
+    history = cache.take(0, ours.memories[0][1:])
     assert history is not None
-    fzoos._shelf.put(history)
+    cache.put(0, history)
     return history.bytes
 
 

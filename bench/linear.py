@@ -20,13 +20,14 @@ from table import best, show
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.model.params import Params
-from fedzero.tasks import Binary, BuildContext, Problem, rcv1
+from fedzero.tasks import BuildContext, Problem
 from fedzero.tasks.models import initialise
-from fedzero.tasks.partition import Iid, split
+from fedzero.tasks.partition import DrawnShards, Iid, split
 from fedzero_papers.oracles.linear import LOGISTIC, LinearObjective, Samples
 from fedzero_papers.oracles.perceptron import PerceptronObjective, tensors
 from fedzero_papers.oracles.rows import DenseRows, SparseRows
-from fedzero_papers.tasks.binary import RowShards
+from fedzero_papers.tasks import rcv1
+from fedzero_papers.tasks.binary import Binary
 
 CLIENTS, COHORT, MU, ETA, HIDDEN, SEED = 100, 10, 1e-4, 0.1, 50, 1
 KEYS = Keys.of_seed(SEED)
@@ -40,15 +41,14 @@ def problem(dataset: str, model: str, data: Path | None) -> Problem:
     rows, width, nonzeros = rcv1.TRAIN, 47_236, 75
     generator = np.random.default_rng(SEED)
     offsets = np.arange(rows + 1, dtype=np.int64) * nonzeros
-    samples: Samples = (
-        SparseRows(offsets, generator.integers(0, width, rows * nonzeros), generator.random(rows * nonzeros), width),
-        generator.choice([-1.0, 1.0], rows),
-    )
-    shards = RowShards(samples, split(Iid(), np.zeros(rows, np.int64), CLIENTS, KEYS), 64)
+    columns, values = generator.integers(0, width, rows * nonzeros), generator.random(rows * nonzeros)
+    samples: Samples = SparseRows(offsets, columns, values, width), generator.choice([-1.0, 1.0], rows)
+    parts = split(Iid(), np.zeros(rows, np.int64), CLIENTS, KEYS)
+    shards = DrawnShards(parts, 64, lambda index: (samples[0].pick(index), samples[1][index]))
     if model == "mlp":
         params = Params(tensors(width, HIDDEN))
         initialise(params, KEYS.root, {"hidden.weight": width})
-        return Problem(params, PerceptronObjective(samples, samples), shards)
+        return Problem(params, PerceptronObjective(LOGISTIC, samples, samples), shards)
     return Problem(Params.of_vector(torch.zeros(width)), LinearObjective(LOGISTIC, samples, samples), shards)
 
 
@@ -66,7 +66,7 @@ def ours(made: Problem, move: bool = True) -> Step:
 
 def straightforward(made: Problem, model: str) -> Step:
     shards: Any = made.shards
-    rows, labels = shards.samples
+    rows, labels = made.objective.train  # type: ignore[attr-defined]
     if isinstance(rows, DenseRows):
         matrix: Any = rows.x.astype(np.float64)
     else:

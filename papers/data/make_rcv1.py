@@ -72,7 +72,7 @@ def make(originals: Path, out: Path, rows: int = ROWS) -> None:
     columns = np.concatenate(indices)
     if columns.min() < 0 or columns.max() >= TERMS:
         raise FedzeroError(f"{originals} does not hold the originals: a term is not among 1 to {TERMS}")
-    arrays = {
+    arrays: dict[str, Array] = {
         "indptr": np.cumsum([0, *map(len, indices)]).astype(np.int32),
         "indices": columns.astype(np.uint16),
         "data": np.concatenate(values),
