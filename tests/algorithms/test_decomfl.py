@@ -11,9 +11,8 @@ from harness import Free, small
 
 from fedzero.algorithms import DeComFL, MeZO
 from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
-from fedzero.directions import Keys, Rule, reference
+from fedzero.directions import Keys, reference
 from fedzero.errors import FedzeroError
-from fedzero.model.params import Params
 from fedzero.model.schedules import Count, Piecewise
 from fedzero.model.updates import decode_update
 from fedzero.protocol.messages import Work, encode
@@ -108,28 +107,6 @@ def test_shared_model_equals_real_replicas_and_state_is_reverted(tmp_path: Path,
     real.play(20)
     assert shared.replica.digest() == real.replica.digest()
     assert shared.records == real.records
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_replica_that_slept_equals_one_that_never_did(tmp_path: Path, optimizer, dtype) -> None:
-    run = small(tmp_path, DeComFL(rate=2e-3, local_steps=2, optimizer=optimizer))
-    run.play(20)
-    updates = [decode_update(r.update) for r in run.records]
-    base = torch.linspace(-1, 1, 50).to(dtype)
-
-    def make() -> Replica:
-        return Replica(run.setup.algorithm, Params.of_vector(base.clone()), run.setup.keys, 10)
-
-    awake, asleep = make(), make()
-    for update in updates:
-        awake.follow([update])
-    asleep.obey(Work(20, 0, tuple(updates)), 0)
-    assert asleep.digest() == awake.digest()
-    assert asleep.round == awake.round == 20
-    assert asleep.state.carry.steps == awake.state.carry.steps == (20 if optimizer.rule is Rule.SGD else 40)
-    for mine, theirs in zip(asleep.state.carry.tensors(), awake.state.carry.tensors(), strict=True):
-        assert torch.equal(mine, theirs)
 
 
 def test_momentum_and_adam_against_closed_forms(tmp_path: Path) -> None:

@@ -137,12 +137,16 @@ def all_of(run: Run, folder: Path, points: list[tuple[int, str]]) -> dict[tuple[
     return {point: wrong for point, wrong in zip(points, results, strict=True) if wrong}
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_step(undisturbed, tiny, tmp_path, when):
+@pytest.mark.parametrize("part", [0, 1])
+def test_killed_at_every_step(undisturbed, tiny, tmp_path, part):
+    """Between two SQL statements nothing reaches the disk, so after one is before the next. Where a run begins and
+    ends, files are written between two steps: there, and now and then, also just after a step."""
     run = undisturbed(tiny, SEEDED)
-    points = [(step, when) for step in range(run.right["steps"])]
-    assert len(points) >= 50
-    assert all_of(run, tmp_path, points) == {}
+    steps = range(run.right["steps"])
+    after = sorted({*steps[:12], *steps[12:-12:8], *steps[-12:]})
+    points = [(step, "before") for step in steps] + [(step, "after") for step in after]
+    assert len(points) >= 75
+    assert all_of(run, tmp_path, points[part::2]) == {}
 
 
 @pytest.fixture(scope="module")
