@@ -1,6 +1,6 @@
 """E8 (004, figures 1 and 2): ZOFedHT against ZOFedAvg-SGD and ZOFedAvg-GD, training loss by function evaluations.
 
-Three models (logistic regression, SVM, MLP) on three datasets, dealt out at random (figure 1) and sorted by label, one
+Three models (logistic regression, SVM, MLP) on three datasets, divided at random (figure 1) and sorted by label, one
 shard a client (figure 2); N 100, m 10 sampled with replacement, K 50, batch 64, μ 10⁻⁴, η_r = η₀/√(r+1).
 
 1. For every instance and method η₀ (and α, for ZOFedHT) is chosen from the paper's grid: one seed, fewer rounds, the
@@ -220,7 +220,7 @@ def table(results: Results) -> Table:
 
 
 def figures(results: Results, instances: Sequence[Instance], quick: bool) -> list[Figure]:
-    """One figure for each way to deal out the data: models downwards, datasets across."""
+    """One figure for each way to divide the data: models downwards, datasets across."""
     made = []
     for partition, (name, title) in FIGURES.items():
         mine = [instance for instance in instances if instance.partition == partition]

@@ -68,17 +68,17 @@ class ImageAttack(Task, tag="image-attack"):
         which = f"image {self.image}" + (f" of draw {self.repetition}" if self.repetition else "")
         return f"attack on {name} {which}, P = {self.share:g}, changes up to {self.bound:g}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
+    def build(self, clients: int, context: BuildContext) -> Problem:
         classes = drawn_classes(self.share, clients, self.repetition)
-        data = _data(self.dataset, self.full, place.data)
+        data = _data(self.dataset, self.full, context.data)
         victims = _victims(self, data, classes)
         for victim in victims:
-            victim.module.to(place.device)
+            victim.module.to(context.device)
         common = sorted(set.intersection(*(set(known) for known in classes)))
         modules = {victim.digest: victim.module for victim in victims}
-        chosen = _chosen(self, data.test, list(modules.values()), common, place.device)
-        image, label = data.test[0][chosen].to(place.device).float() / 255, int(data.test[1][chosen])
-        params = Params.of_vector(torch.full((image.numel(),), MIDDLE, device=place.device))
+        chosen = _chosen(self, data.test, list(modules.values()), common, context.device)
+        image, label = data.test[0][chosen].to(context.device).float() / 255, int(data.test[1][chosen])
+        params = Params.of_vector(torch.full((image.numel(),), MIDDLE, device=context.device))
         shared = [modules[victim.digest] for victim in victims]
         objective = ImageAttackObjective(shared, image, label, self.bound, data.names)
         facts = {
