@@ -55,7 +55,8 @@ def reproduce(
     from fedzero_papers.experiments import EXPERIMENTS, find
     from fedzero_papers.experiments.contract import Options
     from fedzero_papers.experiments.display import display_on
-    from fedzero_papers.experiments.reproduce import Request, default_folder, summary_text
+    from fedzero_papers.experiments.pool import cores
+    from fedzero_papers.experiments.reproduce import default_folder, summary_text
     from fedzero_papers.experiments.reproduce import reproduce as carry_out
 
     if experiment is None:
@@ -65,10 +66,10 @@ def reproduce(
             table.add_row(f"[bold]{each.name}", f"{escape(each.about)} ({escape(each.paper)})", *each.times, needs)
         out.print(table)
         return
-    found, options = find(experiment), Options(quick, seeds, only, model)
-    request = Request(found, options, out_ or default_folder(found.name, quick), data_folder(data), jobs)
+    found, options, workers = find(experiment), Options(quick, seeds, only, model), jobs or cores()
+    folder, display = out_ or default_folder(found.name, quick), display_on(err, found.name, workers)
     try:
-        summary = carry_out(request, lambda name, workers: display_on(err, name, workers))
+        summary = carry_out(found, options, folder, workers, data_folder(data), display)
     except KeyboardInterrupt:
         err.print("stopped; the same command resumes it, and finished runs are not made again")
         raise typer.Exit(130) from None

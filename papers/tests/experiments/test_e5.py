@@ -14,6 +14,7 @@ from fedzero.report.history import History, Point
 from fedzero.run import recipe as recipes
 from fedzero_papers.experiments.alignment import alignment
 from fedzero_papers.experiments.contract import Options, Stage
+from fedzero_papers.experiments.curves import by_query, by_round
 from fedzero_papers.experiments.e5 import E5, FULL, METHODS, Case, Result, Scale, job
 
 TOY = Scale((0.5,), (), 2, 1, (), 20, 1, 1, 1, 1, 2, dimension=12)
@@ -57,12 +58,12 @@ def test_five_seeds_of_every_method_and_case(stage) -> None:
 
 def test_five_percent_is_read_off_every_run() -> None:
     result = Result((history([10, 4, 0.5, 0.2]), history([4, 1, 0.3, 0.1], queries=10)))
-    assert result.reached == [(2, 200), (3, 30)]
-    assert result.mean_reached(0) == 2.5
-    assert result.mean_reached(1) == 115
+    assert [(point.round, point.queries) for point in result.reached if point] == [(2, 200), (3, 30)]
+    assert result.mean_reached(by_round) == 2.5
+    assert result.mean_reached(by_query) == 115
     never = Result((history([10, 4, 0.5]), history([10, 9, 8])))
     assert never.reached[1] is None
-    assert never.mean_reached(0) is None
+    assert never.mean_reached(by_round) is None
     assert never.curve.final[0] == pytest.approx((0.05 + 0.8) / 2)
 
 

@@ -134,7 +134,7 @@ def test_what_is_said_where_the_claim_does_not_come_out():
 def test_numbers_of_a_result():
     found = result([1.0, 0.8, 0.6, 0.5, 0.4], [1.0, 0.9, 0.7, 0.6, 0.2])
     assert found.mean == pytest.approx(0.3)
-    assert found.best == 0.2
+    assert min(found.losses) == 0.2
     assert found.late == pytest.approx((0.5 + 0.4 + 0.6 + 0.2) / 4), "rounds 3 and 4 of 4"
     assert found.evaluations == 400 * 64
 

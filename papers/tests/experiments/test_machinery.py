@@ -25,16 +25,16 @@ from fedzero.run.history import history
 from fedzero.run.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage
-from fedzero_papers.experiments.pace import Pace
+from fedzero_papers.experiments.display import Display, Pace
 from fedzero_papers.experiments.pool import Pool, cores
-from fedzero_papers.experiments.reproduce import Request, default_folder, reproduce, state_of
+from fedzero_papers.experiments.reproduce import default_folder, reproduce, state_of
 from fedzero_papers.experiments.worker import Done, Failed, Order, Progress, execute
 
 SCRIPT = Path(__file__).with_name("toy.py")
 ROUNDS = 250
 
 
-class Notes:
+class Notes(Display):
     """A display that notes what it was told."""
 
     def __init__(self) -> None:
@@ -48,12 +48,10 @@ class Notes:
         if isinstance(message, Done):
             self.made.append(job.folder)
 
-    def end(self) -> None: ...
 
-
-def carry_out(experiment: Any, out: Path, setting: Options | None = None) -> tuple[dict[str, Any], Notes]:
+def carry_out(experiment: Any, out: Path, options: Options | None = None) -> tuple[dict[str, Any], Notes]:
     kept = Notes()
-    return reproduce(Request(experiment, setting or Options(), out, jobs=2), lambda *_: kept), kept
+    return reproduce(experiment, options or Options(), out, 2, None, kept), kept
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +227,7 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     first, second, third = (out / "runs" / folder for folder in FOLDERS[:3])
 
     def carry_on(display: Notes) -> dict[str, Any]:
-        return reproduce(Request(toy, Options(), out, jobs=1), lambda *_: display)
+        return reproduce(toy, Options(), out, 1, None, display)
 
     with pytest.raises(FedzeroError, match=r"^run tune/rate-0.001: its process was killed by signal 9; .* resumes"):
         carry_on(Disturbing(FOLDERS[0], kill_worker))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -16,18 +17,9 @@ from fedzero_papers.experiments.outcome import Line, Panel
 Choice = TypeVar("Choice")
 Reading = Callable[[Point], float]
 Band = Callable[[F64], tuple[F64, F64]]
-
-
-def by_round(point: Point) -> float:
-    return float(point.round)
-
-
-def by_query(point: Point) -> float:
-    return float(point.queries)
-
-
-def loss(point: Point) -> float:
-    return point.loss
+by_round: Reading = attrgetter("round")
+by_query: Reading = attrgetter("queries")
+loss: Reading = attrgetter("loss")
 
 
 def percentage(point: Point) -> float:

@@ -1,9 +1,15 @@
-"""What a person sees while an experiment goes: bars in a terminal, plain lines now and then elsewhere."""
+"""What a person sees while an experiment goes: bars in a terminal, plain lines now and then elsewhere.
+
+Runs differ in size, so they are weighed by their cost, in expected seconds on one core. The pace is measured: seconds
+gone by for each unit of cost done since this process began, whatever the machine, the workers and the estimates are.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,10 +18,56 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from fedzero.report.units import human_seconds
 from fedzero_papers.experiments import worker
 from fedzero_papers.experiments.contract import Job, Stage
-from fedzero_papers.experiments.pace import Pace
 from fedzero_papers.experiments.worker import Done
 
 QUIET_SECONDS = 10.0
+TRUSTED_AFTER = 5.0
+"""Seconds before the measured pace is believed rather than the estimate."""
+
+
+@dataclass
+class Pace:
+    """`left` is the cost left of every run that this process makes, `worked` what it has done of them."""
+
+    workers: int
+    left: dict[str, float] = field(default_factory=dict)
+    going: dict[str, worker.Progress] = field(default_factory=dict)
+    worked: float = 0.0
+    done_runs: int = 0
+    all_runs: int = 0
+    ahead: float = 0.0
+    """cost of later stages"""
+    began: float | None = None
+    """when the first run reported: what it takes to start processes says nothing about the pace"""
+
+    def stage(self, todo: Sequence[Job], kept: int, ahead: tuple[int, float]) -> None:
+        self.done_runs += kept
+        self.left |= {job.folder: job.cost for job in todo}
+        self.all_runs, self.ahead = self.done_runs + len(todo) + ahead[0], ahead[1]
+
+    def note(self, job: Job, message: worker.Progress | Done, now: float) -> None:
+        self.began = now if self.began is None else self.began
+        before, left = self.left[job.folder], 0.0
+        if isinstance(message, Done):
+            self.going.pop(job.folder, None)
+            self.done_runs += 1
+        else:
+            if job.folder not in self.going:
+                before = job.cost * (1 - message.begun / message.rounds)
+            left = job.cost * (1 - message.done / message.rounds)
+            self.going[job.folder] = message
+        self.worked += before - left
+        self.left[job.folder] = left
+
+    def share(self) -> float:
+        """Of the cost that was there when this process began, 0 … 1."""
+        left = sum(self.left.values()) + self.ahead
+        return self.worked / (self.worked + left) if self.worked + left > 0 else 1.0
+
+    def seconds_left(self, now: float) -> float:
+        gone = 0.0 if self.began is None else now - self.began
+        measured = self.worked > 0 and gone > TRUSTED_AFTER
+        return (sum(self.left.values()) + self.ahead) * (gone / self.worked if measured else 1 / self.workers)
 
 
 class Display:
@@ -35,7 +87,10 @@ class Display:
         self.pace.note(job, message, time.monotonic())
         self._show()
 
-    def end(self) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def _show(self) -> None:
         if time.monotonic() - self._last >= QUIET_SECONDS:
@@ -60,7 +115,10 @@ class LiveDisplay(Display):
         self._bars = Progress(*columns, console=console)
         self._whole = self._bars.add_task(f"[bold]{escape(name)}", total=1.0, line="")
         self._runs: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
         self._bars.start()
+        return self
 
     def _show(self) -> None:
         for folder in self._runs.keys() - self.pace.going.keys():
@@ -72,7 +130,7 @@ class LiveDisplay(Display):
             self._bars.update(self._runs[folder], total=p.rounds, completed=p.done, line=line)
         self._bars.update(self._whole, completed=self.pace.share(), line=self._totals())
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for bar in self._runs.values():
             self._bars.remove_task(bar)
         self._bars.stop()

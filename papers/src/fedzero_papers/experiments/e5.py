@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from fedzero.oracles.contract import F64
-from fedzero.report.history import History
+from fedzero.report.history import History, Point
 from fedzero_papers.experiments.alignment import alignments
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
-from fedzero_papers.experiments.curves import Curve, mean_and_error, pair
+from fedzero_papers.experiments.curves import Curve, Reading, by_query, by_round, mean_and_error, pair
 from fedzero_papers.experiments.outcome import Cell, Figure, Outcome, Panel, Table
 
 METHODS = {
@@ -113,18 +113,14 @@ class Result:
         return Curve.of(self.runs, lambda run, point: point.loss / run.points[0].loss)
 
     @property
-    def reached(self) -> list[tuple[int, int] | None]:
-        """(rounds, queries) after which the gap is 5 % of its start, of every run; None if it never is."""
-        found: list[tuple[int, int] | None] = []
-        for run, curve in zip(self.runs, self.curve.values, strict=True):
-            at = next((i for i, value in enumerate(curve) if value <= REACHED), None)
-            found.append(None if at is None else (run.points[at].round, run.points[at].queries))
-        return found
+    def reached(self) -> list[Point | None]:
+        """Where the gap first is 5 % of its start, of every run; None if it never is."""
+        return [next((p for p in run.points if p.loss / run.points[0].loss <= REACHED), None) for run in self.runs]
 
-    def mean_reached(self, which: int) -> float | None:
-        """Rounds (0) or queries (1) to 5 %, the mean over the seeds, if all of them get there."""
-        pairs = [pair for pair in self.reached if pair is not None]
-        return float(np.mean([pair[which] for pair in pairs])) if len(pairs) == len(self.runs) else None
+    def mean_reached(self, read: Reading) -> float | None:
+        """Rounds or queries to 5 %, the mean over the seeds, if all of them get there."""
+        points = [point for point in self.reached if point is not None]
+        return float(np.mean([read(point) for point in points])) if len(points) == len(self.runs) else None
 
 
 Results = Mapping[tuple[Case, str], Result]
@@ -179,7 +175,8 @@ def _table(results: Results) -> Table:
                "queries / FedZO's", "gap at the end", "standard error")  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for (case, method), r in results.items():
-        rounds, queries, fedzo = r.mean_reached(0), r.mean_reached(1), results[case, "fedzo"].mean_reached(1)
+        rounds, queries = r.mean_reached(by_round), r.mean_reached(by_query)
+        fedzo = results[case, "fedzo"].mean_reached(by_query)
         share = None if queries is None or fedzo is None else queries / fedzo
         rows.append(
             (case.heterogeneity, case.steps, LABELS[method], len(r.runs), round(r.curve.rounds[-1]),
@@ -250,7 +247,7 @@ def _findings(results: Results) -> list[str]:
         words = []
         for method in (m for m in LABELS if (case, m) in results):
             r = results[case, method]
-            rounds, queries = r.mean_reached(0), r.mean_reached(1)
+            rounds, queries = r.mean_reached(by_round), r.mean_reached(by_query)
             end = f"ends at {100 * r.curve.final[0]:.2g} %"
             words.append(
                 f"{LABELS[method]} "

@@ -45,7 +45,7 @@ SIMULATIONS = (Simulation("as printed", 10_000, (2e3, 2.0)), Simulation("reprodu
 
 
 def shares(simulation: Simulation, noises: tuple[float, ...], runs: int, seed: int = 0) -> F64:
-    """γ of every run, (noises, runs); all of them walk together."""
+    """γ of every run, (noises, runs); all of them at once."""
     slopes, epsilon = np.array(simulation.slopes), np.array(noises)[:, None, None]
     x = np.full((len(noises), runs, 2), START)
     hits = np.zeros((len(noises), runs), np.int64)

@@ -9,8 +9,6 @@ OUT/<id>-<figure>.png, .csv     figures, and their points
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,45 +25,29 @@ from fedzero_papers.experiments.contract import Experiment, Job, Options, Stage
 from fedzero_papers.experiments.display import Display
 from fedzero_papers.experiments.figures import draw
 from fedzero_papers.experiments.outcome import Outcome
-from fedzero_papers.experiments.pool import Pool, cores
+from fedzero_papers.experiments.pool import Pool
 from fedzero_papers.experiments.tables import figure_csv, markdown, table_csv
 
 RUNS = "runs"
-
-
-@dataclass(frozen=True)
-class Request:
-    """An experiment, how it is wanted, and where."""
-
-    experiment: Experiment
-    options: Options
-    out: Path
-    data: Path | None = None
-    jobs: int | None = None
-    """worker processes; None: one a core"""
-
-    @property
-    def workers(self) -> int:
-        return self.jobs or cores()
 
 
 def default_folder(name: str, quick: bool) -> Path:
     return Path("runs") / "reproduce" / (f"{name}-quick" if quick else name)
 
 
-def reproduce(request: Request, watch: Callable[[str, int], Display]) -> dict[str, Any]:
-    """All of an experiment; the summary of what came out."""
-    experiment, options = request.experiment, request.options
-    if experiment.needs_data and not options.quick and request.data is None:
+def reproduce(
+    experiment: Experiment, options: Options, out: Path, workers: int, data: Path | None, display: Display
+) -> dict[str, Any]:
+    """All of an experiment, by so many processes; the summary of what came out."""
+    if experiment.needs_data and not options.quick and data is None:
         raise FedzeroError(
             f"{experiment.name} in full needs the datasets: give --data DIR or set FEDZERO_DATA, or try --quick"
         )
     plan, began, made, runs = experiment.plan(options), time.monotonic(), 0, 0
-    request.out.mkdir(parents=True, exist_ok=True)
-    claim = Claim(request.out)  # two at once would make every run twice
-    display = watch(experiment.name, request.workers)
+    out.mkdir(parents=True, exist_ok=True)
+    claim = Claim(out)  # two at once would make every run twice
     try:
-        with Pool(request.workers, request.out / RUNS, request.data) as pool:
+        with display, Pool(workers, out / RUNS, data) as pool:
             found: dict[str, History] | None = None
             while True:
                 try:
@@ -73,19 +55,18 @@ def reproduce(request: Request, watch: Callable[[str, int], Display]) -> dict[st
                 except StopIteration as done:
                     outcome: Outcome = done.value
                     break
-                todo = _missing(stage, request.out / RUNS)
+                todo = _missing(stage, out / RUNS)
                 made, runs = made + len(todo), runs + len(stage.jobs)
                 display.stage(stage, [job for job, _ in todo])
                 pool.run(todo, display.note)
-                found = {job.folder: history(request.out / RUNS / job.folder) for job in stage.jobs}
-        files = publish(request, outcome)
+                found = {job.folder: history(out / RUNS / job.folder) for job in stage.jobs}
+        files = publish(experiment, options, out, outcome)
     finally:
-        display.end()
         claim.release()
     return {
         "experiment": experiment.name,
         "quick": options.quick,
-        "out": str(request.out),
+        "out": str(out),
         "runs": runs,
         "runs_made": made,
         "seconds": round(time.monotonic() - began, 1),
@@ -116,22 +97,21 @@ def state_of(folder: Path, job: Job) -> Literal["absent", "unfinished", "finishe
     return "finished" if (folder / MODEL).exists() else "unfinished"
 
 
-def publish(request: Request, outcome: Outcome) -> list[Path]:
+def publish(experiment: Experiment, options: Options, out: Path, outcome: Outcome) -> list[Path]:
     """Everything there is to show, in OUT."""
-    name, out = request.experiment.name, request.out
+    name = experiment.name
     figures = {out / f"{name}-{figure.name}.png": figure for figure in outcome.figures}
     for path, figure in figures.items():
         draw(figure, path)
         write(path.with_suffix(".csv"), figure_csv(figure))
-    texts = {out / f"{name}.md": _page(request, outcome)}
+    texts = {out / f"{name}.md": _page(experiment, options, outcome)}
     texts |= {out / f"{name}-{table.name}.csv": table_csv(table) for table in outcome.tables}
     for path, text in texts.items():
         write(path, text)
     return [*texts, *figures]
 
 
-def _page(request: Request, outcome: Outcome) -> str:
-    experiment, options = request.experiment, request.options
+def _page(experiment: Experiment, options: Options, outcome: Outcome) -> str:
     given = (("seeds", options.repetitions), ("only", options.only), ("model", options.model))
     words = [" --quick"] * options.quick + [f" --{name} {value}" for name, value in given if value is not None]
     parts = [

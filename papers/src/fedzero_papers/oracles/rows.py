@@ -10,7 +10,6 @@ Everything is on the CPU. Sparse rows stay sparse: what a product costs depends 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,22 +23,6 @@ GROUP = 128
 """Coordinates of a gaussian direction that are made together."""
 BLOCK = 4096
 """Dense rows that are widened to float64 at a time; a batch of up to so many keeps its wide form."""
-
-
-class Rows(Protocol):
-    """n samples of d features."""
-
-    def __len__(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    def pick(self, index: Index) -> Rows: ...
-    def groups(self, width: int) -> Index | None:
-        """Which groups of 128 numbers `through` reads of weights (d, width); None: all."""
-        ...
-
-    def along(self, vectors: F32) -> F64: ...
-    def through(self, weights: F32) -> F32: ...
-    def back(self, residuals: F64) -> F32: ...
 
 
 class DenseRows:
@@ -62,6 +45,7 @@ class DenseRows:
         return DenseRows(self.x.take(index, axis=0))
 
     def groups(self, width: int) -> Index | None:
+        """Which groups of 128 numbers `through` reads of weights (d, width); None: all."""
         return None
 
     @cached_property
@@ -141,3 +125,7 @@ class SparseRows:
         out = torch.zeros(self._width, residuals.shape[1])
         result: F32 = out.index_add_(0, torch.from_numpy(self.indices), spread).numpy()
         return result
+
+
+Rows = DenseRows | SparseRows
+"""n samples of d features."""

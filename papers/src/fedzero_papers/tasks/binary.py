@@ -57,32 +57,32 @@ class Binary(Task, tag="binary"):
         rows = "19,000" if self.dataset == "rcv1" else "60,000" if self.full else "4,000"
         return f"{DATASETS[self.dataset]} ({rows} training rows), {MODELS[self.model]}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
-        train, test = self._samples(place)
-        parts = split(self.partition, (train[1] > 0).astype(np.int64), clients, place.keys)
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        train, test = self._samples(context)
+        parts = split(self.partition, (train[1] > 0).astype(np.int64), clients, context.keys)
         rows, labels = train
         shards = DrawnShards(parts, self.batch, lambda index: (rows.pick(index), labels[index]))
         if self.model == "mlp":
             tensors = perceptron.tensors(train[0].width, self.hidden)
-            params = Params({name: tensor.to(place.device) for name, tensor in tensors.items()})
-            initialise(params, place.keys.root, {"hidden.weight": train[0].width})
+            params = Params({name: tensor.to(context.device) for name, tensor in tensors.items()})
+            initialise(params, context.keys.root, {"hidden.weight": train[0].width})
             return Problem(params, PerceptronObjective(LOGISTIC, train, test), shards)
-        params = Params.of_vector(torch.zeros(train[0].width, device=place.device))
+        params = Params.of_vector(torch.zeros(train[0].width, device=context.device))
         loss = LOGISTIC if self.model == "logistic" else HINGE
         return Problem(params, LinearObjective(loss, train, test), shards)
 
-    def _samples(self, place: BuildContext) -> tuple[Samples, Samples]:
+    def _samples(self, context: BuildContext) -> tuple[Samples, Samples]:
         """Training and test data."""
         if self.dataset != "rcv1":
-            data = images.load(self.dataset, self.full, place.data)
+            data = images.load(self.dataset, self.full, context.data)
             return _halves(data.train_x, data.train_y), _halves(data.test_x, data.test_y)
-        if place.data is None:
+        if context.data is None:
             raise FedzeroError(
                 "task.dataset = 'rcv1' is for research use and not in the package: give --data DIR or set FEDZERO_DATA"
             )
-        rows, labels = rcv1.load(place.data)
+        rows, labels = rcv1.load(context.data)
         if len(rows) <= rcv1.TRAIN:
-            raise FedzeroError(f"{place.data / rcv1.FILE} has {len(rows)} rows: {rcv1.TRAIN} are for training alone")
+            raise FedzeroError(f"{context.data / rcv1.FILE} has {len(rows)} rows: {rcv1.TRAIN} are for training alone")
         first, rest = np.split(np.arange(len(rows)), [rcv1.TRAIN])
         return (rows.pick(first), labels[first]), (rows.pick(rest), labels[rest])
 

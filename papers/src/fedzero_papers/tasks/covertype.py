@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Covertype:
-    """To train a classifier on, to say how good it is, and to deal out to clients."""
+    """To train a classifier on, to say how good it is, and to divide among clients."""
 
     train: Part
     validation: Part

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from msgspec import Meta
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedzero.directions import Keys
@@ -38,7 +39,11 @@ CLASSES = 10
 COMMON = 2
 """Classes that every model knows."""
 
+TOGETHER = 64
+"""Images that are looked at in one pass."""
+
 Classes = tuple[int, ...]
+Samples = tuple[Tensor, Tensor]
 
 
 class ImageAttack(Task, tag="image-attack"):
@@ -63,17 +68,17 @@ class ImageAttack(Task, tag="image-attack"):
         which = f"image {self.image}" + (f" of draw {self.repetition}" if self.repetition else "")
         return f"attack on {name} {which}, P = {self.share:g}, changes up to {self.bound:g}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
+    def build(self, clients: int, context: BuildContext) -> Problem:
         classes = drawn_classes(self.share, clients, self.repetition)
-        data = _data(self.dataset, self.full, place.data)
+        data = _data(self.dataset, self.full, context.data)
         victims = _victims(self, data, classes)
         for victim in victims:
-            victim.module.to(place.device)
+            victim.module.to(context.device)
         common = sorted(set.intersection(*(set(known) for known in classes)))
-        chosen = _chosen(data, [victim.module for victim in victims], common, self.repetition, self.image, place.device)
-        image, label = data.test_x[chosen].to(place.device).float() / 255, int(data.test_y[chosen])
-        params = Params.of_vector(torch.full((image.numel(),), MIDDLE, device=place.device))
         modules = {victim.digest: victim.module for victim in victims}
+        chosen = _chosen(self, data.test, list(modules.values()), common, context.device)
+        image, label = data.test[0][chosen].to(context.device).float() / 255, int(data.test[1][chosen])
+        params = Params.of_vector(torch.full((image.numel(),), MIDDLE, device=context.device))
         shared = [modules[victim.digest] for victim in victims]
         objective = ImageAttackObjective(shared, image, label, self.bound, data.names)
         facts = {
@@ -105,10 +110,8 @@ def drawn_classes(share: float, clients: int, repetition: int) -> list[Classes]:
 class Data:
     """Images as bytes (n, channels, height, width), labels; what the classes are called; how victims are made."""
 
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
+    train: Samples
+    test: Samples
     source: str
     names: Sequence[str]
     model: type[nn.Module]
@@ -120,18 +123,20 @@ def _data(dataset: str, full: bool, folder: Path | None) -> Data:
     """Kept: a process that attacks one image after the other need not unpack them all each time."""
     if dataset == "cifar10":
         how = Fit(epochs=15, batch=128, rate=1e-2, decay=5e-2, moved=True)
-        return Data(*_tensors(cifar.load(folder)), "cifar10-subset", cifar.NAMES, NarrowResNet, how)
+        return Data(*_samples(cifar.load(folder)), "cifar10-subset", cifar.NAMES, NarrowResNet, how)
     how = Fit(epochs=2 if full else 6, batch=64, rate=4e-3)
     source = "mnist" if full else "mnist-subset"
-    return Data(*_tensors(images.load("mnist", full, folder)), source, "0123456789", AttackedCnn, how)
+    return Data(*_samples(images.load("mnist", full, folder)), source, "0123456789", AttackedCnn, how)
 
 
-def _tensors(found: images.Images) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training images, their labels, test images, their labels; channels first."""
-    both = (x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2) for x in (found.train_x, found.test_x))
-    train, test = (torch.from_numpy(x.copy()) for x in both)
-    train_y, test_y = (torch.from_numpy(y.astype(np.int64)) for y in (found.train_y, found.test_y))
-    return train, train_y, test, test_y
+def _samples(found: images.Images) -> tuple[Samples, Samples]:
+    """For training and for testing; channels first."""
+
+    def of(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> Samples:
+        channels_first = x.reshape(*x.shape[:3], -1).transpose(0, 3, 1, 2)
+        return torch.from_numpy(channels_first.copy()), torch.from_numpy(y.astype(np.int64))
+
+    return of(found.train_x, found.train_y), of(found.test_x, found.test_y)
 
 
 def _victims(task: ImageAttack, data: Data, classes: Sequence[Classes]) -> list[Trained]:
@@ -146,17 +151,19 @@ def _victims(task: ImageAttack, data: Data, classes: Sequence[Classes]) -> list[
 
 
 def _victim(data: Data, known: Classes) -> Trained:
+    def of_known(samples: Samples) -> Samples:
+        mine = torch.isin(samples[1], torch.tensor(known))
+        return samples[0][mine], samples[1][mine]
+
     def train(module: nn.Module) -> float:
-        mine = torch.isin(data.train_y, torch.tensor(known))
-        fit(module, data.train_x[mine], data.train_y[mine], data.fit)
-        tested = torch.isin(data.test_y, torch.tensor(known))
-        return accuracy(module, data.test_x[tested], data.test_y[tested])
+        fit(module, *of_known(data.train), data.fit)
+        return accuracy(module, *of_known(data.test))
 
     what = {
         "victim of": "image-attack",
         "model": data.model.__name__,
         "data": data.source,
-        "samples": len(data.train_y),
+        "samples": len(data.train[1]),
         "classes": list(known),
         "fit": repr(data.fit),
     }
@@ -164,27 +171,18 @@ def _victim(data: Data, known: Classes) -> Trained:
 
 
 def _chosen(
-    data: Data,
-    victims: Sequence[nn.Module],
-    common: Sequence[int],
-    repetition: int,
-    number: int,
-    device: torch.device,
-    together: int = 64,
+    task: ImageAttack, test: Samples, victims: Sequence[nn.Module], common: Sequence[int], device: torch.device
 ) -> int:
-    """The test image of that number: of `common` classes, rightly classified by all, in the order of the repetition."""
-    order = torch.from_numpy(Keys.of_seed(repetition).generator("attack-images").permutation(len(data.test_y)))
-    candidates = order[torch.isin(data.test_y[order], torch.tensor(common))]
-    found = 0
+    """The test image of the task: of `common` classes, rightly classified by all, in the order of the repetition."""
+    order = torch.from_numpy(Keys.of_seed(task.repetition).generator("attack-images").permutation(len(test[1])))
+    candidates, found = order[torch.isin(test[1][order], torch.tensor(common))], 0
     with torch.no_grad():
-        for some in torch.split(candidates, together):
-            x, y = data.test_x[some].to(device).float() / 255, data.test_y[some].to(device)
-            right = torch.ones_like(y, dtype=torch.bool)
-            for victim in {id(victim): victim for victim in victims}.values():
-                right &= victim(x).argmax(dim=1) == y
+        for some in torch.split(candidates, TOGETHER):
+            x, y = test[0][some].to(device).float() / 255, test[1][some].to(device)
+            right = torch.stack([victim(x).argmax(dim=1) == y for victim in victims]).all(dim=0)
             mine = some[right.cpu()]
-            if number < found + len(mine):
-                return int(mine[number - found])
+            if task.image < found + len(mine):
+                return int(mine[task.image - found])
             found += len(mine)
     raise FedzeroError(f"only {found} test images are classified rightly by all models: task.image must be below that")
 

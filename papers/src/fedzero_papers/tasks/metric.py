@@ -55,13 +55,13 @@ class MetricTuning(Task, tag="metric"):
         bounds = f"changes up to {self.bound:g}, {self.samples} rows a client"
         return f"{NAMES[self.metric]} on Covertype{which}, P = {self.share:g}, {bounds}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
-        data = covertype.load(self.full, place.data)
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        data = covertype.load(self.full, context.data)
         model = _model(data, self.full)
-        start = [tensor.detach().to(place.device) for tensor in model.module.parameters()]
+        start = [tensor.detach().to(context.device) for tensor in model.module.parameters()]
         size = sum(tensor.numel() for tensor in start)
-        params = Params.of_vector(torch.full((size,), MIDDLE, device=place.device))
-        rows = _rows(self, data.test, clients, place.device)
+        params = Params.of_vector(torch.full((size,), MIDDLE, device=context.device))
+        rows = _rows(self, data.test, clients, context.device)
         objective = MetricObjective(self.metric, start, rows, self.bound)
         facts = {
             "classifier": f"accuracy {model.accuracy:.4f} before the change",

@@ -29,12 +29,12 @@ class Synthetic(Task, tag="synthetic"):
     def label(self) -> str:
         return f"{self.function} functions in {self.dimension} dimensions, C = {self.heterogeneity:g}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
-        generator, alpha = place.keys.generator("synthetic"), np.full(clients, 1 / clients)
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        generator, alpha = context.keys.generator("synthetic"), np.full(clients, 1 / clients)
         a, b = (generator.dirichlet(alpha, self.dimension).T for _ in range(2))
         scales = 1 + self.heterogeneity * (a - 1 / clients)
         shifts = self.heterogeneity * (b - 1 / clients)
-        start = place.keys.generator("synthetic-start").uniform(size=self.dimension).astype(np.float32)
-        params = Params.of_vector(torch.from_numpy(start).to(place.device))
+        start = context.keys.generator("synthetic-start").uniform(size=self.dimension).astype(np.float32)
+        params = Params.of_vector(torch.from_numpy(start).to(context.device))
         objective = SyntheticObjective(FUNCTIONS[self.function], scales, shifts)
         return Problem(params, objective, SyntheticShards(scales, shifts, self.noise))

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedzero.errors import FedzeroError
+from fedzero.model.device import threads
 from fedzero.model.files import cache_folder, draft_of, locked, share
 from fedzero.model.params import DTYPES, Params
 
@@ -125,12 +126,8 @@ def _seeded(name: bytes) -> Iterator[None]:
 
 
 def _train(path: Path, module: nn.Module, text: str, train: Callable[[nn.Module], float]) -> tuple[float, str]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
+    with threads(THREADS):
         accuracy = float(train(module.train()))
-    finally:
-        torch.set_num_threads(threads)
     tensors = _tensors(module)
     digest = _digest(tensors)
     about = {"what": text, "accuracy": repr(accuracy), "digest": digest, "seal": _seal(text, repr(accuracy), digest)}

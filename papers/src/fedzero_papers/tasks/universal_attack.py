@@ -55,14 +55,14 @@ class UniversalAttack(Task, tag="universal-attack"):
         victim = f"CNN trained on {'60,000' if self.full else '4,000'} images"
         return f"Universal attack on {NAMES[self.dataset]} class {self.label_attacked}, {victim}"
 
-    def build(self, clients: int, place: BuildContext) -> Problem:
+    def build(self, clients: int, context: BuildContext) -> Problem:
         if self.per_client > self.pool:
             raise FedzeroError(f"task.per_client = {self.per_client} cannot be drawn from task.pool = {self.pool}")
-        data, y = images.load(self.dataset, self.full, place.data), self.label_attacked
+        data, y = images.load(self.dataset, self.full, context.data), self.label_attacked
         found = victim(data)
-        module = found.module.to(place.device)
+        module = found.module.to(context.device)
         right, held_out = (
-            _right(module, pixels(x[known == y]).to(place.device), y)
+            _right(module, pixels(x[known == y]).to(context.device), y)
             for x, known in ((data.train_x, data.train_y), (data.test_x, data.test_y))
         )
         for what, count, least in (("training", len(right), self.pool), ("test", len(held_out), 1)):
@@ -71,8 +71,8 @@ class UniversalAttack(Task, tag="universal-attack"):
                     f"the victim classifies only {count} {what} images of class {y} rightly, {least} are needed: "
                     f"lower task.pool = {self.pool}, attack another class or use task.full = true"
                 )
-        pool = right[_chosen(len(right), self.pool, place.keys.generator("pool"))]
-        parts = [_chosen(self.pool, self.per_client, place.keys.generator("partition", c)) for c in range(clients)]
+        pool = right[_chosen(len(right), self.pool, context.keys.generator("pool"))]
+        parts = [_chosen(self.pool, self.per_client, context.keys.generator("partition", c)) for c in range(clients)]
         classes = CLASSES[self.dataset]
         facts = {
             "victim": f"CNN, {100 * found.accuracy:.2f} % of the test images right, weights {found.digest}",
@@ -80,8 +80,8 @@ class UniversalAttack(Task, tag="universal-attack"):
             "held-out images": f"{len(held_out)} test images of class {y} that it has right",
         }
         objective = UniversalAttackObjective(module, Targets(pool, y, classes), held_out, self.weight)
-        params = Params.of_vector(torch.zeros(pool[0].numel(), device=place.device))
-        shards = DrawnShards(parts, self.batch, lambda index: torch.from_numpy(index).to(place.device))
+        params = Params.of_vector(torch.zeros(pool[0].numel(), device=context.device))
+        shards = DrawnShards(parts, self.batch, lambda index: torch.from_numpy(index).to(context.device))
         return Problem(params, objective, shards, facts, pictures=objective.pictures)
 
 
