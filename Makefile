@@ -17,6 +17,7 @@ test: $(READY) lint  ## style, types, layers, then every test
 
 test-faults: $(READY)  ## a federation whose processes are killed, frozen and lied to; up to ten minutes
 	$(BIN)/python -m pytest tests/faults -n 0
+	$(BIN)/python -m pytest -m slow -n 0
 
 lint: $(READY)
 	$(BIN)/ruff check .

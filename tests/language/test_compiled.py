@@ -59,6 +59,7 @@ def test_gradients_too(small_model):
     assert torch.allclose(gradient, same, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler")
 def test_for_real(small_model):
     """With the compiler a user gets, on one kind and one shape: it takes its time."""
