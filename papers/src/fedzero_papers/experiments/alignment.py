@@ -14,18 +14,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedzero.oracles.contract import F64
 from fedzero.run import session
 from fedzero.run.progress import Silent
 from fedzero.run.recipe import Recipe
 from fedzero_papers.experiments.pool import cores
+from fedzero_papers.oracles.synthetic import SyntheticObjective
 
-F64 = NDArray[np.float64]
 
-
-class Listener:
+class AlignmentObserver:
     """Follows the iterates of clients that work one after the other: all of them every round, and in [0, 1]^d."""
 
     def __init__(self, start: Tensor, clients: int, gradient: Callable[[F64], F64]):
@@ -52,11 +51,12 @@ def alignment(recipe: Recipe) -> F64:
     engine = msgspec.structs.replace(recipe.engine, merge=False)
     recipe, environment = msgspec.structs.replace(recipe, engine=engine), session.Environment()
     problem = session.prepare(recipe, environment).problem
-    clients = recipe.federation.clients
-    listener = Listener(problem.params.vector().double(), clients, problem.objective.global_gradient)  # type: ignore[attr-defined]
+    clients, objective = recipe.federation.clients, problem.objective
+    assert isinstance(objective, SyntheticObjective)
+    observer = AlignmentObserver(problem.params.vector().double(), clients, objective.global_gradient)
     with tempfile.TemporaryDirectory() as folder:
-        session.start(recipe, Path(folder), environment, Silent(), observe=listener)
-    return np.array(listener.found).reshape(recipe.rounds, clients, -1)
+        session.start(recipe, Path(folder), environment, Silent(), observe=observer)
+    return np.array(observer.found).reshape(recipe.rounds, clients, -1)
 
 
 def alignments(recipes: Sequence[Recipe]) -> list[F64]:
