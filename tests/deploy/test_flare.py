@@ -34,6 +34,7 @@ def fedzero(*arguments: object, seconds: float = 170.0) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> None:
     """DeComFL on the MNIST subset, 20 rounds: the same ledger, and nothing left running."""
     here = fedzero("run", "demo", *OPTIONS, "--out", tmp_path / "here")

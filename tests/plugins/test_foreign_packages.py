@@ -67,8 +67,9 @@ def test_the_list_says_where_they_come_from(there) -> None:
     environment, _ = there
     listed = environment.fedzero("list").stdout
     for kind in KINDS:
-        (line,) = [line for line in listed.splitlines() if f" strange-{kind} " in f" {line} "]
-        assert f"(strange-{kind} 0.1.0)" in line
+        lines = [line.split() for line in listed.splitlines()]
+        at = next(number for number, words in enumerate(lines) if words[-2:] == [f"strange-{kind}", "0.1.0"])
+        assert lines[at + 1][0] == f"strange-{kind}"
     assert "share of the slopes that count" in environment.fedzero("list", "strange-method").stdout
 
 

@@ -198,7 +198,7 @@ def quick_victims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 TINY = replace(
     QUICK,
     seeds=2,
-    sizes={"mnist": Size(2, 5, 10, 1, (0.1,)), "fashion": Size(4, 5, 10, 1, (0.01, 0.1))},
+    sizes={"mnist": Size(2, 5, 10, 1, (0.1,)), "fashion": Size(2, 5, 10, 1, (0.01, 0.1))},
     rounds=2,
     steps=(1, 2, 3),
     cohorts=(1, 2, 3),
