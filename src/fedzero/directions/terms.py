@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -94,10 +94,11 @@ class Program:
         if hypers is not None:
             for row, values in zip(table, hypers, strict=True):
                 row[: len(values)] = values
+        one = steps[0] if len(steps) == 1 else None  # a view has one step, and models are viewed often
         return Program(
-            np.concatenate([t.keys for t in steps]),
-            np.concatenate([t.coefficients for t in steps]),
-            np.cumsum([len(t) for t in steps], dtype=np.int64),
+            np.concatenate([t.keys for t in steps]) if one is None else one.keys,
+            np.concatenate([t.coefficients for t in steps]) if one is None else one.coefficients,
+            np.array(list(accumulate(map(len, steps))), np.int64),
             np.array(rounding, np.uint64),
             table,
             steps[0].stream,
