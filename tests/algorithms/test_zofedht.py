@@ -198,7 +198,7 @@ def test_a_resumed_run_knows_of_a_round_without_answers_before_its_checkpoint(tm
     with pytest.raises(StopError):
         session.start(recipe, tmp_path / "stopped", environment, Quiet(10))
     resumed = session.resume(tmp_path / "stopped", environment, Quiet())
-    assert resumed["model_digest"] == whole["model_digest"]
+    assert resumed.model_digest == whole.model_digest
 
 
 def asked(alpha: float, Q: np.ndarray | None, P: int, tau: int, d: int) -> np.ndarray:

@@ -70,7 +70,9 @@ def test_resumes(tmp_path: Path, algorithm) -> None:
 
 
 WHAT_IS_REMEMBERED = {"preset", "surrogate", "active", "box"}
-REMEMBERING = [v for v in VARIANTS if wire_of(v).remembers and v not in SHAPES and changes(v).keys() & WHAT_IS_REMEMBERED]
+REMEMBERING = [
+    v for v in VARIANTS if wire_of(v).remembers and v not in SHAPES and changes(v).keys() & WHAT_IS_REMEMBERED
+]
 """Variants that remember other things than the base of their kind does; nothing else of them could get lost."""
 
 

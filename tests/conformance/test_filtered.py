@@ -46,9 +46,10 @@ def test_a_resumed_run_ends_in_the_same_ledger(tmp_path: Path, algorithm, chain)
     checks.resumes(algorithm, tmp_path, chain.links, stops=(10,))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "chain"), [p for p in FILTERED if len(p[1].links) == 1 and p[1].feedback and p[0] not in UNLIKE], ids=label
-)
+ALONE = [(a, chain) for a, chain in FILTERED if chain.feedback and len(chain.links) == 1 and a not in UNLIKE]
+
+
+@pytest.mark.parametrize(("algorithm", "chain"), ALONE, ids=label)
 def test_what_filters_left_out_outlives_the_process(tmp_path: Path, algorithm, chain) -> None:
     """Clients are refused every other round, in one exchange or the other: what they keep is of turns that counted."""
     checks.resumes(algorithm, tmp_path, chain.links, stops=(4,))

@@ -84,8 +84,8 @@ def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest) -> None:
         if "--data" not in str(missing):
             raise
         pytest.skip(f"neither in the package nor in a data folder: {missing}")
-    assert (found["complete"], found["rounds"], found["refused"]) == (True, 2, 0)
+    assert (found.complete, found.rounds, found.refused) == (True, 2, 0)
     turns = recipe.rounds * recipe.federation.cohort
-    wire = recipe.algorithm.wire(0, Scale(found["parameters"], recipe.federation.clients))
-    assert 0 < found["queries"] <= turns * wire.queries + recipe.federation.clients * wire.first_queries
-    assert session.replayed(tmp_path / "run", environment, None).digest().hex() == found["model_digest"]
+    wire = recipe.algorithm.wire(0, Scale(found.parameters, recipe.federation.clients))
+    assert 0 < found.queries <= turns * wire.queries + recipe.federation.clients * wire.first_queries
+    assert session.replayed(tmp_path / "run", environment, None).digest().hex() == found.model_digest

@@ -161,7 +161,7 @@ def test_a_replica_that_was_corrupted_is_rebuilt(tmp_path: Path) -> None:
     assert refused[4].keys() == {2, 5}
     replica = link.sites["west"].run.replica
     replica.follow(list(updates_after(tmp_path, replica.round)))
-    assert replica.digest().hex() == found["model_digest"]
+    assert replica.digest().hex() == found.model_digest
 
 
 def updates_after(tmp_path: Path, round: int):
@@ -184,7 +184,7 @@ def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
     SiteAssignment(SiteAssignment.of(tmp_path / "run").run, SiteAssignment.of(short).clients).write(short)
     link.begin()  # sites keep their replicas when an epoch ends
     found = conduct(recipe, short, Environment(), Silent(), Service(link, lambda: SITES))
-    assert (found["ledger_head"], found["model_digest"]) == (whole["ledger_head"], whole["model_digest"])
+    assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
 
 
 def _stop_after(link: Here, asked: int):
@@ -273,7 +273,7 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
     found = run(tmp_path, link, recipe)
     assert set(sites) == {secret}
     assert len(sites) == 3 * link.epochs
-    assert (found["ledger_head"], found["model_digest"]) == (here["ledger_head"], here["model_digest"])
+    assert (found.ledger_head, found.model_digest) == (here.ledger_head, here.model_digest)
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
@@ -353,7 +353,7 @@ def test_a_site_restarts_from_its_folder(tmp_path: Path, kind, options, cohort) 
     folded = [len(order.updates) for _, order, _ in link.orders[2] if isinstance(order, Recover)]
     assert not any(order.fresh for _, order, _ in link.orders[2] if isinstance(order, Recover))
     assert sum(folded) <= 1, "the update of the round before the break, at most"
-    assert (found["ledger_head"], found["model_digest"]) == (here["ledger_head"], here["model_digest"])
+    assert (found.ledger_head, found.model_digest) == (here.ledger_head, here.model_digest)
 
 
 def test_an_old_process_does_not_overwrite_what_a_newer_one_wrote(tmp_path: Path) -> None:

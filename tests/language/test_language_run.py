@@ -160,7 +160,7 @@ def test_methods_and_types(written, reviews, quiet, tmp_path, algorithm, dtype):
 
     recipe = recipes.decode(table)
     summary = session.start(recipe, tmp_path / "run", session.Environment(data=reviews), quiet)
-    assert summary["complete"]
+    assert summary.complete
     session.verified(tmp_path / "run", session.Environment(data=reviews))
 
 

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from fedzero.errors import FedzeroError
@@ -86,7 +87,9 @@ def go(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before"), report:
         summary = session.start(recipes.load(recipe), where, session.Environment(), Quiet())
     if report is not None:
         steps = lit.steps
-        Path(report).write_text(json.dumps({"steps": steps, "summary": summary, **looked_at(where)}))
+        Path(report).write_text(
+            json.dumps({"steps": steps, "summary": msgspec.to_builtins(summary), **looked_at(where)})
+        )
 
 
 def begin(recipe: str, folder: str) -> None:

@@ -77,11 +77,11 @@ def test_it_is_resumed_to_its_end(tmp_path: Path, quiet, name: str) -> None:
     check_replay(folder, before)
 
     summary = session.resume(folder, HERE, quiet)
-    assert (summary["rounds"], summary["complete"], summary["refused"]) == (ROUNDS, True, 0)
+    assert (summary.rounds, summary.complete, summary.refused) == (ROUNDS, True, 0)
     after = session.verified(folder, HERE)
     assert after.entries[: len(before.entries)] == before.entries
     assert after.end is not None
-    assert after.end.model.hex() == summary["model_digest"]
+    assert after.end.model.hex() == summary.model_digest
     check_replay(folder, after)
 
 
@@ -100,7 +100,7 @@ def test_it_is_reported(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SEEDED)
 def test_its_patch_applies(tmp_path: Path, quiet, name: str) -> None:
     folder = copied(name, tmp_path)
-    digest = session.resume(folder, HERE, quiet)["model_digest"]
+    digest = session.resume(folder, HERE, quiet).model_digest
     base, patch = base_of(folder, tmp_path / "base.safetensors"), tmp_path / "x.patch"
     patch.write_bytes(patches.export_patch(folder, HERE))
     assert patches.apply_patch(patch, str(base), tmp_path / "out.safetensors").digest().hex() == digest

@@ -72,4 +72,4 @@ def test_a_printed_recipe_repeats_the_run(tmp_path: Path, case: str) -> None:
     (text,) = printed(page([history(tmp_path / "first")], "First"))
     (tmp_path / "again.toml").write_text(text, "utf-8")
     again = session.start(recipes.load(tmp_path / "again.toml"), tmp_path / "again", session.Environment(), Quiet())
-    assert (again["ledger_head"], again["model_digest"]) == (summary["ledger_head"], summary["model_digest"])
+    assert (again.ledger_head, again.model_digest) == (summary.ledger_head, summary.model_digest)

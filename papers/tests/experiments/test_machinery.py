@@ -93,9 +93,9 @@ def test_the_table_says_what_the_ledgers_say(finished):
         ledger = Ledger.open(out / "runs" / f"final/seed-{row['seed']}" / "ledger.db")
         found = session.summary(ledger)
         ledger.close()
-        assert float(row["loss"]) == found["final_loss"] == shown["loss"], "to the last digit"
-        assert int(row["queries"]) == found["queries"]
-        assert f"{found['final_loss']:.4g}" in (out / "toy.md").read_text()
+        assert float(row["loss"]) == found.final_loss == shown["loss"], "to the last digit"
+        assert int(row["queries"]) == found.queries
+        assert f"{found.final_loss:.4g}" in (out / "toy.md").read_text()
 
 
 def test_the_figure_and_its_points(finished):

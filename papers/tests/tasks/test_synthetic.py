@@ -277,9 +277,9 @@ def test_a_recipe_runs_and_replays(tmp_path: Path) -> None:
     assert made.task.label == "quadratic functions in 300 dimensions, C = 50"
     found = session.start(made, tmp_path / "run", Environment(), Silent())
     again = session.start(made, tmp_path / "again", Environment(), Silent())
-    assert (found["complete"], found["rounds"], found["refused"]) == (True, 4, 0)
-    assert found["model_digest"] == again["model_digest"]
-    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found["model_digest"]
+    assert (found.complete, found.rounds, found.refused) == (True, 4, 0)
+    assert found.model_digest == again.model_digest
+    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
 
 
 @pytest.mark.parametrize("task", [{"heterogeneity": -1}, {"noise": -0.1}, {"function": "rastrigin"}, {"dimension": 0}])

@@ -5,18 +5,21 @@ torch, numba and matplotlib are slow to import, so commands import what they use
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from fedzero.errors import FedzeroError
+
+if TYPE_CHECKING:
+    from fedzero.run.session import Summary
 
 app = typer.Typer(
     help="Federated optimization with zero gradients and near-zero communication.",
@@ -74,12 +77,12 @@ def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def finish(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+def finish(summary: Summary, folder: Path, as_json: bool) -> None:
     show(folder, err if as_json else out)
-    if summary["reason"]:
-        tell(f"ended early: {summary['reason']}", err if as_json else out)
+    if summary.reason:
+        tell(f"ended early: {summary.reason}", err if as_json else out)
     if as_json:
-        print(json.dumps(summary))
+        print(msgspec.json.encode(summary).decode())
 
 
 def show(folder: Path, console: Console = out) -> None:

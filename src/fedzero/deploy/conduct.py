@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from fedzero.deploy.assignment import Assignment, SiteAssignment, assign
 from fedzero.deploy.engine import RemoteEngine, Service
@@ -25,7 +24,7 @@ from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.loop import Watch
 from fedzero.run.recipe import Recipe
-from fedzero.run.session import LEDGER, Assembly, Environment, Setup
+from fedzero.run.session import LEDGER, Assembly, Environment, Setup, Summary
 
 
 def conduct(
@@ -35,7 +34,7 @@ def conduct(
     watch: Watch,
     service: Service,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Summary:
     """A run from where its ledger stands (from the start if there is none) to its end; the summary of what came out."""
     resuming = (folder / LEDGER).exists() and not overwrite
     recipe = session.recipe_in(folder, recipe) if resuming else recipe

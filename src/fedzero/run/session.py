@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from fedzero.algorithms.contract import Method, Observer, unobserved
 from fedzero.directions import VERSION, Keys
@@ -174,7 +175,7 @@ def start(
     watch: Watch,
     overwrite: bool = False,
     observe: Observer = unobserved,
-) -> dict[str, Any]:
+) -> Summary:
     """Run a recipe into a folder; the summary of what came out."""
     if (folder / LEDGER).exists() and not overwrite:
         raise FedzeroError(
@@ -200,7 +201,7 @@ def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
     return Ledger.create(path, first, claim)
 
 
-def resume(folder: Path, environment: Environment, watch: Watch) -> dict[str, Any]:
+def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
     ledger, setup = reopen(folder, environment, writable=True)
     return drive(local(setup), ledger, folder_of(folder), watch)
@@ -240,7 +241,7 @@ def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
     return Assembly(setup.recipe, setup.plan, setup, engine, attach)
 
 
-def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> dict[str, Any]:
+def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
     """A run from where its ledger stands to its end; the summary of what came out."""
     try:
         recipe, began, view = how.recipe, time.perf_counter(), replay.read(ledger)
@@ -308,34 +309,65 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
     return f"{path} = {before!r} there and {now!r} here"
 
 
-def summary(ledger: Ledger) -> dict[str, Any]:
+class Summary(Struct, frozen=True, kw_only=True):
     """The totals of a run, as `--json` prints them."""
+
+    name: str
+    algorithm: str
+    rounds: int
+    """made so far"""
+    parameters: int
+    """d"""
+    clients: int
+    final_loss: float | None
+    """of the last evaluation, if it is finite"""
+    final_accuracy: float | None
+    bytes_up_per_client: float
+    bytes_down_per_client: float
+    bytes_up_per_turn: float
+    """mean over the turns of all clients"""
+    bytes_down_per_turn: float
+    queries: int
+    """evaluations of the objective by all clients"""
+    attempts: int
+    """of black boxes: attempts on record, retries included"""
+    refused: int
+    """replies that were not accepted"""
+    seconds: float
+    complete: bool
+    reason: str
+    """why the run ended before its last round, if it did"""
+    ledger_head: str
+    model_digest: str
+
+
+def summary(ledger: Ledger) -> Summary:
     view, first = replay.read(ledger), ledger.start()
     recipe = recipes.from_canonical(first.recipe, first.needs)
     rounds, last = view.rounds, view.evaluations[-1] if view.evaluations else None
     up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
     turns = sum(len(set(r.cohort)) for r in rounds)
-    return {
-        "name": recipe.name,
-        "algorithm": recipe.algorithm.name,
-        "rounds": len(rounds),
-        "parameters": first.parameters,
-        "clients": recipe.federation.clients,
-        "final_loss": last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
-        "final_accuracy": None if last is None else last.metrics.accuracy,
-        "bytes_up_per_client": up / recipe.federation.clients,
-        "bytes_down_per_client": down / recipe.federation.clients,
-        "bytes_up_per_turn": up / turns if turns else 0.0,
-        "bytes_down_per_turn": down / turns if turns else 0.0,
-        "queries": sum(r.queries for r in rounds),
-        "attempts": query_log.spent(ledger),
-        "refused": sum(len(r.refused) for r in rounds),
-        "seconds": round(view.seconds, 3),
-        "complete": view.end is not None,
-        "reason": "" if view.end is None else view.end.reason,
-        "ledger_head": ledger.head.hex(),
-        "model_digest": (model.model if (model := view.end or last) is not None else first.base).hex(),
-    }
+    return Summary(
+        name=recipe.name,
+        algorithm=recipe.algorithm.name,
+        rounds=len(rounds),
+        parameters=first.parameters,
+        clients=recipe.federation.clients,
+        final_loss=last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
+        final_accuracy=None if last is None else last.metrics.accuracy,
+        bytes_up_per_client=up / recipe.federation.clients,
+        bytes_down_per_client=down / recipe.federation.clients,
+        bytes_up_per_turn=up / turns if turns else 0.0,
+        bytes_down_per_turn=down / turns if turns else 0.0,
+        queries=sum(r.queries for r in rounds),
+        attempts=query_log.spent(ledger),
+        refused=sum(len(r.refused) for r in rounds),
+        seconds=round(view.seconds, 3),
+        complete=view.end is not None,
+        reason="" if view.end is None else view.end.reason,
+        ledger_head=ledger.head.hex(),
+        model_digest=(model.model if (model := view.end or last) is not None else first.base).hex(),
+    )
 
 
 def replayed(folder: Path, environment: Environment, upto: int | None) -> Replica:

@@ -23,7 +23,7 @@ from fedzero.protocol.messages import Reply, decode_reply, encode_reply
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.run.session import Environment, Summary
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing.engines import Change, Changing, Counting, LocalSites, Replies
 from fedzero.testing.trial import Check, Trial, expect, federation_for, recipe_of, run_checks, trial
@@ -138,7 +138,7 @@ def resumes(method: Method, folder: Path, filters: Sequence[Any] = (), stops: Se
     """
     recipe = recipe_of(method, rounds=ROUNDS, replicas=True, filters=filters)
 
-    def play(name: str, stop: int | None = None) -> dict[str, Any]:
+    def play(name: str, stop: int | None = None) -> Summary:
         if (folder / name / session.LEDGER).exists():
             ledger, setup = session.reopen(folder / name, Environment(), writable=True)
         else:
@@ -157,7 +157,8 @@ def resumes(method: Method, folder: Path, filters: Sequence[Any] = (), stops: Se
         expect(False, f"the run ended before round {stop}")
     resumed = play("stopped")
     for name in ("model_digest", "ledger_head"):
-        expect(resumed[name] == whole[name], f"resumed: {name} {resumed[name]}; undisturbed: {whole[name]}")
+        after, right = getattr(resumed, name), getattr(whole, name)
+        expect(after == right, f"resumed: {name} {after}; undisturbed: {right}")
     session.verified(folder / "stopped", Environment())
 
 
@@ -245,7 +246,7 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
         target = folder / f"there-{forgetful}"
         there = conduct(recipe, target, Environment(), Silent(), Service(link, lambda: sites))
         expect(link.epochs > 1, "the link never broke")
-        same = (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
+        same = (there.ledger_head, there.model_digest) == (here.ledger_head, here.model_digest)
         expect(
             same, "sites end in another ledger than one process" + (", if they lose their folders" if forgetful else "")
         )

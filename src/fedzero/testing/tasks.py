@@ -124,7 +124,7 @@ def runs_and_replays(subject: Subject, folder: Path) -> None:
     )
     environment = Environment(data)
     found = session.start(recipes.decode(msgspec.to_builtins(recipe)), folder / "run", environment, Silent())
-    expect(found["refused"] == 0 and found["complete"], "clients are refused in a run of three rounds")
+    expect(found.refused == 0 and found.complete, "clients are refused in a run of three rounds")
     session.verified(folder / "run", environment)
 
 

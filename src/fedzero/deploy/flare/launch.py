@@ -30,7 +30,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model import files
 from fedzero.run.loop import Watch
 from fedzero.run.recipe import Recipe
-from fedzero.run.session import LEDGER, Environment
+from fedzero.run.session import LEDGER, Environment, Summary
 
 FEDERATION = "federation"
 """The project of a federation on one machine, in the folder of its run."""
@@ -56,7 +56,7 @@ def federate(
     watch: Watch,
     policy: WaitPolicy,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Summary:
     """A run in a federation on this machine; the summary of what came out."""
     if (folder / LEDGER).exists() and recipe is not None and not overwrite:
         raise FedzeroError(f"{folder} already holds a run: --overwrite starts anew, --out chooses another folder")

@@ -36,9 +36,6 @@ from fedzero.run.progress import Silent, watch_on
 from fedzero.run.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
-__all__ = ["Batched", "Function", "Result", "command", "default_algorithm", "http", "minimise"]
-
-
 LARGE = 5000
 
 
@@ -189,12 +186,12 @@ def minimise(
         summary = session.start(recipe, folder, environment, watch)
     return Result(
         x=_point(folder, task),
-        value=summary["final_loss"],
-        queries=summary["attempts"],
-        rounds=summary["rounds"],
+        value=summary.final_loss,
+        queries=summary.attempts,
+        rounds=summary.rounds,
         folder=folder,
-        complete=summary["complete"],
-        reason=summary["reason"],
+        complete=summary.complete,
+        reason=summary.reason,
     )
 
 
