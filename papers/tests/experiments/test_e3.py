@@ -121,6 +121,6 @@ def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_m
         less = ["rounds=20", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
         recipe = recipes.load("e3-sst2", [*less, f'task.model="{model}"'])
         found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Environment(full_data("sst2")), quiet))
-    assert found[1]["parameters"] > 10 * found[0]["parameters"]
+    assert found[1].parameters > 10 * found[0].parameters
     for way in ("bytes_up_per_client", "bytes_down_per_client"):
-        assert found[0][way] == found[1][way] > 0
+        assert getattr(found[0], way) == getattr(found[1], way) > 0
