@@ -1,5 +1,7 @@
 """fedzero: federated optimization with zero gradients and near-zero communication.
 
+    fedzero.train(model, clients=…, loss=…)        any module, data and loss
+    fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
     fedzero.Shaper, Coder, Combiner                bases of filters of your own
@@ -17,9 +19,14 @@ from typing import Any
 __version__ = "0.2.0"
 
 _PUBLIC = {
-    "minimise": "fedzero.api",
+    "train": "fedzero.api.train",
+    "site_task": "fedzero.api.train",
+    "accuracy": "fedzero.oracles.criteria",
+    "Run": "fedzero.api.runs",
+    "minimise": "fedzero.api.minimise",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",
+    "Tampered": "fedzero.ledger.store",
     "Method": "fedzero.algorithms.contract",
     "Federation": "fedzero.algorithms.contract",
     "SeededMethod": "fedzero.algorithms.seeded",

@@ -251,7 +251,7 @@ class Federation:
         assert session.replayed(self.out, session.Environment(), None).digest().hex() == summary["model_digest"]
         return summary
 
-    def undisturbed(self) -> dict[str, Any]:
+    def undisturbed(self) -> session.Summary:
         """The same run in one process, where nothing can happen to it."""
         return session.start(recipes.load(self.recipe), self.folder / "undisturbed", session.Environment(), Silent())
 

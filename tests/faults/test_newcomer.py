@@ -29,5 +29,5 @@ def test_a_site_is_provisioned_and_joins_in_mid_run(made: Callable[..., Federati
     assert federation.processes(SITE_JOB, "west")
     before = len(federation.rounds())
     summary = federation.finish()
-    assert summary["ledger_head"] == federation.undisturbed()["ledger_head"]
+    assert summary["ledger_head"] == federation.undisturbed().ledger_head
     assert before < summary["rounds"]

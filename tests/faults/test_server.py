@@ -55,7 +55,7 @@ def test_killed_three_times_the_run_is_the_same(made: Callable[..., Federation],
         seconds_until(f"{name} killed in round {done}, the run goes on after", goes_on, killed)
     summary = federation.finish()
     assert (summary["rounds"], summary["refused"]) == (150, 0)
-    assert summary["ledger_head"] == federation.undisturbed()["ledger_head"]
+    assert summary["ledger_head"] == federation.undisturbed().ledger_head
 
 
 def test_a_federation_that_is_only_tried(made: Callable[..., Federation]) -> None:

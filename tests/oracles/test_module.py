@@ -45,10 +45,10 @@ def test_all_ways_agree_with_a_model_that_is_really_moved(setting, monkeypatch) 
     digest = params.digest()
     expected = by_hand(net, params, points, batches)
     assert params.digest() == digest
-    loop = ModuleObjective(net, batches[0]).losses(params, points, batches)
-    together = ModuleObjective(net, batches[0], together=True).losses(params, points, batches)
+    loop = ModuleObjective(net, batches[:1]).losses(params, points, batches)
+    together = ModuleObjective(net, batches[:1], together=True).losses(params, points, batches)
     monkeypatch.setattr(module, "KEPT_NUMBERS", 0)
-    scratch = ModuleObjective(net, batches[0]).losses(params, points, batches)
+    scratch = ModuleObjective(net, batches[:1]).losses(params, points, batches)
     for values in (loop, together, scratch):
         assert values.shape == (3, 4)
         assert np.abs(values - expected).max() < 1e-5
@@ -59,7 +59,7 @@ def test_all_ways_agree_with_a_model_that_is_really_moved(setting, monkeypatch) 
 
 def test_kept_offsets_follow_the_points(setting) -> None:
     net, params, points, batches = setting
-    objective = ModuleObjective(net, batches[0])
+    objective = ModuleObjective(net, batches[:1])
     first = objective.losses(params, points, batches)
     for shift in range(1, 40):  # new tuples all the time: an id that is used again must not bring old offsets back
         other = tuple(Terms.of([100 * shift + k], [0.05], Domain.RADEMACHER) for k in range(2))
@@ -69,7 +69,7 @@ def test_kept_offsets_follow_the_points(setting) -> None:
 
 def test_gradient_is_that_of_the_module(setting) -> None:
     net, params, _, batches = setting
-    loss, gradient = ModuleObjective(net, batches[0]).gradient(params, batches[1])
+    loss, gradient = ModuleObjective(net, batches[:1]).gradient(params, batches[1])
     expected = F.cross_entropy(net(batches[1][0]), batches[1][1])
     expected.backward()
     assert loss == pytest.approx(expected.item())
@@ -118,7 +118,7 @@ def test_different_points_are_not_merged() -> None:
 def test_points_of_several_terms_are_views_too(setting) -> None:
     net, params, points, batches = setting
     several = (*points, Terms.of([1, 2], [0.05, -0.02], Domain.GAUSSIAN))
-    values = ModuleObjective(net, batches[0]).losses(params, several, batches)
+    values = ModuleObjective(net, batches[:1]).losses(params, several, batches)
     assert np.abs(values - by_hand(net, params, several, batches)).max() < 1e-5
     with pytest.raises(ValueError, match="one term"):
         params.offsets(several)

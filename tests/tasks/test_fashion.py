@@ -116,7 +116,7 @@ def test_vmap_over_models_gives_each_model_s_logits(many):
 def test_the_objective_gives_the_same_losses_together_and_one_by_one(many):
     net, params, points, x, y = many
     tables = [
-        ModuleObjective(net, (x, y), together=together).losses(params, points, [(x, y)]) for together in (False, True)
+        ModuleObjective(net, [(x, y)], together=together).losses(params, points, [(x, y)]) for together in (False, True)
     ]
     assert tables[0].shape == (1, 3)
     np.testing.assert_allclose(tables[0], tables[1], rtol=1e-5)

@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fedzero.algorithms import FedZO, FZooS
 from fedzero.algorithms.corrections import Constant
 from fedzero.algorithms.optimizers import Adam
+from fedzero.api.runs import start_or_resume, watch_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
 from fedzero.model.checkpoint import load_model
@@ -32,7 +32,6 @@ from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, H
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.loop import Watch
-from fedzero.run.progress import Silent, watch_on
 from fedzero.run.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
@@ -175,15 +174,9 @@ def minimise(
         "fedzero.minimise",
     )
     folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else Path(out)
-    watch = progress if not isinstance(progress, bool) else watch_on(Console(stderr=True)) if progress else Silent()
-    environment = Environment(functions=functions)
-    if (folder / session.LEDGER).exists():
-        if not resume:
-            raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
-        session.recipe_in(folder, recipe)
-        summary = session.resume(folder, environment, watch)
-    else:
-        summary = session.start(recipe, folder, environment, watch)
+    if not resume and (folder / session.LEDGER).exists():
+        raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    summary = start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
     return Result(
         x=_point(folder, task),
         value=summary.final_loss,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedzero.errors import FedzeroError
@@ -17,13 +19,28 @@ def save_model(params: Params, path: Path) -> None:
     save_tensors(params.tensors, path)
 
 
-def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+def save_base(params: Params, path: Path) -> None:
+    """Parameters with their order, which names their direction streams and which safetensors does not keep."""
+    save_tensors(params.tensors, path, {"order": json.dumps(params.names)})
+
+
+def load_base(path: Path, device: torch.device) -> Params:
+    tensors = load_model(path)
+    try:
+        with safe_open(path, "pt") as file:
+            order = json.loads(file.metadata()["order"])
+        return Params({name: tensors[name].to(device) for name in order})
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedzeroError(f"{path} is not the base of a run: {error}") from error
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file, all or nothing; the same tensors give the same bytes."""
     if path.is_dir():
         raise FedzeroError(f"{path} is a folder: name a file to write")
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with draft_of(path) as draft:
-        save_file(plain, draft, {"format": "pt"})
+        save_file(plain, draft, {"format": "pt", **(about or {})})
         share(draft)
 
 

@@ -5,6 +5,8 @@ shares directions asks for the same points), and added to the base in one operat
 some points at a time. Large models: one point at a time through a scratch copy. On a GPU the points of a small model
 are evaluated together (vmap); on a CPU one after the other, which is faster because each pass stays in the cache. If
 the module has a method `prepare`, inputs are transformed by it once for all points.
+
+Batches of several clients share a pass where the criterion gives a loss for every sample and their shapes fit.
 """
 
 from __future__ import annotations
@@ -13,56 +15,62 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedzero.directions import Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics, Points
+from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
 
-Batch = tuple[Tensor, Tensor]
 KEPT_NUMBERS = 1 << 27
 """Offsets kept between asks: at most this many float32 numbers."""
-EVALUATION_BATCH = 1000
+CLASSIFICATION = Supervised(metrics={ACCURACY: accuracy})
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """One loss a sample."""
-    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+class _Called(nn.Module):
+    """f(module, …) as the forward pass of a module, so that f may call whatever the module has."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, f: Callable[..., Any], *arguments: Any) -> Any:
+        return f(self.module, *arguments)
 
 
 class ModuleObjective:
-    """A module with a per-sample loss; `evaluate` uses `test`, `together` turns vmap on."""
+    """A module and a criterion; `evaluate` uses the batches of `test`, `together` turns vmap on."""
 
     def __init__(
         self,
-        module: torch.nn.Module,
-        test: Batch,
-        loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        module: nn.Module,
+        test: Sequence[Batch],
+        criterion: Criterion = CLASSIFICATION,
         together: bool | None = None,
+        share: bool = True,
     ):
-        self.module, self.test, self.loss = module.eval(), test, loss
+        self.module, self.test, self.criterion, self.share = _Called(module.eval()), test, criterion, share
         self.prepare: Callable[[Tensor], Tensor] | None = getattr(module, "prepare", None)
-        self.together = test[0].device.type != "cpu" if together is None else together
+        self.together = next(module.parameters()).device.type != "cpu" if together is None else together
         self._offsets: OrderedDict[Points, Tensor] = OrderedDict()
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
-        inputs, labels = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*batches, strict=True))
+        together = joined(batches) if self.share else None
+        passes = [together] if together is not None else list(batches)
         if self.prepare is not None and not self.together:
-            inputs = self.prepare(inputs)
-        sizes = [len(y) for _, y in batches]
+            passes = [(self.prepare(x), y) for x, y in passes]
         with torch.no_grad():
-            rows = list(self._sample_losses(base, points, inputs, labels, basis))
-            table = torch.cat(rows).double()  # (points, samples)
+            table = torch.cat(list(self._sample_losses(base, points, passes, basis))).double()  # (points, samples)
+            sizes = [samples_of(batch) for batch in batches] if table.shape[1] > len(passes) else [1] * len(batches)
             means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
         return means.cpu().numpy()
 
     def _sample_losses(
-        self, base: Params, points: Sequence[Terms], x: Tensor, y: Tensor, basis: Basis | None
+        self, base: Params, points: Sequence[Terms], passes: Sequence[Batch], basis: Basis | None
     ) -> Iterator[Tensor]:
         """Losses of all samples, some points at a time, (points, samples) in all."""
         short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
@@ -72,15 +80,15 @@ class ModuleObjective:
                 base.view(terms).write(scratch)
                 if basis is not None:
                     Params(scratch).add(basis.offset(point))
-                yield self._forward(scratch, x, y)[None]
+                yield self.losses_of(scratch, passes)[None]
             return
         many = KEPT_NUMBERS // base.size
         for first in range(0, len(points), many):
             chosen = points if len(points) <= many else points[first : first + many]
-            yield from self._losses_at(base, base.vector() + self._offsets_of(base, chosen), first, x, y, basis)
+            yield from self._losses_at(base, base.vector() + self._offsets_of(base, chosen), first, passes, basis)
 
     def _losses_at(
-        self, base: Params, weights: Tensor, first: int, x: Tensor, y: Tensor, basis: Basis | None
+        self, base: Params, weights: Tensor, first: int, passes: Sequence[Batch], basis: Basis | None
     ) -> Iterator[Tensor]:
         """Losses of all samples with each row of `weights` (points, d); `first` is the number of the first point."""
         count = len(weights)
@@ -92,13 +100,24 @@ class ModuleObjective:
             for name, piece in zip(base.names, torch.split(weights, sizes, 1), strict=True)
         }
         if self.together:
-            yield torch.vmap(self._forward, in_dims=(0, None, None))(stacked, x, y)
+            yield torch.vmap(lambda tensors: self.losses_of(tensors, passes))(stacked)
             return
         for p in range(count):
-            yield self._forward({name: tensor[p] for name, tensor in stacked.items()}, x, y)[None]
+            yield self.losses_of({name: tensor[p] for name, tensor in stacked.items()}, passes)[None]
 
-    def _forward(self, tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(functional_call(self.module, tensors, (x,)), y)
+    def losses_of(self, tensors: dict[str, Tensor], passes: Sequence[Batch]) -> Tensor:
+        """Losses of all samples of all passes, (samples,); of a criterion that gives one for a batch, (passes,)."""
+        found = [self._call(tensors, self.criterion.losses, batch) for batch in passes]
+        rows = [
+            loss.reshape(1) if loss.dim() == 0 else loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+            for loss in found
+        ]
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    def _call(self, tensors: dict[str, Tensor], f: Callable[..., Any], *arguments: Any) -> Any:
+        """f(module, …) with the module's parameters replaced."""
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return functional_call(self.module, named, (f, *arguments))
 
     def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:
         """Σ c z of each point, (points, d), from the cache where the same points were asked for before."""
@@ -114,16 +133,11 @@ class ModuleObjective:
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in base.tensors.items()}
         with torch.enable_grad():
-            loss = self._forward(leaves, *batch).mean()
+            loss = self.losses_of(leaves, [batch]).mean()
             gradients = torch.autograd.grad(loss, list(leaves.values()))
         return float(loss.detach()), torch.cat([g.reshape(-1).float() for g in gradients])
 
     def evaluate(self, params: Params) -> Metrics:
-        total, right = np.float64(0), 0
         with torch.no_grad():
-            for x, y in zip(*(torch.split(t, EVALUATION_BATCH) for t in self.test), strict=True):
-                logits: Any = functional_call(self.module, params.tensors, (x,))
-                total += float(self.loss(logits, y).double().sum())
-                right += int((logits.argmax(-1) == y).sum())
-        count = len(self.test[1])
-        return Metrics(loss=float(total / count), accuracy=right / count)
+            metrics: Metrics = self._call(params.tensors, self.criterion.measure, self.test)
+        return metrics

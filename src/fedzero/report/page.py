@@ -23,7 +23,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model import files
 from fedzero.report import units
 from fedzero.report.compare import compare, phrases
-from fedzero.report.figures import grid, metrics, view
+from fedzero.report.figures import grid, metrics, panel, view
 from fedzero.report.history import History
 from fedzero.report.pictures import images
 from fedzero.report.svg import SERIES
@@ -117,6 +117,17 @@ def distinct(histories: Sequence[History]) -> tuple[History, ...]:
         count = seen[history.name]
         named.append(history if count == 1 else replace(history, name=f"{history.name} ({count})"))
     return tuple(named)
+
+
+def card(history: History) -> str:
+    """One run as a small picture and a table, for a notebook."""
+    (metric, *_) = metrics([history])
+    drawing = panel([history], metric, "bytes") if history.bytes > 0 else ""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
+        for name, value in zip(COLUMNS, rows([history])[0], strict=True)
+    )
+    return f"<div style='display:flex;flex-wrap:wrap;gap:1em'><div>{drawing}</div><table>{cells}</table></div>"
 
 
 def title_of(histories: Sequence[History]) -> str:

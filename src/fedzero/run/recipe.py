@@ -174,16 +174,21 @@ def upgraded(algorithm: Any) -> tuple[Any, dict[str, Any]]:
 def load(source: str | Path, overrides: list[str] | None = None, **replacements: Any) -> Recipe:
     """Read a recipe from a file or from those in the package, with `a.b=c` overrides."""
     path = find(source)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedzeroError(f"{path}: not valid TOML: {error}") from error
-    except OSError as error:
-        raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
+    table = read(path)
     for override in overrides or []:
         _override(table, override)
     table |= {key: value for key, value in replacements.items() if value is not None}
     return decode(table, str(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table of a recipe file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedzeroError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def find(source: str | Path) -> Path:
@@ -232,11 +237,16 @@ def _override(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    put(table, path, value, f"--set {override}")
+
+
+def put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """table[a][b] ← value, for the path `a.b`."""
     *parents, last = path.split(".")
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
-            raise FedzeroError(f"--set {override}: {parent} is a value, not a table")
+            raise FedzeroError(f"{where}: {parent} is a value, not a table")
     table[last] = value
 
 

@@ -9,7 +9,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered
-from fedzero.model.checkpoint import load_model, save_model
+from fedzero.model.checkpoint import load_model, save_base, save_model
 from fedzero.model.device import device_of, threads
+from fedzero.model.params import Params
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
@@ -34,20 +35,21 @@ from fedzero.run import recipe as recipes
 from fedzero.run.loop import Watch, play
 from fedzero.run.recipe import Recipe
 from fedzero.run.server import Plan, Server
-from fedzero.tasks.contract import BuildContext, Problem
+from fedzero.tasks.contract import BASE, BuildContext, Problem
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions by name,
-    and who looks on while rounds of a ledger are folded again."""
+    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
+    objects by name, who looks on while rounds of a ledger are folded again, and the folder of the run."""
 
     data: Path | None = None
     secret: bytes | None = None
-    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    functions: Mapping[str, Any] = field(default_factory=dict)
     replaying: replay.Progress = replay.unseen
+    folder: Path | None = None
 
 
 def secret_of(key: bytes | None) -> bytes | None:
@@ -109,7 +111,9 @@ def prepare(recipe: Recipe, environment: Environment) -> Setup:
     if private and not environment.secret:
         raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
-    place = BuildContext(keys, device_of(recipe.engine.device), environment.data, environment.functions)
+    place = BuildContext(
+        keys, device_of(recipe.engine.device), environment.data, environment.functions, environment.folder
+    )
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         try:
@@ -146,11 +150,12 @@ def reopen(folder: Path, environment: Environment, writable: bool = False) -> tu
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
-        setup = prepare(recipe, environment)
+        setup = prepare(recipe, replace(environment, folder=path.parent))
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
-        _check_facts(start.facts, setup.problem.facts)
+        if not setup.problem.incomplete:
+            _check_facts(start.facts, setup.problem.facts)
     except BaseException:
         ledger.close()
         raise
@@ -182,14 +187,15 @@ def start(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
-    setup = prepare(recipe, environment)
+    setup = prepare(recipe, replace(environment, folder=folder))
     if setup.problem.metered is not None:
         setup.problem.metered.ready()
-    return drive(local(setup, observe), create(folder, setup.start, overwrite), folder, watch)
+    base = setup.problem.params if setup.problem.keep_base else None
+    return drive(local(setup, observe), create(folder, setup.start, overwrite, base), folder, watch)
 
 
-def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
-    """The ledger of a new run."""
+def create(folder: Path, first: Start, overwrite: bool = False, base: Params | None = None) -> Ledger:
+    """The ledger of a new run, and `base` beside it."""
     path = folder / LEDGER
     folder.mkdir(parents=True, exist_ok=True)
     claim = Claim(folder)
@@ -198,12 +204,17 @@ def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
         leftover.unlink(missing_ok=True)
+    if base is not None:
+        save_base(base, folder / BASE)
     return Ledger.create(path, first, claim)
 
 
 def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
     ledger, setup = reopen(folder, environment, writable=True)
+    if setup.problem.incomplete:
+        ledger.close()
+        raise FedzeroError(setup.problem.incomplete)
     return drive(local(setup), ledger, folder_of(folder), watch)
 
 

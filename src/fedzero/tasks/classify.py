@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedzero.model.numbers import PositiveInt
@@ -14,6 +15,9 @@ from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
 from fedzero.tasks.partition import Iid, Partition, split
+
+TESTED = 1000
+"""Test images in a pass."""
 
 
 class ImageTask(Task):
@@ -37,7 +41,10 @@ class ImageTask(Task):
         module: nn.Module = model(channels_last=device.type == "cpu").to(device)
         params = Params.of_module(module)
         initialise(params, context.keys.root)
-        objective = ModuleObjective(module, images.tensors(data.test_x, data.test_y, device, dataset))
+        test = zip(
+            *(torch.split(t, TESTED) for t in images.tensors(data.test_x, data.test_y, device, dataset)), strict=True
+        )
+        objective = ModuleObjective(module, list(test))
         return Problem(params, objective, images.LabelledShards(x, y, parts, self.batch))
 
 

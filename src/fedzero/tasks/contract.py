@@ -21,6 +21,9 @@ from fedzero.model.value import Value
 from fedzero.oracles import Metrics, Objective, Pictures, Shards
 from fedzero.oracles.blackbox import Metered
 
+BASE = "base.safetensors"
+"""The parameters a run began with, in its folder, where they cannot be made again from the recipe."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -28,7 +31,9 @@ class Problem:
 
     facts: what a reader should know besides the recipe; part of the ledger, so a resume with other facts (another
     victim, other data) is refused. metered: the objective, where every query is logged and may count against a budget;
-    such tasks run in one process. pictures: of the result, where it is an image.
+    such tasks run in one process. pictures: of the result, where it is an image. keep_base: the parameters go into the
+    run's folder, because the recipe alone does not make them. incomplete: why there are parameters but no data, if so;
+    such a run can be replayed, not resumed.
     """
 
     params: Params
@@ -37,6 +42,8 @@ class Problem:
     facts: Mapping[str, str] = field(default_factory=dict)
     metered: Metered | None = None
     pictures: Callable[[Params], Pictures] | None = None
+    keep_base: bool = False
+    incomplete: str = ""
 
     def measure(self, params: Params, after: int) -> Metrics:
         """The metrics of a model after so many rounds."""
@@ -45,12 +52,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Keys of the run, device, the folder with the data (if any), and functions by name, which a recipe cannot hold."""
+    """Keys of the run, device, the folder with the data (if any), functions and other objects by name, which a recipe
+    cannot hold, and the folder of the run."""
 
     keys: Keys
     device: torch.device
     data: Path | None
-    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 class Task(Value):

@@ -1,0 +1,203 @@
+"""Runs as values: start one from a recipe, open one from its folder.
+
+run = fedzero.Run.open("runs/mine")
+run.history["loss"], run.summary.queries, run.bytes_per_client
+run.verify(); run.replay(100); run.report("page.html"); run.patch("mine.patch"); run.resume()
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger.store import Ledger
+from fedzero.model import files
+from fedzero.model.checkpoint import load_model
+from fedzero.report import page
+from fedzero.report.units import human_bytes
+from fedzero.run import history as histories
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.loop import Watch
+from fedzero.run.patches import export_patch
+from fedzero.run.progress import Replaying, Silent, watch_on
+from fedzero.run.recipe import Recipe
+from fedzero.run.session import Environment, Summary
+
+
+class History(Mapping[str, NDArray[Any]]):
+    """Columns of the evaluations of a run, by name: round, loss, accuracy (where the task has one), what else it
+    measures, bytes_up and bytes_down (of a client, since the start), queries (of all clients)."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]]):
+        self._columns = dict(columns)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise KeyError(f"{name!r}: the columns are {', '.join(self._columns)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def to_pandas(self) -> Any:
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            raise FedzeroError("history.to_pandas() needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self._columns)
+
+    def __repr__(self) -> str:
+        return f"History of {len(self['round'])} evaluations: {', '.join(self._columns)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run in a folder. What it says is read from the ledger when it is asked."""
+
+    folder: Path
+    environment: Environment
+    model: Any = None
+    """the module that was trained, in place; None of a run that was opened from its folder"""
+
+    @staticmethod
+    def open(folder: str | Path, data: str | Path | None = None, secret: bytes | None = None) -> Run:
+        """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run."""
+        place = session.folder_of(Path(folder))
+        Ledger.open(place / session.LEDGER).close()
+        return Run(place, Environment(session.data_folder(data), session.secret_of(secret)))
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return session.recipe_in(self.folder)
+
+    @property
+    def summary(self) -> Summary:
+        ledger = Ledger.open(self.folder / session.LEDGER)
+        try:
+            return session.summary(ledger)
+        finally:
+            ledger.close()
+
+    @property
+    def history(self) -> History:
+        points = histories.history(self.folder).points
+        others = list(dict.fromkeys(name for point in points for name in point.others))
+        columns: dict[str, list[Any]] = {"round": [p.round for p in points], "loss": [p.loss for p in points]}
+        if any(p.accuracy is not None for p in points):
+            columns["accuracy"] = [np.nan if p.accuracy is None else p.accuracy for p in points]
+        columns |= {name: [p.others.get(name, np.nan) for p in points] for name in others}
+        columns |= {name: [getattr(p, name) for p in points] for name in ("bytes_up", "bytes_down", "queries")}
+        return History({name: np.array(column) for name, column in columns.items()})
+
+    @property
+    def bytes_per_client(self) -> float:
+        """Up and down, averaged over all clients."""
+        totals = self.summary
+        return totals.bytes_up_per_client + totals.bytes_down_per_client
+
+    @property
+    def queries(self) -> int:
+        """Evaluations of the objective by all clients."""
+        return self.summary.queries
+
+    def resume(self, progress: bool | Watch = True) -> Run:
+        """Continue a run that was stopped or killed; it ends in the same bits as if it had not been."""
+        session.resume(self.folder, self._environment(progress), watch_of(progress))
+        return self
+
+    def verify(self) -> None:
+        """Check hash chain, updates, digests and model file; raises `fedzero.Tampered` with the first bad round."""
+        session.verified(self.folder, self._reading)
+
+    def replay(self, round: int | None = None) -> dict[str, Tensor]:
+        """The trained parameters before round `round` (default: after the last) as a state dict, from the ledger."""
+        return dict(session.replayed(self.folder, self._reading, round).state.params.tensors)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The trained parameters at the end of the run, from its model file."""
+        return load_model(self.folder / session.MODEL)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page about the run."""
+        page.write([histories.history(self.folder)], Path(path))
+        return Path(path)
+
+    def patch(self, path: str | Path, which: Any = "last") -> Path:
+        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round."""
+        files.write(Path(path), export_patch(self.folder, self._reading, which))
+        return Path(path)
+
+    @property
+    def _reading(self) -> Environment:
+        """Without the objects of the run: reading a ledger must not change the module that was trained."""
+        return replace(self.environment, functions={})
+
+    def _environment(self, progress: bool | Watch) -> Environment:
+        return replace(self.environment, replaying=Replaying(Console(stderr=True))) if progress else self.environment
+
+    def __repr__(self) -> str:
+        s = self.summary
+        ended = "" if s.complete else ", not finished"
+        loss = "" if s.final_loss is None else f", loss {s.final_loss:.4g}"
+        right = "" if s.final_accuracy is None else f", accuracy {s.final_accuracy:.1%}"
+        traffic = human_bytes(self.bytes_per_client)
+        return f"Run {self.folder}: {s.algorithm}, {s.rounds} rounds{ended}{loss}{right}, {traffic} per client"
+
+    def _repr_html_(self) -> str:
+        return page.card(histories.history(self.folder))
+
+
+def watch_of(progress: bool | Watch) -> Watch:
+    """True: on standard error; or somebody who looks on."""
+    if not isinstance(progress, bool):
+        return progress
+    return watch_on(Console(stderr=True)) if progress else Silent()
+
+
+def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watch: Watch) -> Summary:
+    """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
+    if (folder / session.LEDGER).exists():
+        session.recipe_in(folder, recipe)
+        return session.resume(folder, environment, watch)
+    return session.start(recipe, folder, environment, watch)
+
+
+def run(
+    recipe: str | Path | Mapping[str, Any],
+    *,
+    out: str | Path | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    secret: bytes | None = None,
+    progress: bool | Watch = True,
+) -> Run:
+    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed.
+
+    set: values to change, such as {"algorithm.directions": 20}.
+    """
+    table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
+    given = {"rounds": rounds, "seed": seed}
+    for path, value in {**{key: value for key, value in given.items() if value is not None}, **(set or {})}.items():
+        recipes.put(table, path, value, "fedzero.run")
+    loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
+    folder = Path("runs") / loaded.name if out is None else Path(out)
+    environment = Environment(session.data_folder(data), session.secret_of(secret))
+    start_or_resume(loaded, folder, environment, watch_of(progress))
+    return Run(folder, environment)

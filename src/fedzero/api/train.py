@@ -1,0 +1,178 @@
+"""Anybody's module, data and loss, trained by what clients evaluate.
+
+    run = fedzero.train(model, clients=[(x_a, y_a), (x_b, y_b), …], loss=torch.nn.functional.cross_entropy,
+                        test=(x, y), metrics={"accuracy": fedzero.accuracy}, rounds=300, out="runs/mine")
+    run.history["accuracy"], run.bytes_per_client, run.model
+
+Nothing is computed but forward passes, unless the method is a first-order one. What clients would send is counted, and
+kept in a ledger: after a crash the same call resumes the run, and every model of it can be had again.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from fedzero.algorithms.contract import Method
+from fedzero.api.runs import Run, start_or_resume, watch_of
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.model.checkpoint import load_model
+from fedzero.model.params import Params
+from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
+from fedzero.run import recipe as recipes
+from fedzero.run.loop import Watch
+from fedzero.run.session import Environment
+from fedzero.tasks.contract import BASE
+from fedzero.tasks.own import Material
+from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
+from fedzero.tasks.samples import Part, Samples, labels_of, samples
+
+PARTITIONS: Mapping[str, Partition] = {"iid": Iid(), "dirichlet": Dirichlet(), "shards": Shards()}
+MOST_IN_A_COHORT = 10
+DEFAULT = {"kind": "decomfl", "rate": "auto", "directions": 20}
+"""The method that is used unless another one is named."""
+
+Objective = Callable[[nn.Module, Batch], torch.Tensor]
+_trained: WeakKeyDictionary[nn.Module, tuple[Path, bytes, bytes]] = WeakKeyDictionary()
+"""Of modules that this process has trained: folder, digest of what they began with, digest of what they are now."""
+
+
+def train(
+    model: nn.Module,
+    clients: Any,
+    *,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    objective: Objective | None = None,
+    test: Any = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    method: Method | Mapping[str, Any] | None = None,
+    rounds: int = 100,
+    cohort: int | None = None,
+    batch: int = 32,
+    partition: str | Partition | None = None,
+    count: int = 10,
+    collate: Callable[[list[Any]], Batch] | None = None,
+    filters: Sequence[Any] = (),
+    evaluate_every: int | None = None,
+    seed: int = 0,
+    merge: bool = True,
+    out: str | Path,
+    progress: bool | Watch = True,
+) -> Run:
+    """Train a module in place, by clients that only evaluate it.
+
+    clients: one entry for each client: a pair of arrays (x, y), a dictionary of arrays, or a map-style dataset. With
+        `partition` ("iid", "dirichlet", "shards" or a value of these) it is one dataset, dealt out to `count` clients.
+    loss: of pairs, as in loss(model(x), y). objective: of anything else, objective(model, batch); both give one number,
+        or one for each sample.
+    test: data of evaluations, one dataset or a list of them; default: the clients' own.
+    metrics: by name. With `loss`: of all outputs and targets, metric(outputs, y); with `objective`: metric(model,
+        batch), averaged. "accuracy" is shown where runs are compared.
+    method: such as fedzero.DeComFL(rate=0.05), or a table as in a recipe; default: DeComFL with a rate of its own.
+    rounds, cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters, seed: as in a
+        recipe. merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
+    collate: makes a batch of a list of items, as in torch's DataLoader.
+    out: folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused.
+    progress: False shows nothing.
+    """
+    folder = Path(out)
+    dealt = deal(clients, partition, count, collate, seed)
+    criterion = criterion_of(loss, objective, metrics or {})
+    tested = dealt if test is None else several(test, collate)
+    material = Material(model, criterion, dealt, tested)
+    recipe = recipes.decode(
+        {
+            "name": re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", folder.name).lstrip("-._") or "run",
+            "rounds": rounds,
+            "seed": seed,
+            "evaluate_every": evaluate_every or max(1, rounds // 25),
+            "algorithm": DEFAULT if method is None else msgspec.to_builtins(method),
+            "task": {"kind": "own", "name": type(model).__name__, "batch": batch},
+            "filters": [msgspec.to_builtins(link) for link in filters],
+            "federation": {"clients": len(dealt), "cohort": cohort or min(MOST_IN_A_COHORT, len(dealt))},
+            "engine": {"kind": "local", "merge": merge, "device": "auto"},
+        },
+        "fedzero.train",
+    )
+    environment = Environment(functions={type(model).__name__: material})
+    _from_its_base(model, folder)
+    base = Params.of_module(model).digest()
+    try:
+        start_or_resume(recipe, folder, environment, watch_of(progress))
+    except KeyboardInterrupt:
+        print(f"stopped; the same call resumes {folder} from the last completed round", file=sys.stderr)
+        raise
+    finally:
+        _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
+    return Run(folder, environment, model)
+
+
+def deal(clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int) -> list[Samples]:
+    """The samples of every client."""
+    if partition is None:
+        if not isinstance(clients, list | tuple) or not clients:
+            raise FedzeroError(
+                "clients: give a list with the data of each client, or one dataset and partition = 'iid' or 'dirichlet'"
+            )
+        return [samples(data, collate) for data in clients]
+    if isinstance(partition, str):
+        if partition not in PARTITIONS:
+            raise FedzeroError(f"partition = {partition!r}: use one of {', '.join(PARTITIONS)}")
+        partition = PARTITIONS[partition]
+    whole = samples(clients, collate)
+    labels = np.zeros(len(whole), np.int64) if isinstance(partition, Iid) else labels_of(whole)
+    return [Part(whole, indices) for indices in split(partition, labels, count, Keys.of_seed(seed))]
+
+
+def several(data: Any, collate: Any) -> list[Samples]:
+    """One dataset, or a list of them."""
+    return [samples(part, collate) for part in (data if isinstance(data, list) else [data])]
+
+
+def criterion_of(
+    loss: Callable[[Any, Any], torch.Tensor] | None, objective: Objective | None, metrics: Mapping[str, Any]
+) -> Criterion:
+    if (loss is None) == (objective is None):
+        raise FedzeroError(
+            "give either `loss`, of model(x) and y, or `objective`, of the model and a batch of any structure"
+        )
+    return Stepwise(objective, metrics) if loss is None else Supervised(per_sample(loss), metrics)  # type: ignore[arg-type]
+
+
+def _from_its_base(model: nn.Module, folder: Path) -> None:
+    """Give a module that this process trained in this folder the parameters back that it began with: whoever repeats
+    a call in a notebook has only one module."""
+    place, base, now = _trained.get(model, (None, b"", b""))
+    params = Params.of_module(model)
+    if place == folder.resolve() and params.digest() == now != base and (folder / BASE).exists():
+        params.load(load_model(folder / BASE))
+
+
+def site_task(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    objective: Objective | None = None,
+    test: Any = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    collate: Callable[[list[Any]], Batch] | None = None,
+) -> Material:
+    """A model, data and a loss of a site, for `fedzero join KIT --task package.module:name`. Arguments as of `train`.
+
+    data: of the site's client; a list of datasets for several clients. The recipe has `[task] kind = "own"` and the
+    name that the site gives it; nothing of what is here leaves the site but what the method sends.
+    """
+    own = several(data, collate)
+    tested = own if test is None else several(test, collate)
+    return Material(model, criterion_of(loss, objective, metrics or {}), own, tested, everywhere=True)

@@ -1,0 +1,216 @@
+"""A model, data and a loss that a program has: what `fedzero.train` trains, and what a site declares as its own.
+
+A recipe cannot hold them, so it names them, and the process that runs it has them by that name. The parameters the run
+began with are kept in its folder: everything that needs no data (replay, verify, patch, report) works without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.model.checkpoint import load_base
+from fedzero.model.numbers import PositiveInt
+from fedzero.model.params import Params
+from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
+from fedzero.oracles.module import ModuleObjective
+from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
+from fedzero.tasks.partition import drawn
+from fedzero.tasks.samples import Samples, content
+
+TESTED = 1000
+"""Samples in a pass of an evaluation."""
+PROBED = 8
+"""Samples that are evaluated twice before a run begins."""
+
+
+class Own(Task, tag="own"):
+    """A model, data and a loss of your own, from Python: see `fedzero.train` and `fedzero.site_task`."""
+
+    name: str = "task"
+    """How the process that runs the recipe calls them."""
+    batch: PositiveInt = 32
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        found = context.functions.get(self.name)
+        if isinstance(found, Material):
+            return found.build(clients, self.batch)
+        missing = f"the model and the data of {self.name!r} are not in the recipe: repeat the call that began the run"
+        if context.folder is None or not (context.folder / BASE).exists():
+            raise FedzeroError(missing)
+        params, nothing = load_base(context.folder / BASE, context.device), Nothing(clients, missing)
+        return Problem(params, nothing, nothing, keep_base=True, incomplete=missing)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """In the place of an objective and of data that are elsewhere."""
+
+    clients: int
+    missing: str
+
+    def losses(self, *_: Any) -> NoReturn:
+        raise FedzeroError(self.missing)
+
+    gradient = evaluate = batch = losses
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """A module, what is measured of it, and the samples of every client; `test` are those of evaluations.
+
+    `everywhere`: the data of one site, whatever numbers its clients have.
+    """
+
+    module: nn.Module
+    criterion: Criterion
+    clients: Sequence[Samples]
+    test: Sequence[Samples]
+    everywhere: bool = False
+
+    def build(self, clients: int, batch: int) -> Problem:
+        if not self.everywhere and clients != len(self.clients):
+            raise FedzeroError(f"there are data of {len(self.clients)} clients, but federation.clients = {clients}")
+        params, device = Params.of_module(self.module), next(self.module.parameters()).device
+        shards = OwnShards(self.clients, clients, batch, device, self._check)
+        probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
+        self._check(probe)
+        scalar = repeatable(self.module, self.criterion, probe).dim() == 0
+        vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
+        test = list(_passes(self.test, device))
+        objective = ModuleObjective(self.module, test, self.criterion, together=vmapped, share=not scalar)
+        return Problem(params, objective, shards, self._facts(params), keep_base=True)
+
+    def _check(self, batch: Batch) -> None:
+        if isinstance(self.criterion, Supervised):
+            if not (isinstance(batch, tuple | list) and len(batch) == 2):
+                raise FedzeroError(
+                    "`loss` is of pairs (x, y), but a batch is something else: give `objective`, a function of the "
+                    "model and a batch"
+                )
+            refuse_ignored(self.criterion.loss, batch[1])
+
+    def _facts(self, params: Params) -> dict[str, str]:
+        name, total = type(self.module).__name__, sum(p.numel() for p in self.module.parameters())
+        facts = {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(self.module)}"}
+        if self.everywhere:
+            return facts
+        hashed = hashlib.sha256()
+        for samples in (*self.clients, *self.test):
+            hashed.update(samples.digest())
+        count = sum(len(samples) for samples in self.clients)
+        return facts | {"data": f"{count:,} samples of {len(self.clients):,} clients, {hashed.hexdigest()[:16]}"}
+
+
+class OwnShards:
+    """Batches are drawn from a client's own samples, without replacement."""
+
+    def __init__(
+        self,
+        samples: Sequence[Samples],
+        clients: int,
+        size: int,
+        device: torch.device,
+        check: Callable[[Batch], None] = lambda batch: None,
+    ):
+        self.samples, self.clients, self.size, self.device, self.check = samples, clients, size, device, check
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
+        samples = self.samples[client % len(self.samples)]
+        batch = samples.batch(drawn(np.arange(len(samples)), self.size, keys, round, step, client), self.device)
+        self.check(batch)
+        return batch
+
+
+def _passes(parts: Sequence[Samples], device: torch.device) -> Iterator[Batch]:
+    for samples in parts:
+        for first in range(0, len(samples), TESTED):
+            yield samples.batch(np.arange(first, min(first + TESTED, len(samples))), device)
+
+
+def _structure(module: nn.Module) -> str:
+    """Digest of a module without its trained parameters: layers, shapes, frozen weights and buffers."""
+    hashed = hashlib.sha256(repr(module).encode())
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad} | dict(module.named_buffers())
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+    for name, tensor in frozen.items():
+        hashed.update(name.encode() + content(tensor))
+    return hashed.hexdigest()[:16]
+
+
+def repeatable(module: nn.Module, criterion: Criterion, batch: Batch) -> Tensor:
+    """The losses of a batch, which must be the same a second time and leave the module as it was."""
+    module.eval()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    (losses, first), (_, second) = (_traced(module, criterion, batch) for _ in range(2))
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise FedzeroError(
+                f"evaluating the model changes its buffer {name!r} even in eval mode: two evaluations would not be of "
+                "the same function; keep it fixed"
+            )
+    for (name, once), (_, again) in zip(first, second, strict=False):
+        if not _same(once, again):
+            place = f"the layer {name!r} ({type(module.get_submodule(name)).__name__})" if name else "the model"
+            raise FedzeroError(
+                f"{place} gives other values for the same input and weights the second time, so random numbers play a "
+                "part in it, and two evaluations would differ by more than a step: turn them off in eval mode"
+            )
+    if not isinstance(losses, Tensor):
+        raise FedzeroError(f"the loss is a {type(losses).__name__}: return a tensor, one number or one for each sample")
+    return losses
+
+
+Trace = list[tuple[str, list[Tensor]]]
+"""What every part of a module gave, in order, by the part's name."""
+
+
+def _traced(module: nn.Module, criterion: Criterion, batch: Batch) -> tuple[Tensor, Trace]:
+    outputs: Trace = []
+    hooks = [
+        part.register_forward_hook(lambda _, __, output, name=name: outputs.append((name, _tensors(output))))
+        for name, part in module.named_modules()
+    ]
+    try:
+        with torch.no_grad():
+            losses = criterion.losses(module, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return losses, [*outputs, ("", _tensors(losses))]
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output.clone()]
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(first, second, strict=True))
+
+
+def _vmaps(module: nn.Module, criterion: Criterion, probe: Batch, params: Params) -> bool:
+    """Whether torch can evaluate several copies of the module at once, to the numbers of one after the other."""
+    objective = ModuleObjective(module, (), criterion, together=True)
+    stacked = {name: torch.stack([tensor, tensor]) for name, tensor in params.tensors.items()}
+    try:
+        with torch.no_grad():
+            both = torch.vmap(lambda tensors: objective.losses_of(tensors, [probe]))(stacked)
+            return torch.allclose(both[1], objective.losses_of(params.tensors, [probe]), rtol=1e-4, atol=1e-5)
+    except RuntimeError:  # an operation without a batching rule, or in place
+        return False

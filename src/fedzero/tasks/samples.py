@@ -1,0 +1,169 @@
+"""The samples of one client, whatever they are kept in, as batches by position."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from fedzero.errors import FedzeroError
+from fedzero.oracles.criteria import Batch
+
+Indices = NDArray[np.int64]
+Collate = Callable[[list[Any]], Batch]
+LOOKED_AT = 64
+"""Items of a dataset that its digest covers: spread evenly, with the first and the last."""
+
+
+class Samples(Protocol):
+    def __len__(self) -> int: ...
+
+    def batch(self, chosen: Indices, device: torch.device) -> Batch: ...
+
+    def digest(self) -> bytes: ...
+
+
+class Columns:
+    """Tensors of equal length, side by side: a batch has the structure of `columns` (a tuple or a dictionary)."""
+
+    def __init__(self, columns: tuple[Tensor, ...] | Mapping[str, Tensor]):
+        self.columns = columns
+        self._moved: tuple[torch.device, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self._tensors())))
+
+    def _tensors(self) -> Sequence[Tensor]:
+        return tuple(self.columns.values()) if isinstance(self.columns, Mapping) else self.columns
+
+    def batch(self, chosen: Indices, device: torch.device) -> Batch:
+        if self._moved is None or self._moved[0] != device:  # once: batches are taken on the device
+            self._moved = device, moved(self.columns, device)
+        index, columns = torch.from_numpy(chosen).to(device), self._moved[1]
+        if isinstance(columns, Mapping):
+            return {name: tensor[index] for name, tensor in columns.items()}
+        return tuple(tensor[index] for tensor in columns)
+
+    def digest(self) -> bytes:
+        hashed = hashlib.sha256()
+        for tensor in self._tensors():
+            hashed.update(content(tensor))
+        return hashed.digest()
+
+
+class Items:
+    """A map-style dataset; `collate` makes a batch of a list of its items."""
+
+    def __init__(self, dataset: Any, collate: Collate | None = None):
+        self.dataset, self.collate = dataset, collate or default_collate
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def batch(self, chosen: Indices, device: torch.device) -> Batch:
+        return moved(self.collate([self.dataset[int(i)] for i in chosen]), device)
+
+    def digest(self) -> bytes:
+        """Of the length and some items, which must be the same when they are read again."""
+        places = np.unique(np.linspace(0, len(self) - 1, min(len(self), LOOKED_AT)).astype(int))
+        found = [hashlib.sha256(b"".join(_bytes(self.dataset[int(i)]) for i in places)).digest() for _ in range(2)]
+        if found[0] != found[1]:
+            raise FedzeroError(
+                f"{type(self.dataset).__name__} gives other items when it is read again: a run could not be resumed to "
+                "the same model; turn random transformations off"
+            )
+        return hashlib.sha256(str(len(self)).encode() + found[0]).digest()
+
+
+class Part:
+    """Some samples of a dataset that is dealt out."""
+
+    def __init__(self, whole: Samples, indices: Indices):
+        self.whole, self.indices = whole, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, chosen: Indices, device: torch.device) -> Batch:
+        return self.whole.batch(self.indices[chosen], device)
+
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.indices.tobytes()).digest()
+
+
+def samples(data: Any, collate: Collate | None = None) -> Samples:
+    """Pairs (or longer tuples) of arrays, dictionaries of arrays, or a map-style dataset."""
+    if isinstance(data, TensorDataset) and collate is None:
+        data = data.tensors
+    if isinstance(data, Mapping) and all(map(_is_array, data.values())):
+        return _columns({name: torch.as_tensor(column) for name, column in data.items()})
+    if isinstance(data, tuple) and len(data) > 1 and all(map(_is_array, data)):
+        return _columns(tuple(torch.as_tensor(column) for column in data))
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise FedzeroError(
+            f"data of a client are a {type(data).__name__}: give a pair of arrays (x, y), a dictionary of arrays, or a "
+            "dataset with a length whose items can be had by number"
+        )
+    if not len(data):
+        raise FedzeroError("a client has no samples")
+    return Items(data, collate)
+
+
+def _columns(columns: Any) -> Columns:
+    lengths = {len(c) for c in (columns.values() if isinstance(columns, Mapping) else columns)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise FedzeroError(f"arrays of a client have {sorted(lengths)} rows: give as many of each, at least one")
+    return Columns(columns)
+
+
+def labels_of(data: Samples) -> Indices:
+    """The labels of a dataset that is dealt out by them: the last column, `targets`, or the last entry of each item."""
+    if isinstance(data, Columns):
+        named = data.columns.get("label", data.columns.get("labels")) if isinstance(data.columns, Mapping) else None
+        found: Any = data._tensors()[-1] if named is None else named
+    else:
+        dataset = data.dataset  # type: ignore[attr-defined]
+        found = getattr(dataset, "targets", None)
+        found = [dataset[i][-1] for i in range(len(dataset))] if found is None else found
+    array = np.asarray(found)
+    if array.ndim != 1:
+        raise FedzeroError("the dataset has no labels: use partition = 'iid', or give a list of datasets")
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """All tensors of a batch on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: moved(part, device) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(moved(part, device) for part in batch)
+    return batch
+
+
+def content(tensor: Tensor) -> bytes:
+    """Shape, type and bytes of a tensor."""
+    values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return f"{tuple(tensor.shape)} {tensor.dtype}".encode() + values
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+
+
+def _bytes(item: Any) -> bytes:
+    if isinstance(item, Tensor):
+        return content(item)
+    if isinstance(item, Mapping):
+        return b"".join(str(name).encode() + _bytes(item[name]) for name in item)
+    if isinstance(item, tuple | list):
+        return b"".join(map(_bytes, item))
+    return item.tobytes() if isinstance(item, np.ndarray | np.generic) else pickle.dumps(item, 5)
