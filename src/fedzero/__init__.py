@@ -1,6 +1,7 @@
 """fedzero: federated optimization with zero gradients and near-zero communication.
 
     fedzero.train(model, clients=…, loss=…)        any module, data and loss
+    fedzero.finetune(model, tokenizer, …)          language models of transformers, on rows with a prompt
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
@@ -20,6 +21,7 @@ __version__ = "0.2.0"
 
 _PUBLIC = {
     "train": "fedzero.api.train",
+    "finetune": "fedzero.api.finetune",
     "site_task": "fedzero.api.train",
     "accuracy": "fedzero.oracles.criteria",
     "Run": "fedzero.api.runs",

@@ -31,6 +31,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.run import recipe as recipes
 from fedzero.run.loop import Watch
+from fedzero.run.recipe import Recipe
 from fedzero.run.session import Environment
 from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
@@ -92,29 +93,47 @@ def train(
     material = Material(model, criterion, dealt, tested)
     recipe = recipes.decode(
         {
-            "name": re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", folder.name).lstrip("-._") or "run",
+            "name": name_of(folder),
             "rounds": rounds,
             "seed": seed,
             "evaluate_every": evaluate_every or max(1, rounds // 25),
             "algorithm": DEFAULT if method is None else msgspec.to_builtins(method),
             "task": {"kind": "own", "name": type(model).__name__, "batch": batch},
             "filters": [msgspec.to_builtins(link) for link in filters],
-            "federation": {"clients": len(dealt), "cohort": cohort or min(MOST_IN_A_COHORT, len(dealt))},
+            "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
             "engine": {"kind": "local", "merge": merge, "device": "auto"},
         },
         "fedzero.train",
     )
     environment = Environment(functions={type(model).__name__: material})
-    _from_its_base(model, folder)
-    base = Params.of_module(model).digest()
+    trained(model, recipe, folder, environment, progress)
+    return Run(folder, environment, model)
+
+
+def name_of(folder: Path) -> str:
+    """The name of a run, after its folder."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", folder.name).lstrip("-._") or "run"
+
+
+def cohort_of(cohort: int | None, clients: int) -> int:
+    return min(MOST_IN_A_COHORT, clients) if cohort is None else cohort
+
+
+def trained(
+    model: nn.Module | None, recipe: Recipe, folder: Path, environment: Environment, progress: bool | Watch
+) -> None:
+    """Run a recipe, or resume it, on a module of this process (None: the task loads one)."""
+    if model is not None:
+        _from_its_base(model, folder)
+        base = Params.of_module(model).digest()
     try:
         start_or_resume(recipe, folder, environment, watch_of(progress))
     except KeyboardInterrupt:
         print(f"stopped; the same call resumes {folder} from the last completed round", file=sys.stderr)
         raise
     finally:
-        _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
-    return Run(folder, environment, model)
+        if model is not None:
+            _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
 
 
 def deal(clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int) -> list[Samples]:
@@ -155,7 +174,9 @@ def _from_its_base(model: nn.Module, folder: Path) -> None:
     place, base, now = _trained.get(model, (None, b"", b""))
     params = Params.of_module(model)
     if place == folder.resolve() and params.digest() == now != base and (folder / BASE).exists():
-        params.load(load_model(folder / BASE))
+        tensors = load_model(folder / BASE)
+        if tensors.keys() == set(params.names):
+            params.load(tensors)
 
 
 def site_task(

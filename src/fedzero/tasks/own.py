@@ -47,11 +47,16 @@ class Own(Task, tag="own"):
         found = context.functions.get(self.name)
         if isinstance(found, Material):
             return found.build(clients, self.batch)
-        missing = f"the model and the data of {self.name!r} are not in the recipe: repeat the call that began the run"
-        if context.folder is None or not (context.folder / BASE).exists():
-            raise FedzeroError(missing)
-        params, nothing = load_base(context.folder / BASE, context.device), Nothing(clients, missing)
-        return Problem(params, nothing, nothing, keep_base=True, incomplete=missing)
+        return without_data(clients, context, self.name)
+
+
+def without_data(clients: int, context: BuildContext, name: str) -> Problem:
+    """The parameters that a run began with, from its folder: enough to replay it."""
+    missing = f"the model and the data of {name!r} are not in the recipe: repeat the call that began the run"
+    if context.folder is None or not (context.folder / BASE).exists():
+        raise FedzeroError(missing)
+    nothing = Nothing(clients, missing)
+    return Problem(load_base(context.folder / BASE, context.device), nothing, nothing, incomplete=missing)
 
 
 @dataclass(frozen=True)

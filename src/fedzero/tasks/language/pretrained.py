@@ -78,6 +78,16 @@ def _load(source: str, at: Location, tokenizer_at: Location, dtype: torch.dtype,
     return found
 
 
+def of_objects(module: Any, tokenizer: Any) -> Pretrained:
+    """A model and a tokenizer that a program has; the module is trained in place."""
+    config = getattr(module, "config", None)
+    if config is None or not hasattr(module, "get_output_embeddings") or tokenizer is None:
+        raise FedzeroError("give a causal language model of `transformers` and its tokenizer, or the name of a model")
+    found = Pretrained(type(module).__name__, module.eval(), tokenizer, _context(config))
+    _expect_causal(found)
+    return found
+
+
 def _unpacked(path: Path) -> Location | None:
     """The folder a small GGUF file is unpacked into once: reading one takes `transformers` half a minute."""
     if path.stat().st_size > UNPACKED_BYTES:
@@ -246,6 +256,8 @@ def _with_lora(model: Pretrained, train: Lora, keys: Keys) -> Pretrained:
         import peft
     except ImportError:
         raise FedzeroError("adapters need the library `peft`: pip install 'fedzero[llm]'") from None
+    if hasattr(model.module, "peft_config"):
+        raise FedzeroError("the model has adapters already: load it again, or train what it has with task.train")
     model.module.requires_grad_(False)
     config = peft.LoraConfig(
         r=train.rank,

@@ -19,9 +19,11 @@ from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.encoding import Encoded, Encoder
+from fedzero.tasks.language.given import GIVEN, Given
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
+from fedzero.tasks.own import without_data
 from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -64,19 +66,26 @@ class Language(Task, tag="language"):
     @property
     def label(self) -> str:
         title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
-        return f"{title}, {self.model.rsplit('/', 1)[-1]}"
+        return f"{title}, {self.model.removeprefix(GIVEN).rsplit('/', 1)[-1]}"
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
         text.check()
-        read = rows.load(text.train, context.data, text.unfold), rows.load(text.test, context.data, text.unfold)
+        given = context.functions.get(GIVEN)
+        if text.train.startswith(GIVEN) and not isinstance(given, Given):
+            return without_data(clients, context, self.model)
+        read = (
+            (given.rows, list(given.test))
+            if isinstance(given, Given)
+            else (rows.load(text.train, context.data, text.unfold), rows.load(text.test, context.data, text.unfold))
+        )
         model = self.opened(self.model, context)
         length = min(model.context, self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
         answers = torch.tensor(encoder.answers(text), device=context.device)
         sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
         train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
-        parts = split(self.partition, np.array(train.labels), clients, context.keys)
+        parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
         tested = Texts(tuple(test.tokens), tuple(test.labels))
         pack = pretrained.packs_upto(model)
         if self.compile:
@@ -84,11 +93,18 @@ class Language(Task, tag="language"):
         objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
         params = self.params(model)
         shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))
-        return Problem(params, objective, shards, _facts(model, params, train, test, length))
+        facts = _facts(model, params, train, test, length)
+        if given is not None:
+            given.opened, facts = model, facts | {"rows": given.digest()}
+        return Problem(params, objective, shards, facts, keep_base=given is not None)
 
     def opened(self, source: str, context: BuildContext) -> Pretrained:
         """The model of a source, prepared for training."""
-        model = pretrained.load(source, DTYPES[self.dtype], context.device, self.tokenizer)
+        given = context.functions.get(GIVEN)
+        if given is not None and given.module is not None:
+            model = pretrained.of_objects(given.module, given.tokenizer)
+        else:
+            model = pretrained.load(source, DTYPES[self.dtype], context.device, self.tokenizer)
         return pretrained.adapt(model, self.train, context.keys)
 
     def at_site(self, model: str | None) -> Language:

@@ -1,0 +1,113 @@
+"""Fine-tuning language models of `transformers` by what clients evaluate: rows, a prompt, and words to choose from.
+
+run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], test=rows, prompt="{sentence} It was",
+                       answers={"0": "terrible", "1": "great"}, rounds=500, out="runs/reviews")
+run.model.save_pretrained("reviews")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fedzero.algorithms.contract import Method
+from fedzero.api.runs import Run
+from fedzero.api.train import DEFAULT, cohort_of, name_of, trained
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.run import recipe as recipes
+from fedzero.run.loop import Watch
+from fedzero.run.session import Environment
+from fedzero.tasks.language.given import GIVEN, Given
+from fedzero.tasks.language.texts import Row
+from fedzero.tasks.partition import Iid, split
+
+TRAIN: Mapping[str, Any] = {"all": {"kind": "full"}, "layers": {"kind": "layers"}, "lora": {"kind": "lora"}}
+
+
+def finetune(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    clients: Sequence[Any],
+    prompt: str,
+    answers: Mapping[Any, str],
+    test: Sequence[Row] | None = None,
+    label: str = "label",
+    passage: str = "",
+    train: str | Mapping[str, Any] = "all",
+    count: int | None = None,
+    method: Method | Mapping[str, Any] | None = None,
+    rounds: int = 100,
+    cohort: int | None = None,
+    batch: int = 32,
+    dtype: str = "float32",
+    options: Mapping[str, Any] | None = None,
+    evaluate_every: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    out: str | Path,
+    progress: bool | Watch = True,
+) -> Run:
+    """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
+
+    model: a model of `transformers`, trained in place, with its tokenizer; or the name of one (hub, folder, GGUF file),
+        which is loaded as `dtype`.
+    clients: a list with the rows (dictionaries) of each client; or, with `count`, a list of rows dealt out to so many.
+    prompt: with fields of a row in braces. answers: by label, the word that should follow the prompt.
+    test: rows of evaluations; default: the clients' own.
+    train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
+    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "length": 256}.
+    method, rounds, cohort, batch, seed, out, progress: as of `fedzero.train`.
+    """
+    dealt = _dealt(clients, count, seed)
+    named = isinstance(model, str)
+    tested = [row for rows in dealt for row in rows] if test is None else list(test)
+    given = Given(None if named else model, tokenizer, dealt, tested)
+    text = {"prompt": prompt, "answers": {_word(key): word for key, word in answers.items()}, "label": label}
+    task = {
+        "kind": "language",
+        "model": model if named else GIVEN + type(model).__name__,
+        "text": text | {"passage": passage, "train": GIVEN + "train", "test": GIVEN + "test"},
+        "train": TRAIN.get(train, train) if isinstance(train, str) else dict(train),
+        "batch": batch,
+        "dtype": dtype,
+        **(options or {}),
+    }
+    recipe = recipes.decode(
+        {
+            "name": name_of(Path(out)),
+            "rounds": rounds,
+            "seed": seed,
+            "evaluate_every": evaluate_every or max(1, rounds // 25),
+            "algorithm": DEFAULT if method is None else msgspec.to_builtins(method),
+            "task": task,
+            "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
+            "engine": {"kind": "local", "device": device if named else next(model.parameters()).device.type},
+        },
+        "fedzero.finetune",
+    )
+    environment = Environment(functions={GIVEN: given})
+    trained(None if named else model, recipe, Path(out), environment, progress)
+    assert given.opened is not None
+    return Run(Path(out), environment, given.opened.module)
+
+
+def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:
+    """The rows of every client."""
+    rows = list(clients)
+    if count is not None:
+        parts = split(Iid(), np.zeros(len(rows), np.int64), count, Keys.of_seed(seed))
+        return [[rows[i] for i in part] for part in parts]
+    if not rows or isinstance(rows[0], Mapping):
+        raise FedzeroError("clients: give a list with the rows of each client, or one list of rows and count = …")
+    return [list(each) for each in rows]
+
+
+def _word(label: Any) -> str:
+    """A label as a recipe has it."""
+    return str(label).lower() if isinstance(label, bool) else str(label)

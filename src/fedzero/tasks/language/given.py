@@ -1,0 +1,45 @@
+"""A model and rows that a program has, in the place of names and files: what `fedzero.finetune` trains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedzero.tasks.language.pretrained import Pretrained
+from fedzero.tasks.language.texts import Row
+from fedzero.tasks.partition import Indices
+
+GIVEN = "given:"
+"""How the name of a model, or of a file of rows, begins in a recipe where a program has them."""
+
+
+@dataclass(eq=False)
+class Given:
+    """`clients`: the rows of every client. `module` and `tokenizer`: None where the recipe names a model to load.
+
+    `opened` is the model as it is trained, once the task is built: with its adapters, if it has any.
+    """
+
+    module: Any
+    tokenizer: Any
+    clients: Sequence[Sequence[Row]]
+    test: Sequence[Row]
+    opened: Pretrained | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for rows in self.clients for row in rows]
+
+    def parts(self) -> list[Indices]:
+        """Positions of every client's rows among all of them."""
+        ends = np.cumsum([len(rows) for rows in self.clients])
+        return [np.arange(end - len(rows), end) for rows, end in zip(self.clients, ends, strict=True)]
+
+    def digest(self) -> str:
+        rows = json.dumps([list(map(list, self.clients)), list(self.test)], sort_keys=True, default=str)
+        return hashlib.sha256(rows.encode()).hexdigest()[:16]

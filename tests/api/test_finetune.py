@@ -1,0 +1,97 @@
+"""`fedzero.finetune`: language models of `transformers`, made here, on rows of the program's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedzero
+from fedzero.errors import FedzeroError
+
+transformers = pytest.importorskip("transformers")
+
+GOOD, BAD = ("great fun", "a great story", "so great"), ("terrible mess", "a terrible story", "so terrible")
+ROWS = [{"sentence": text, "label": label} for label, texts in enumerate((BAD, GOOD)) for text in texts] * 4
+
+
+def opened(folder: Path) -> tuple[Any, Any]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def go(out: Path, model: Any, tokenizer: Any = None, **changes: Any) -> fedzero.Run:
+    given: dict[str, Any] = {
+        "clients": [ROWS[:12], ROWS[12:]],
+        "test": ROWS[:6],
+        "prompt": "{sentence} It was",
+        "answers": {0: "terrible", 1: "great"},
+        "method": {"kind": "decomfl", "rate": 1e-3, "directions": 4, "radius": 1e-2},
+        "rounds": 4,
+        "batch": 4,
+        "progress": False,
+    }
+    return fedzero.finetune(model, tokenizer, out=out, **(given | changes))
+
+
+@pytest.mark.parametrize("train", ["all", "lora", {"kind": "layers", "first": -1}])
+def test_a_model_is_trained_saved_and_replayed(tmp_path: Path, small_model, train) -> None:
+    model, tokenizer = opened(small_model("smollm"))
+    run = go(tmp_path / "run", model, tokenizer, train=train)
+    assert run.summary.complete and run.history["accuracy"].shape == run.history["round"].shape
+    run.verify()
+    names = dict(run.model.named_parameters())
+    for name, tensor in run.replay().items():
+        assert torch.equal(tensor, names[name])
+    run.model.save_pretrained(tmp_path / "saved")
+    if train == "all":
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32)
+        tokens = torch.arange(8)[None]
+        assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+    if train == "lora":
+        assert (tmp_path / "saved" / "adapter_model.safetensors").exists()
+        assert run.summary.parameters < sum(p.numel() for p in model.parameters()) / 2
+
+
+def test_an_object_and_a_name_are_the_same(tmp_path: Path, small_model) -> None:
+    by_name = go(tmp_path / "name", str(small_model("smollm")))
+    by_object = go(tmp_path / "object", *opened(small_model("smollm")))
+    assert by_name.summary.model_digest == by_object.summary.model_digest
+    opened_again = fedzero.Run.open(tmp_path / "object")
+    opened_again.verify()
+    with pytest.raises(FedzeroError, match="repeat the call"):
+        opened_again.resume(progress=False)
+
+
+def test_it_resumes_and_refuses_other_rows(tmp_path: Path, small_model) -> None:
+    name = str(small_model("smollm"))
+    run = go(tmp_path / "run", name)
+    assert go(tmp_path / "run", name).summary == run.summary
+    with pytest.raises(FedzeroError, match="rows"):
+        go(tmp_path / "run", name, test=[{"sentence": "so so", "label": 1}, *ROWS[1:6]])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"clients": ROWS}, "count = …"),
+        ({"train": "some"}, "task.train"),
+        ({"answers": {0: "terrible"}}, "at least two"),
+        ({"prompt": "It was"}, "has no field"),
+        ({"options": {"balance": True}}, "unknown key task.balance"),
+    ],
+)
+def test_mistakes_are_said_in_a_sentence(tmp_path: Path, small_model, change, words) -> None:
+    with pytest.raises(FedzeroError, match=words):
+        go(tmp_path / "run", str(small_model("smollm")), **change)
+
+
+def test_one_list_of_rows_is_dealt_out(tmp_path: Path, small_model) -> None:
+    assert go(tmp_path / "run", str(small_model("smollm")), clients=ROWS, count=3).summary.clients == 3
+
+
+def test_what_is_no_language_model(tmp_path: Path) -> None:
+    with pytest.raises(FedzeroError, match="causal language model of `transformers`"):
+        go(tmp_path / "run", torch.nn.Linear(2, 2))
