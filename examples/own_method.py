@@ -73,7 +73,7 @@ def main(rounds: int = 300) -> tuple[float, float]:
     )
     environment = session.Environment()
     with tempfile.TemporaryDirectory() as folder:
-        sent = session.start(recipe, Path(folder), environment, Silent())["bytes_up_per_client"]
+        sent = session.start(recipe, Path(folder), environment, Silent()).bytes_up_per_client
         before, after = (found.metrics.loss for found in session.verified(Path(folder), environment).evaluations)
     print(f"gap {before:.2f} → {after:.3f} after {rounds} rounds; {sent:,.0f} bytes sent by each client")
     return before, after
