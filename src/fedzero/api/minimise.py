@@ -26,12 +26,12 @@ from fedzero.algorithms.corrections import Constant
 from fedzero.algorithms.optimizers import Adam
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
-from fedzero.model.checkpoint import load_model
 from fedzero.model.schedules import InverseSqrt
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.loop import Watch
+from fedzero.run.outcome import Result, result_of
 from fedzero.run.progress import Silent, watch_on
 from fedzero.run.session import Environment
 from fedzero.tasks.blackbox import BlackBox
@@ -66,24 +66,6 @@ def http(url: str) -> HttpBox:
 
 
 Box = Callable[[NDArray[np.float64]], Any] | Function | Batched | AnyBox
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What came out.
-
-    x: the point found, within the bounds. value: mean over clients of the values nearest to it (see `evaluate`); None
-    if no box ever answered. queries: attempts of all clients, retries included. reason: why the run ended before
-    `rounds`, if it did.
-    """
-
-    x: NDArray[np.float64]
-    value: float | None
-    queries: int
-    rounds: int
-    folder: Path
-    complete: bool
-    reason: str
 
 
 def default_algorithm(dimension: int, clients: int) -> FZooS | FedZO:
@@ -129,7 +111,7 @@ def minimise(
     noise: float = 0.0,
     seed: int = 0,
     dimension: int | None = None,
-    evaluate: Evaluate = "log",
+    evaluate: Evaluate = "ends",
     together: bool = True,
     resume: bool = True,
     progress: bool | Watch = False,
@@ -166,7 +148,7 @@ def minimise(
             "name": "black-box",
             "rounds": rounds,
             "seed": seed,
-            "evaluate_every": 1 if evaluate == "log" else rounds,  # what is free may be had every round
+            "evaluate_every": rounds if evaluate == "query" else 1,  # what is free may be had every round
             "algorithm": msgspec.to_builtins(method),
             "task": msgspec.to_builtins(task),
             "federation": {"clients": len(named), "cohort": len(named)},
@@ -181,23 +163,10 @@ def minimise(
         if not resume:
             raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
         session.recipe_in(folder, recipe)
-        summary = session.resume(folder, environment, watch)
+        session.resume(folder, environment, watch)
     else:
-        summary = session.start(recipe, folder, environment, watch)
-    return Result(
-        x=_point(folder, task),
-        value=summary.final_loss,
-        queries=summary.attempts,
-        rounds=summary.rounds,
-        folder=folder,
-        complete=summary.complete,
-        reason=summary.reason,
-    )
-
-
-def _point(folder: Path, task: BlackBox) -> NDArray[np.float64]:
-    (u,) = load_model(folder / session.MODEL).values()
-    return task.bounds.from_unit(u.double().numpy())
+        session.start(recipe, folder, environment, watch)
+    return result_of(folder)
 
 
 def _bounds(bounds: Sequence[Any], dimension: int | None) -> tuple[tuple[float, ...], tuple[float, ...]]:

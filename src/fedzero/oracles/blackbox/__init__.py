@@ -11,10 +11,11 @@ from fedzero.oracles.blackbox.contract import (
     Unmeasured,
     point_digest,
 )
-from fedzero.oracles.blackbox.objective import BlackBoxes, BlackBoxShards, Evaluate
+from fedzero.oracles.blackbox.objective import ESTIMATED, BlackBoxes, BlackBoxShards, Evaluate, mean
 from fedzero.oracles.blackbox.queries import Conditions
 
 __all__ = [
+    "ESTIMATED",
     "EVALUATION",
     "AnyBox",
     "BatchedBox",
@@ -31,5 +32,6 @@ __all__ = [
     "Query",
     "QueryFailed",
     "Unmeasured",
+    "mean",
     "point_digest",
 ]

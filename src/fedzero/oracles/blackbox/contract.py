@@ -150,6 +150,6 @@ class Metered(Separate, Protocol):
         """Of clients with the number of queries each needs in a round: those whose budget is too small, and why."""
         ...
 
-    def measure(self, params: Params, after: int) -> Metrics:
-        """`evaluate` after so many rounds; raises `Unmeasured` where there are no values."""
+    def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
+        """`evaluate` after so many rounds; raises `Unmeasured` where there are no values. last: no round follows."""
         ...

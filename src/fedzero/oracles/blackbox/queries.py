@@ -38,6 +38,12 @@ class Conditions:
     """how many points of a request are evaluated at the same time"""
     budget: int | None = None
     """attempts per client, in the whole run; None: no limit"""
+    kept: int = 0
+    """of the budget, for an evaluation at the end"""
+
+    @property
+    def but_kept(self) -> str:
+        return f" (beside {self.kept} kept for the evaluation at the end)" if self.kept else ""
 
 
 @dataclass(frozen=True)
@@ -147,13 +153,19 @@ def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
     return job
 
 
+def answered(row: Query, value: float, point: bytes) -> Query:
+    """With its value. An evaluation asks all clients at one point, so client 0's row has it for all."""
+    kept = None if row.ordinal == EVALUATION and row.client else point
+    return replace(row, state="done", value=value, point=kept)
+
+
 def _affordable(log: QueryLog, conditions: Conditions, client: int, queries: int) -> bool:
-    return conditions.budget is None or log.spent(client) + queries <= conditions.budget
+    return conditions.budget is None or log.spent(client) + queries <= conditions.budget - conditions.kept
 
 
 def _budget_spent(conditions: Conditions, cause: str) -> str:
     last = f"; {cause}" if cause else ""
-    return f"cannot be asked (again): its budget of {conditions.budget} queries is spent{last}"
+    return f"cannot be asked (again): its budget of {conditions.budget} queries is spent{conditions.but_kept}{last}"
 
 
 class _Dispatcher:
@@ -235,8 +247,7 @@ class _Dispatcher:
                     rows.append(replace(row, state="failed", cause=short(result)))
                     continue
                 point = running.job.request.points[running.job.position(row)].astype("<f8").tobytes()
-                kept = None if row.ordinal == EVALUATION else point
-                rows.append(replace(row, state="done", value=result[i], point=kept))
+                rows.append(answered(row, result[i], point))
         if rows:
             self.log.write(rows)
         for running, result in ended:
