@@ -1,6 +1,7 @@
 """fedzero: federated optimization with zero gradients and near-zero communication.
 
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
+    fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
     fedzero.Shaper, Coder, Combiner                bases of filters of your own
     fedzero.register(kind)                         make one known to this process; distributions use entry points
@@ -18,6 +19,7 @@ __version__ = "0.2.0"
 
 _PUBLIC = {
     "minimise": "fedzero.api",
+    "Optimiser": "fedzero.api",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",
     "Method": "fedzero.algorithms.contract",

@@ -126,14 +126,16 @@ def minimise(
     together: boxes of different clients work at the same time, in threads of this process.
     progress: True shows it on standard error.
     """
-    low, high = _bounds(bounds, dimension)
     named, functions = _named(boxes)
-    task = BlackBox(
-        boxes=named,
-        dimension=len(low),
-        low=low,
-        high=high,
-        start=None if start is None else tuple(float(each) for each in start),
+    recipe = recipe_of(
+        named,
+        bounds,
+        dimension,
+        rounds,
+        algorithm,
+        seed,
+        together,
+        start=start,
         noise=float(noise),
         budget=budget,
         timeout=None if timeout is None else float(timeout),
@@ -141,20 +143,6 @@ def minimise(
         backoff=float(backoff),
         workers=workers,
         evaluate=evaluate,
-    )
-    method = default_algorithm(len(low), len(named)) if algorithm is None else algorithm
-    recipe = recipes.decode(
-        {
-            "name": "black-box",
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": rounds if evaluate == "query" else 1,  # what is free may be had every round
-            "algorithm": msgspec.to_builtins(method),
-            "task": msgspec.to_builtins(task),
-            "federation": {"clients": len(named), "cohort": len(named)},
-            "engine": {"kind": "local", "merge": together, "device": "cpu"},
-        },
-        "fedzero.minimise",
     )
     folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else Path(out)
     watch = progress if not isinstance(progress, bool) else watch_on(Console(stderr=True)) if progress else Silent()
@@ -167,6 +155,37 @@ def minimise(
     else:
         session.start(recipe, folder, environment, watch)
     return result_of(folder)
+
+
+def recipe_of(
+    boxes: tuple[AnyBox, ...],
+    bounds: Sequence[Any],
+    dimension: int | None,
+    rounds: int,
+    algorithm: Any,
+    seed: int,
+    together: bool,
+    *,
+    start: Sequence[float] | NDArray[np.float64] | None,
+    evaluate: Evaluate,
+    **settings: Any,
+) -> recipes.Recipe:
+    """The recipe that minimises the mean of `boxes`; settings: further fields of the task."""
+    low, high = _bounds(bounds, dimension)
+    first = None if start is None else tuple(float(each) for each in start)
+    task = BlackBox(boxes=boxes, dimension=len(low), low=low, high=high, start=first, evaluate=evaluate, **settings)
+    method = default_algorithm(len(low), len(boxes)) if algorithm is None else algorithm
+    table = {
+        "name": "black-box",
+        "rounds": rounds,
+        "seed": seed,
+        "evaluate_every": rounds if evaluate == "query" else 1,  # what is free may be had every round
+        "algorithm": msgspec.to_builtins(method),
+        "task": msgspec.to_builtins(task),
+        "federation": {"clients": len(boxes), "cohort": len(boxes)},
+        "engine": {"kind": "local", "merge": together, "device": "cpu"},
+    }
+    return recipes.decode(table, "fedzero.minimise")
 
 
 def _bounds(bounds: Sequence[Any], dimension: int | None) -> tuple[tuple[float, ...], tuple[float, ...]]:

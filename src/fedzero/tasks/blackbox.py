@@ -18,7 +18,7 @@ class BlackBox(Task, tag="black-box"):
     """Functions without gradients, one per client: Python, a program, or a service; logged and budgeted."""
 
     boxes: tuple[AnyBox, ...]
-    """one per client, in order: kind = "python", "batched", "command" or "http" """
+    """one per client, in order: kind = "python", "batched", "command", "http" or "told" """
     dimension: PositiveInt
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""

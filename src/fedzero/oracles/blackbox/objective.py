@@ -74,7 +74,9 @@ class BlackBoxes:
         """by client: its round, and the number of points so far"""
 
     def ready(self) -> None:
-        self._opened = [OpenBox(box.open(self.functions), box.label, box.batched) for box in self.boxes]
+        self._opened = [
+            OpenBox(box.open(self.functions), box.label, box.batched, box.told(self.functions)) for box in self.boxes
+        ]
 
     def attach(self, log: QueryLog) -> None:
         self.log = log

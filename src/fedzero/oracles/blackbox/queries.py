@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Outcome, launch, short
-from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, digest_of
+from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, Told, Waiting, digest_of
 from fedzero.oracles.contract import F64
 
 LONGEST_WAIT = 3600.0
@@ -48,11 +48,12 @@ class Conditions:
 
 @dataclass(frozen=True)
 class OpenBox:
-    """A box ready to be called; `batched`: with all points of a request."""
+    """A box ready to be called; `batched`: with all points of a request. `told`: it is not called but looked up."""
 
     call: Call
     label: str
     batched: bool
+    told: Told | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,9 @@ class Job:
     def position(self, row: Query) -> int:
         return row.ordinal - self.request.first
 
+    def point(self, row: Query) -> bytes:
+        return bytes(self.request.points[self.position(row)].astype("<f8").tobytes())
+
     def fail(self, what: str) -> None:
         r = self.request
         self.failed = self.failed or QueryFailed(f"box {r.box.label} of client {r.client} {what}")
@@ -118,10 +122,29 @@ class Running:
 def query(requests: Sequence[Request], log: QueryLog, conditions: Conditions) -> list[F64 | QueryFailed]:
     """The values of every request, or why there are none. What the log already has is not queried again."""
     jobs = [_job(request, log, conditions) for request in requests]
+    while told := [job for job in jobs if job.todo and job.request.box.told is not None]:
+        _log_told(told, log)
+        jobs = [_job(request, log, conditions) for request in requests]
     if rows := [row for job in jobs for attempt in job.todo for row in attempt.rows]:
         log.write(rows)
         _Dispatcher(jobs, log, conditions).run()
     return [job.result() for job in jobs]
+
+
+def _log_told(jobs: Sequence[Job], log: QueryLog) -> None:
+    """Log what was told of the jobs' attempts, all at once and never reserved; raises `Waiting` where it was not."""
+    rows = [replace(row, point=job.point(row)) for job in jobs for attempt in job.todo for row in attempt.rows]
+    told = jobs[0].request.box.told
+    assert told is not None
+    outcomes, done = told(rows), list[Query]()
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if outcome is None:
+            raise Waiting
+        if isinstance(outcome, str):
+            done.append(replace(row, state="failed", cause=short(outcome), point=None))
+        else:
+            done.append(answered(row, outcome, row.point or b""))
+    log.write(done)
 
 
 def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
@@ -246,8 +269,7 @@ class _Dispatcher:
                 if isinstance(result, str):
                     rows.append(replace(row, state="failed", cause=short(result)))
                     continue
-                point = running.job.request.points[running.job.position(row)].astype("<f8").tobytes()
-                rows.append(answered(row, result[i], point))
+                rows.append(answered(row, result[i], running.job.point(row)))
         if rows:
             self.log.write(rows)
         for running, result in ended:
