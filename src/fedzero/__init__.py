@@ -4,6 +4,7 @@
     fedzero.finetune(model, tokenizer, …)          language models of transformers, on rows with a prompt
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
+    fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
     fedzero.Shaper, Coder, Combiner                bases of filters of your own
     fedzero.register(kind)                         make one known to this process; distributions use entry points
@@ -26,6 +27,7 @@ _PUBLIC = {
     "accuracy": "fedzero.oracles.criteria",
     "Run": "fedzero.api.runs",
     "minimise": "fedzero.api.minimise",
+    "Optimiser": "fedzero.api.ask_tell",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",
     "Tampered": "fedzero.ledger.store",

@@ -103,7 +103,7 @@ def go(folder: str, death: Death, options: dict[str, Any], report: str) -> None:
         algorithm=FedZO(rate=0.02, directions=TURN - 1),
         progress=Watch(death),
         out=where / "run",
-        **{"rounds": ROUNDS, "retries": 0} | options,
+        **{"rounds": ROUNDS, "retries": 0, "evaluate": "log"} | options,
     )
     taken = steps[0]
     view = session.verified(where / "run", session.Environment())

@@ -118,10 +118,10 @@ def test_killed_at_statements_of_the_database(server, right, tmp_path, when):
         lost.append(survives(Run(server, tmp_path / str(n), TOGETHER), Death(statement=(n, when)), right))
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_killed_during_an_evaluation_that_queries(server, tmp_path, together):
+@pytest.mark.parametrize(("evaluate", "together"), [("query", True), ("query", False), ("ends", True)])
+def test_killed_during_an_evaluation_that_queries(server, tmp_path, evaluate, together):
     """Before the first round and after the last; and in the first round, which asks at the same point again."""
-    options = {"evaluate": "query", "together": together}
+    options = {"evaluate": evaluate, "together": together}
     right = Run(server, tmp_path / "right", options).finish()
     for call in (0, 1, 1 + ROUNDS * TURN):
         assert survives(Run(server, tmp_path / str(call), options), Death(call=(1, call)), right)

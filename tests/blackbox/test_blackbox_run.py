@@ -18,8 +18,11 @@ from fedzero.algorithms import FedZO
 from fedzero.errors import FedzeroError
 from fedzero.ledger import Asked, Evaluation, Ledger, replay
 from fedzero.model.checkpoint import load_model
+from fedzero.report import sentence
+from fedzero.report.page import page
 from fedzero.run import recipe as recipes
 from fedzero.run import session
+from fedzero.run.history import history
 from fedzero.run.session import Environment
 
 CENTRES = np.array([[1.0, -2.0, 3.0], [2.0, 0.0, 1.0], [3.0, -1.0, -1.0]])
@@ -57,7 +60,9 @@ def story_of(folder: Path) -> replay.LedgerView:
 
 
 def minimise(boxes: Boxes, out, **options):
-    return blackbox.minimise(boxes.functions, BOUNDS, **{"algorithm": SMALL, "rounds": 4, "out": out} | options)
+    """Evaluations cost nothing unless a test is about those that do."""
+    given = {"algorithm": SMALL, "rounds": 4, "out": out, "evaluate": "log"} | options
+    return blackbox.minimise(boxes.functions, BOUNDS, **given)
 
 
 def intact(folder) -> replay.LedgerView:
@@ -73,7 +78,8 @@ def test_it_minimises(tmp_path):
     at_best, at_middle = (np.mean([((x - c) ** 2).sum() for c in CENTRES]) for x in (best, np.mean(BOUNDS, axis=1)))
     found = np.mean([((result.x - c) ** 2).sum() for c in CENTRES])
     assert found - at_best < 0.1 * (at_middle - at_best)
-    assert abs(result.value - found) < 0.1
+    assert (result.value, result.estimated) == (pytest.approx(found, rel=1e-12), False)
+    assert result.start_value == pytest.approx(at_middle, rel=1e-12)
     assert result.queries == sum(boxes.calls.values())
     assert (result.rounds, result.complete, result.reason, result.folder) == (25, True, "", tmp_path)
     low, high = np.array(BOUNDS).T
@@ -216,7 +222,7 @@ def test_a_batched_box_of_the_wrong_shape_sits_out(tmp_path):
     for record in intact(tmp_path).rounds:
         assert "batched 'wrong' of client 0" in record.refused[0][1]
         assert "shape (4,)" in record.refused[0][1]
-    assert calls == [TURN] * 4
+    assert calls == [1, 1, *[TURN] * 4, 1, 1]  # and the evaluations at both ends
 
 
 # ---- budget
@@ -302,6 +308,85 @@ def test_evaluations_that_query_are_logged_and_paid_for(tmp_path):
     assert again.calls == dict.fromkeys(range(3), 2 * TURN + 1)  # the last evaluation could not be paid
     assert short.complete
     assert [e.round for e in intact(tmp_path / "short").evaluations] == [0]
+
+
+def mean_at(x):
+    return np.mean([((x - c) ** 2).sum() for c in CENTRES])
+
+
+def test_a_result_has_values_of_the_functions_and_says_what_is_an_estimate(tmp_path):
+    """Steps are long: F rises, and what is nearest to the last model is far from F there."""
+    boxes = Boxes()
+    result = minimise(boxes, tmp_path, evaluate="ends")
+    assert boxes.calls == dict.fromkeys(range(3), 4 * TURN + 2)
+    assert (result.value, result.estimated) == (pytest.approx(mean_at(result.x), rel=1e-12), False)
+    assert result.values == pytest.approx([((result.x - c) ** 2).sum() for c in CENTRES], rel=1e-12)
+    middle = np.mean(BOUNDS, axis=1)
+    assert result.start_value == result.best_value == pytest.approx(mean_at(middle), rel=1e-12)
+    assert (result.best_x == middle).all()
+    assert result.best_value < result.value
+    assert [(step.rounds, step.estimated) for step in result.history] == [
+        (0, False), (1, True), (2, True), (3, True), (4, False)
+    ]  # fmt: skip
+    assert [step.queries for step in result.history] == [3, 12, 21, 30, 42]
+    view = intact(tmp_path)
+    assert [e.metrics.others for e in view.evaluations] == [{}, *[{"clients estimated": 3.0}] * 3, {}]
+    free = minimise(Boxes(), tmp_path / "log")
+    assert (free.x == result.x).all()  # evaluations do not change the rounds
+    assert [r.update for r in story_of(tmp_path / "log").rounds] == [r.update for r in view.rounds]
+    assert (free.estimated, free.values, free.best_x) == (True, (None, None, None), None)
+
+
+def test_the_best_is_a_value_of_the_mean_and_not_of_one_party(tmp_path):
+    """Along the way one party gets far below anything the mean ever was."""
+    boxes = Boxes()
+    small = FedZO(rate=0.0005, directions=2)
+    result = minimise(boxes, tmp_path, evaluate="ends", algorithm=small)
+    assert min(result.values) < result.best_value == result.value < result.start_value
+    assert result.best_value == pytest.approx(mean_at(result.best_x), rel=1e-12)
+    assert (result.best_x == result.x).all()
+
+
+@pytest.mark.parametrize(("budget", "rounds"), [(2, 0), (TURN + 1, 0), (TURN + 2, 1), (2 * TURN + 1, 1), (99, 4)])
+def test_a_budget_keeps_one_query_for_the_end(tmp_path, budget, rounds):
+    boxes = Boxes()
+    result = minimise(boxes, tmp_path, evaluate="ends", budget=budget)
+    assert result.rounds == rounds
+    assert boxes.calls == dict.fromkeys(range(3), rounds * TURN + 1 + (rounds > 0))
+    assert (result.value, result.estimated) == (pytest.approx(mean_at(result.x), rel=1e-12), False)
+
+
+def test_retries_do_not_spend_what_is_kept_for_the_end(tmp_path):
+    boxes = Boxes({1: lambda number: raises(number) if number in (2, 3) else None})
+    result = minimise(boxes, tmp_path, evaluate="ends", budget=TURN + 2, retries=9, backoff=0.0)
+    assert boxes.calls == dict.fromkeys(range(3), TURN + 2)
+    assert "is spent (beside 1 kept for the evaluation at the end)" in intact(tmp_path).rounds[0].refused[0][1]
+    assert (result.value, result.estimated) == (pytest.approx(mean_at(result.x), rel=1e-12), False)
+
+
+def test_where_a_box_fails_at_the_end_the_value_is_an_estimate(tmp_path):
+    boxes = Boxes({1: lambda number: raises(number) if number > 4 * TURN else None})
+    result = minimise(boxes, tmp_path, evaluate="ends", retries=0)
+    assert result.estimated
+    assert [value is None for value in result.values] == [False, True, False]
+    assert result.best_value == result.start_value  # two of three are no value of F
+    assert intact(tmp_path).evaluations[-1].metrics.others == {"clients estimated": 1.0}
+    nearest = result.value * 3 - result.values[0] - result.values[2]
+    assert nearest == pytest.approx(min(((x - CENTRES[1]) ** 2).sum() for c, x in boxes.points[-3 * TURN :] if c == 1))
+
+
+def test_the_page_of_a_black_box_shows_the_point_its_value_and_the_queries(tmp_path):
+    true, free = (history(minimise(Boxes(), tmp_path / how, evaluate=how).folder) for how in ("ends", "log"))
+    rose = "black-box is at a value of 71.00, no better than the 13.00 it started from, with 42 queries."
+    assert sentence([true]) == rose
+    assert "about 71.00, an estimate from points near x, with 36 queries." in sentence([free])
+    for h, shown in ((true, "71.00"), (free, "≈ 71.00")):
+        text = page([h], "a")
+        assert "one copy" not in text
+        assert "The point found" in text
+        assert "[5, -4, 8]" in text
+        assert f"<dt>value</dt><dd>{shown}" in text
+    assert (page([true], "a").count("an estimate"), true.queries, free.queries) == (0, 42, 36)
 
 
 def test_noise_is_added_to_what_the_method_sees_and_is_the_same_every_time(tmp_path):

@@ -1,5 +1,18 @@
-"""What users call from Python, a verb a module: minimise."""
+"""What users call from Python: minimise; ask and tell."""
 
-from fedzero.api.minimise import Batched, Function, Result, command, default_algorithm, http, minimise
+from fedzero.api.ask_tell import Optimiser, Point
+from fedzero.api.minimise import Batched, Function, command, default_algorithm, http, minimise
+from fedzero.run.outcome import Result, Step
 
-__all__ = ["Batched", "Function", "Result", "command", "default_algorithm", "http", "minimise"]
+__all__ = [
+    "Batched",
+    "Function",
+    "Optimiser",
+    "Point",
+    "Result",
+    "Step",
+    "command",
+    "default_algorithm",
+    "http",
+    "minimise",
+]

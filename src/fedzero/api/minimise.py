@@ -26,12 +26,12 @@ from fedzero.algorithms.optimizers import Adam
 from fedzero.api.runs import start_or_resume, watch_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
-from fedzero.model.checkpoint import load_model
 from fedzero.model.schedules import InverseSqrt
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.loop import Watch
+from fedzero.run.outcome import Result, result_of
 from fedzero.run.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
@@ -65,24 +65,6 @@ def http(url: str) -> HttpBox:
 
 
 Box = Callable[[NDArray[np.float64]], Any] | Function | Batched | AnyBox
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What came out.
-
-    x: the point found, within the bounds. value: mean over clients of the values nearest to it (see `evaluate`); None
-    if no box ever answered. queries: attempts of all clients, retries included. reason: why the run ended before
-    `rounds`, if it did.
-    """
-
-    x: NDArray[np.float64]
-    value: float | None
-    queries: int
-    rounds: int
-    folder: Path
-    complete: bool
-    reason: str
 
 
 def default_algorithm(dimension: int, clients: int) -> FZooS | FedZO:
@@ -128,7 +110,7 @@ def minimise(
     noise: float = 0.0,
     seed: int = 0,
     dimension: int | None = None,
-    evaluate: Evaluate = "log",
+    evaluate: Evaluate = "ends",
     together: bool = True,
     resume: bool = True,
     progress: bool | Watch = False,
@@ -143,14 +125,16 @@ def minimise(
     together: boxes of different clients work at the same time, in threads of this process.
     progress: True shows it on standard error.
     """
-    low, high = _bounds(bounds, dimension)
     named, functions = _named(boxes)
-    task = BlackBox(
-        boxes=named,
-        dimension=len(low),
-        low=low,
-        high=high,
-        start=None if start is None else tuple(float(each) for each in start),
+    recipe = recipe_of(
+        named,
+        bounds,
+        dimension,
+        rounds,
+        algorithm,
+        seed,
+        together,
+        start=start,
         noise=float(noise),
         budget=budget,
         timeout=None if timeout is None else float(timeout),
@@ -159,38 +143,42 @@ def minimise(
         workers=workers,
         evaluate=evaluate,
     )
-    method = default_algorithm(len(low), len(named)) if algorithm is None else algorithm
-    recipe = recipes.decode(
-        {
-            "name": "black-box",
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": 1 if evaluate == "log" else rounds,  # what is free may be had every round
-            "algorithm": msgspec.to_builtins(method),
-            "task": msgspec.to_builtins(task),
-            "federation": {"clients": len(named), "cohort": len(named)},
-            "engine": {"kind": "local", "merge": together, "device": "cpu"},
-        },
-        "fedzero.minimise",
-    )
     folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else Path(out)
     if not resume and (folder / session.LEDGER).exists():
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
-    summary = start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
-    return Result(
-        x=_point(folder, task),
-        value=summary.final_loss,
-        queries=summary.attempts,
-        rounds=summary.rounds,
-        folder=folder,
-        complete=summary.complete,
-        reason=summary.reason,
-    )
+    start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
+    return result_of(folder)
 
 
-def _point(folder: Path, task: BlackBox) -> NDArray[np.float64]:
-    (u,) = load_model(folder / session.MODEL).values()
-    return task.bounds.from_unit(u.double().numpy())
+def recipe_of(
+    boxes: tuple[AnyBox, ...],
+    bounds: Sequence[Any],
+    dimension: int | None,
+    rounds: int,
+    algorithm: Any,
+    seed: int,
+    together: bool,
+    *,
+    start: Sequence[float] | NDArray[np.float64] | None,
+    evaluate: Evaluate,
+    **settings: Any,
+) -> recipes.Recipe:
+    """The recipe that minimises the mean of `boxes`; settings: further fields of the task."""
+    low, high = _bounds(bounds, dimension)
+    first = None if start is None else tuple(float(each) for each in start)
+    task = BlackBox(boxes=boxes, dimension=len(low), low=low, high=high, start=first, evaluate=evaluate, **settings)
+    method = default_algorithm(len(low), len(boxes)) if algorithm is None else algorithm
+    table = {
+        "name": "black-box",
+        "rounds": rounds,
+        "seed": seed,
+        "evaluate_every": rounds if evaluate == "query" else 1,  # what is free may be had every round
+        "algorithm": msgspec.to_builtins(method),
+        "task": msgspec.to_builtins(task),
+        "federation": {"clients": len(boxes), "cohort": len(boxes)},
+        "engine": {"kind": "local", "merge": together, "device": "cpu"},
+    }
+    return recipes.decode(table, "fedzero.minimise")
 
 
 def _bounds(bounds: Sequence[Any], dimension: int | None) -> tuple[tuple[float, ...], tuple[float, ...]]:

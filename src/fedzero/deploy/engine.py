@@ -165,7 +165,7 @@ class RemoteEngine:
     def rebuild(self, clients: Collection[int]) -> None:
         self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
 
-    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
         replica = self.server.replica
         if replica is not None and self.objective is not None:
             return replica.digest(), self.objective.evaluate(replica.state.params)

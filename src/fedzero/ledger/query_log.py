@@ -1,17 +1,21 @@
 """The log of queries in a ledger's file: what every attempt at a black box was, and what came of it.
 
 A row is written before the box is called and again when there is a value, each in a durable transaction. When a round
-is recorded, its `queried` puts the rows on the chain: a SHA-256 for every client. Coordinates of points are kept of
-each client's latest round only, for evaluations; their digests are kept for good.
+is recorded, its `queried` puts the rows on the chain: a SHA-256 for every client. Coordinates are kept of the points at
+which models were evaluated, and of those of each client's latest round; digests of all points are kept for good.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
+
+import numpy as np
 
 from fedzero.ledger.records import Asked, Round
 from fedzero.ledger.store import LOG_OF_QUERIES, Ledger, Tampered
@@ -46,10 +50,12 @@ class LedgerLog:
             for row in rows:
                 values = [getattr(row, column) for column in _COLUMNS.split(", ")]
                 db.execute(f"INSERT OR REPLACE INTO queries ({_COLUMNS}) VALUES ({', '.join('?' * 9)})", values)
-            for client, round in {(row.client, row.round) for row in rows if row.point is not None}:
+            probes = [row for row in rows if row.point is not None and row.ordinal != EVALUATION]
+            for client, round in {(row.client, row.round) for row in probes}:
                 stale = self._memory.latest_round(client)
                 if stale < round:
-                    db.execute("UPDATE queries SET point = NULL WHERE round = ? AND client = ?", (stale, client))
+                    forget = "UPDATE queries SET point = NULL WHERE round = ? AND client = ? AND ordinal >= 0"
+                    db.execute(forget, (stale, client))
         self._memory.write(rows)
 
     def spent(self, client: int) -> int:
@@ -73,9 +79,40 @@ class LedgerLog:
         return _digests(_read(self._ledger, f"WHERE round = {after} AND ordinal = {EVALUATION}"))
 
 
+@dataclass(frozen=True, eq=False)
+class AtModel:
+    """What boxes gave at the model after so many rounds: values by client, and where that was, (d,).
+
+    point: None in ledgers of 0.1, and where client 0 gave no value.
+    """
+
+    round: int
+    values: Mapping[int, float]
+    point: F64 | None
+
+
+def at_models(ledger: Ledger) -> list[AtModel]:
+    """Of all evaluations that made queries of their own and got a value."""
+    rows = _read(ledger, f"WHERE ordinal = {EVALUATION} AND value IS NOT NULL")
+    found = []
+    for round, of_round in groupby(rows, lambda row: row.round):
+        kept = list(of_round)
+        point = next((np.frombuffer(row.point, "<f8") for row in kept if row.point is not None), None)
+        found.append(AtModel(round, {row.client: row.value for row in kept if row.value is not None}, point))
+    return found
+
+
 def spent(ledger: Ledger) -> int:
     """Attempts of all clients together."""
     return sum(row.spent for row in _read(ledger))
+
+
+def spent_before(ledger: Ledger) -> Callable[[int], int]:
+    """The same before the round of a given number, its evaluation included."""
+    counts = Counter(row.round + (row.ordinal != EVALUATION) for row in _read(ledger) if row.spent)
+    rounds = sorted(counts)
+    totals = [0, *accumulate(counts[round] for round in rounds)]
+    return lambda round: totals[bisect_right(rounds, round)]
 
 
 def check(ledger: Ledger, rounds: Sequence[Round], asked: Sequence[Asked], ended: bool) -> None:

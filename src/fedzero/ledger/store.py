@@ -14,7 +14,7 @@ import sqlite3
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,10 +150,11 @@ class Ledger:
         self._db.close()
 
     def close(self) -> None:
-        if self._claim is None:
-            self._db.close()
-        else:
-            self._settle()
+        if self._claim is not None:
+            with suppress(sqlite3.OperationalError):  # somebody reads it: the write-ahead log stays for the next writer
+                self._settle()
+        self._db.close()
+        if self._claim is not None:
             self._claim.release()
 
     @contextmanager

@@ -44,6 +44,6 @@ class Engine(Protocol):
         """Of the current model, that of `after` rounds."""
         ...
 
-    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
-        """Digest and quality of the current model, that of `after` rounds."""
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
+        """Digest and quality of the current model, that of `after` rounds; last: no round follows."""
         ...

@@ -35,9 +35,9 @@ class LocalEngine:
         replicas: bool = False,
         chain: Chain = NO_FILTERS,
         observe: Observer = unobserved,
-        measure: Callable[[Params, int], Metrics] | None = None,
+        measure: Callable[[Params, int, bool], Metrics] | None = None,
     ):
-        self.measure = measure or (lambda params, after: objective.evaluate(params))
+        self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
         self.observe, self.cache = observe, dict[Any, Any]()
         oracle = GradientOracle if replica.wire.first_order else Oracle
@@ -137,5 +137,5 @@ class LocalEngine:
     def digest(self, after: int) -> bytes:
         return self.replica.digest()
 
-    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
-        return self.replica.digest(), self.measure(self.replica.state.params, after)
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
+        return self.replica.digest(), self.measure(self.replica.state.params, after, last)

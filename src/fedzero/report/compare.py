@@ -123,6 +123,19 @@ def incomparable(histories: Sequence[History]) -> tuple[Phrase, ...]:
     return (Phrase("None of these runs has learned anything yet."),)
 
 
+def value_found(history: History) -> str:
+    """What came of black boxes; from where to where is said only of values at the models themselves."""
+    name, first, last = history.name, history.points[0], history.points[-1]
+    before, after = human_loss(first.loss), human_loss(last.loss)
+    if last.estimated:
+        return f"{name} is at a value of about {after}, an estimate from points near x,"
+    if first.estimated or first.round or first is last:
+        return f"{name} is at a value of {after}"
+    if last.loss < first.loss:
+        return f"{name} took the value from {before} to {after}"
+    return f"{name} is at a value of {after}, no better than the {before} it started from,"
+
+
 def alone(history: History) -> tuple[Phrase, ...]:
     """A single run is held against sending the model there and back in every round a client takes part in."""
     name = history.name
@@ -130,6 +143,8 @@ def alone(history: History) -> tuple[Phrase, ...]:
         return (Phrase(f"{name} has no evaluated round yet."),)
     if not isfinite(history.final_loss):
         return (Phrase(f"{name} diverged: its loss is no longer finite."),)
+    if history.found is not None:
+        return (Phrase(f"{value_found(history)} with "), Phrase(f"{history.queries:,} queries", history), Phrase("."))
     reached, after = ("reached", "with") if len(history.points) > 1 else ("is at", "after")
     if history.final_accuracy is not None:
         result = f"{name} {reached} {percent(history.final_accuracy)}"

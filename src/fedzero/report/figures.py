@@ -39,6 +39,14 @@ def metrics(histories: Sequence[History]) -> tuple[Metric, ...]:
     return ("accuracy", "loss") if any(h.measured for h in histories) else ("loss",)
 
 
+def black_boxes(histories: Sequence[History]) -> bool:
+    return all(h.found is not None for h in histories)
+
+
+def title(histories: Sequence[History], metric: Metric) -> str:
+    return "Value" if black_boxes(histories) else TITLES[metric]
+
+
 def grid(histories: Sequence[History]) -> tuple[str, ...]:
     """All panels, row by row: each metric against rounds, bytes and queries."""
     return tuple(panel(histories, metric, axis) for metric in metrics(histories) for axis in AXES)
@@ -47,7 +55,7 @@ def grid(histories: Sequence[History]) -> tuple[str, ...]:
 def panel(histories: Sequence[History], metric: Metric, axis: Axis, size: tuple[int, int] = (360, 250)) -> str:
     """One small figure, `size` in CSS pixels at full width."""
     with canvas(size, left=50, right=22, top=30, bottom=42) as (figure, axes):
-        axes.set_title(TITLES[metric], loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
+        axes.set_title(title(histories, metric), loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
         curves = draw(axes, histories, metric, axis, ticks=5)
         if metric == "loss" and axis == "rounds":
             draw_training(axes, histories, curves)
@@ -55,18 +63,24 @@ def panel(histories: Sequence[History], metric: Metric, axis: Axis, size: tuple[
 
 
 def view(histories: Sequence[History], comparison: Comparison | None, size: tuple[int, int], name: str) -> str:
-    """The wide figure: bytes per client against the result, the size of the model, and the gap between two runs."""
+    """The wide figure: bytes per client against the result, the size of the model, and the gap between two runs.
+
+    Black boxes have no model, and their cost is queries: these are the axis where there is nothing else.
+    """
     metric = comparison.metric if comparison else metrics(histories)[0]
     with canvas(size, left=58, right=26, top=36, bottom=48, font=12 if size[0] > 600 else 11) as (figure, axes):
-        sizes = {float(h.model_bytes) for h in histories}
+        boxes = black_boxes(histories)
+        axis: Axis = "queries" if boxes else "bytes"
+        sizes = set() if boxes else {float(h.model_bytes) for h in histories}
         copies = [copy for copy in sizes if copy > 0 and len(sizes) == 1]
-        curves = draw(axes, histories, metric, "bytes", ticks=7 if size[0] > 600 else 4, extra=copies)
+        curves = draw(axes, histories, metric, axis, ticks=7 if size[0] > 600 else 4, extra=copies)
         if any(len(c) for c in curves):
             if copies:
                 yardstick(axes, copies[0])
-            taken = [gap(axes, comparison)] if comparison and (comparison.ratio or 0) >= 1.5 else []
+            apart = comparison is not None and not boxes and (comparison.ratio or 0) >= 1.5
+            taken = [gap(axes, comparison)] if comparison and apart else []
             names(axes, histories, curves, taken, 32 if size[0] > 600 else 16)
-        return finish(figure, name, describe(histories, metric, "bytes"))
+        return finish(figure, name, describe(histories, metric, axis))
 
 
 def draw(
@@ -106,4 +120,4 @@ def describe(histories: Sequence[History], metric: Metric, axis: Axis) -> str:
         f"{printable(h.name)} ends at {percent(h.final_accuracy) if metric == 'accuracy' else loss_of(h)}"
         for h in histories
     )
-    return f"{TITLES[metric]} against {LABELS[axis]}. {ends}."
+    return f"{title(histories, metric)} against {LABELS[axis]}. {ends}."

@@ -26,6 +26,7 @@ class Point:
     bytes_down: float
     queries: int  # of all clients together
     others: dict[str, float] = field(default_factory=dict)  # what else the task measures, by name
+    estimated: bool = False  # the loss is not that of the model, but of points near it
 
     @property
     def bytes(self) -> float:
@@ -33,6 +34,14 @@ class Point:
 
     def value(self, metric: Metric) -> float | None:
         return self.accuracy if metric == "accuracy" else self.loss
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of black boxes: where the run stands, and what each party's function is there, where it was asked."""
+
+    x: tuple[float, ...]
+    values: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class History:
     complete: bool
     facts: dict[str, str] = field(default_factory=dict)  # what the task found out when it was built
     pictures: Pictures | None = None  # of what came out
+    found: Found | None = None  # of black boxes: there is a point instead of a model
 
     @property
     def final_loss(self) -> float:

@@ -23,7 +23,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model import files
 from fedzero.report import units
 from fedzero.report.compare import compare, phrases
-from fedzero.report.figures import grid, metrics, panel, view
+from fedzero.report.figures import black_boxes, grid, metrics, panel, view
 from fedzero.report.history import History
 from fedzero.report.pictures import images
 from fedzero.report.svg import SERIES
@@ -43,7 +43,8 @@ def page(histories: Sequence[History], title: str) -> str:
     comparison, shown = compare(histories), metrics(histories)
     shares = [reply / h.model_bytes for h in histories if (reply := h.reply_bytes) and h.model_bytes]
     drawings = []
-    if any(h.bytes > 0 for h in histories):
+    boxes = black_boxes(histories)
+    if any(h.queries if boxes else h.bytes > 0 for h in histories):
         sizes = {"wide": (960, 400), "tall": (390, 360)}
         drawings = [(name, Markup(view(histories, comparison, size, f"story-{name}"))) for name, size in sizes.items()]
     return template().render(
@@ -54,6 +55,8 @@ def page(histories: Sequence[History], title: str) -> str:
         sentence=phrases(histories),
         same=len({(h.task, h.parameters, h.clients, h.cohort) for h in histories}) == 1,
         metrics=shown,
+        boxes=boxes,
+        estimates=any(p.estimated for h in histories for p in h.points),
         drawings=drawings,
         grid=[Markup(drawing) for drawing in grid(histories)],
         lost=any(not isfinite(p.loss) for h in histories for p in h.points),

@@ -23,7 +23,10 @@ class Column:
 
 
 def loss_of(history: History) -> str:
-    return human_loss(history.final_loss) if history.points else DASH
+    """The last loss; ≈ where it is an estimate."""
+    if not history.points:
+        return DASH
+    return f"≈ {human_loss(history.final_loss)}" if history.points[-1].estimated else human_loss(history.final_loss)
 
 
 COLUMNS: tuple[Column, ...] = (

@@ -7,9 +7,11 @@ from pathlib import Path
 from fedzero.ledger.records import Shown
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
-from fedzero.report.history import History, Point
+from fedzero.report.history import Found, History, Point
 from fedzero.run import recipe as recipes
+from fedzero.run.outcome import result_of
 from fedzero.run.session import LEDGER, folder_of
+from fedzero.tasks.blackbox import BlackBox
 
 
 def history(folder: Path) -> History:
@@ -20,6 +22,8 @@ def history(folder: Path) -> History:
     finally:
         ledger.close()
     recipe = recipes.from_canonical(start.recipe, start.needs)
+    result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
+    steps = {} if result is None else {step.rounds: step for step in result.history}
     clients, rounds = recipe.federation.clients, view.rounds
     up, down, queries = [0.0], [0.0], [0]
     for record in rounds:
@@ -42,8 +46,9 @@ def history(folder: Path) -> History:
                 accuracy=e.metrics.accuracy,
                 bytes_up=up[e.round],
                 bytes_down=down[e.round],
-                queries=queries[e.round],
+                queries=steps[e.round].queries if e.round in steps else queries[e.round],
                 others=e.metrics.others,
+                estimated=e.round in steps and steps[e.round].estimated,
             )
             for e in evaluations
         ),
@@ -55,4 +60,5 @@ def history(folder: Path) -> History:
         complete=view.end is not None,
         facts=start.facts,
         pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
+        found=None if result is None else Found(tuple(result.x.tolist()), result.values),
     )

@@ -52,8 +52,9 @@ def play(
 
     def evaluate(after: int) -> None:
         records: list[Record] = []
+        last = after == recipe.rounds or bool(exhausted(after))
         with suppress(Unmeasured):
-            records = [Evaluation(after, *persist(lambda: engine.evaluate(after)))]
+            records = [Evaluation(after, *persist(lambda: engine.evaluate(after, last)))]
         if log is not None and (asked := log.asked(after)):
             records.insert(0, Asked(after, asked))
         if records:

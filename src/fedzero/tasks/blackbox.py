@@ -18,7 +18,7 @@ class BlackBox(Task, tag="black-box"):
     """Functions without gradients, one per client: Python, a program, or a service; logged and budgeted."""
 
     boxes: tuple[AnyBox, ...]
-    """one per client, in order: kind = "python", "batched", "command" or "http" """
+    """one per client, in order: kind = "python", "batched", "command", "http" or "told" """
     dimension: PositiveInt
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""
@@ -38,8 +38,9 @@ class BlackBox(Task, tag="black-box"):
     """seconds before the first retry, doubled for every further one"""
     workers: PositiveInt = 1
     """how many points of a client are evaluated at the same time"""
-    evaluate: Evaluate = "log"
-    """log: evaluations use logged values; query: each queries every box once"""
+    evaluate: Evaluate = "ends"
+    """ends: the first and the last evaluation query every box once, those between use logged values; log: all of them
+    use logged values; query: all of them query every box once"""
 
     @property
     def label(self) -> str:
@@ -55,7 +56,8 @@ class BlackBox(Task, tag="black-box"):
                 f"task.boxes has {len(self.boxes)} boxes but federation.clients = {clients}: give one for each client"
             )
         bounds, keys = self.bounds, context.keys
-        conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget)
+        kept = int(self.evaluate == "ends")
+        conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget, kept)
         start = torch.from_numpy(bounds.starting_at(self.start)).float().to(context.device)
         objective = BlackBoxes(self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate)
         return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)

@@ -45,9 +45,9 @@ class Problem:
     keep_base: bool = False
     incomplete: str = ""
 
-    def measure(self, params: Params, after: int) -> Metrics:
-        """The metrics of a model after so many rounds."""
-        return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after)
+    def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
+        """The metrics of a model after so many rounds; last: no round follows."""
+        return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after, last)
 
 
 @dataclass(frozen=True)

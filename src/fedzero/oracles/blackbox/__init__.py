@@ -1,7 +1,7 @@
 """Black boxes: functions without derivatives, one for each client; no value is paid for twice."""
 
 from fedzero.oracles.blackbox.bounds import Bounds
-from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, HttpBox, PythonBox
+from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, HttpBox, PythonBox, ToldBox
 from fedzero.oracles.blackbox.contract import (
     EVALUATION,
     MemoryLog,
@@ -9,12 +9,14 @@ from fedzero.oracles.blackbox.contract import (
     Query,
     QueryFailed,
     Unmeasured,
+    Waiting,
     point_digest,
 )
-from fedzero.oracles.blackbox.objective import BlackBoxes, BlackBoxShards, Evaluate
+from fedzero.oracles.blackbox.objective import ESTIMATED, BlackBoxes, BlackBoxShards, Evaluate, mean
 from fedzero.oracles.blackbox.queries import Conditions
 
 __all__ = [
+    "ESTIMATED",
     "EVALUATION",
     "AnyBox",
     "BatchedBox",
@@ -30,6 +32,9 @@ __all__ = [
     "PythonBox",
     "Query",
     "QueryFailed",
+    "ToldBox",
     "Unmeasured",
+    "Waiting",
+    "mean",
     "point_digest",
 ]

@@ -17,6 +17,7 @@ from msgspec import Meta
 from fedzero.errors import FedzeroError
 from fedzero.model.value import Value
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Unusable, quoted, short
+from fedzero.oracles.blackbox.contract import Told
 from fedzero.oracles.contract import F64
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -34,6 +35,10 @@ class Box(Value):
     def open(self, functions: Functions) -> Call:
         """The function to call, or `FedzeroError` where it cannot be found."""
         return self._call
+
+    def told(self, functions: Functions) -> Told | None:
+        """Of a box that is not called, because others tell its values: who knows them."""
+        return None
 
     def _call(self, points: F64, timeout: float | None, cancellation: Cancellation) -> Any:
         raise NotImplementedError
@@ -114,7 +119,26 @@ class HttpBox(Box, tag="http"):
         return answer_in(data.decode(errors="replace"))
 
 
-AnyBox = PythonBox | BatchedBox | CommandBox | HttpBox
+class ToldBox(Box, tag="told"):
+    """Values are told from outside: `fedzero.Optimiser` hands out the points."""
+
+    SOURCE: ClassVar[str] = "told"
+    """the name under which the values' source is given"""
+
+    @property
+    def label(self) -> str:
+        return "told"
+
+    def told(self, functions: Functions) -> Told:
+        if self.SOURCE not in functions:
+            raise FedzeroError(
+                'task.boxes has kind = "told", whose values come from your own loop: open the folder with '
+                "fedzero.Optimiser, ask and tell"
+            )
+        return functions[self.SOURCE]
+
+
+AnyBox = PythonBox | BatchedBox | CommandBox | HttpBox | ToldBox
 
 
 def _lines(output: bytes) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -26,6 +26,10 @@ EVALUATION = -1
 
 class QueryFailed(FedzeroError):
     """A client's box gave no value in any attempt; the client does not take part in the round."""
+
+
+class Waiting(Exception):
+    """Values that others are to tell are not all there yet. No `FedzeroError`: nobody failed, and nobody sits out."""
 
 
 class Unmeasured(FedzeroError):
@@ -62,6 +66,10 @@ def digest_of(point: F64) -> bytes:
 
 def point_digest(point: bytes) -> bytes:
     return hashlib.sha256(point).digest()[:16]
+
+
+Told = Callable[[Sequence[Query]], "list[float | str | None]"]
+"""What was told of attempts, which have their points: a value, why there is none, or None: not told yet."""
 
 
 class QueryLog(Protocol):
@@ -150,6 +158,6 @@ class Metered(Separate, Protocol):
         """Of clients with the number of queries each needs in a round: those whose budget is too small, and why."""
         ...
 
-    def measure(self, params: Params, after: int) -> Metrics:
-        """`evaluate` after so many rounds; raises `Unmeasured` where there are no values."""
+    def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
+        """`evaluate` after so many rounds; raises `Unmeasured` where there are no values. last: no round follows."""
         ...

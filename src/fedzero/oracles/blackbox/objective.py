@@ -4,13 +4,18 @@ The federation minimises F(u) = mean over clients of f_i(low + u (high − low))
 affects its own client only, and several are queried at the same time.
 
 An estimate of F without queries: a client's *nearest* value is that at the point nearest to the model (in the unit box;
-of equally near ones the first) in the last round in which its box gave any. The loss of an evaluation is the mean of
-these over the clients that have one, or, with evaluate = "query", of one query of every box at the model.
+of equally near ones the first) in the last round in which its box gave any. It is not f_i at the model. The loss of an
+evaluation is the mean over the clients that have a value:
+
+    evaluate = "ends"     at the start and at the end one query of every box at the model, in between nearest values
+    evaluate = "log"      nearest values always
+    evaluate = "query"    one query of every box at the model always
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -26,14 +31,16 @@ from fedzero.oracles.blackbox.queries import Conditions, OpenBox, Request, query
 from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import F64, Basis, Losses, Metrics
 
-Evaluate = Literal["log", "query"]
-"""Where an evaluation gets its values: from the log, or from one query of every box."""
+Evaluate = Literal["ends", "log", "query"]
+"""Where an evaluation gets its values: see above."""
 
 ClientRound = tuple[int, int]
 """(client, round): in the place of a mini-batch, where there is no data."""
 
 UNHEARD = "clients unheard"
 """The name, in ledgers, of the number of clients without a value in an evaluation."""
+ESTIMATED = "clients estimated"
+"""With evaluate = "ends": the number of clients whose value in an evaluation is not that at the model."""
 
 
 class BlackBoxShards:
@@ -67,7 +74,9 @@ class BlackBoxes:
         """by client: its round, and the number of points so far"""
 
     def ready(self) -> None:
-        self._opened = [OpenBox(box.open(self.functions), box.label, box.batched) for box in self.boxes]
+        self._opened = [
+            OpenBox(box.open(self.functions), box.label, box.batched, box.told(self.functions)) for box in self.boxes
+        ]
 
     def attach(self, log: QueryLog) -> None:
         self.log = log
@@ -118,42 +127,56 @@ class BlackBoxes:
         reasons = {}
         for client, need in needs.items():
             kept = sum(row.state in ("done", "failed") for row in self.log.begun(client, round))
-            left = budget - (self.log.spent(client) - kept)
+            left = budget - self.conditions.kept - (self.log.spent(client) - kept)
             if left < need:
-                reasons[client] = f"sat out: {left} of its budget of {budget} queries are left and a turn takes {need}"
+                left_of = f"{max(left, 0)} of its budget of {budget} queries are left{self.conditions.but_kept}"
+                reasons[client] = f"sat out: {left_of} and a turn takes {need}"
         return reasons
 
     def evaluate(self, params: Params) -> Metrics:
         """From the log, without queries."""
-        return self._known(params, 1 + max((round for round, _ in self._asked.values()), default=-1))
+        return self._mean(self._nearest(params, 1 + max((round for round, _ in self._asked.values()), default=-1)))
 
-    def measure(self, params: Params, after: int) -> Metrics:
-        return self._known(params, after) if self.evaluates == "log" else self._queried(params, after)
+    def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
+        if self.evaluates == "log":
+            return self._mean(self._nearest(params, after))
+        if self.evaluates == "query":
+            return self._mean(self._queried(params, after, last))
+        asked = self._queried(params, after, last) if last or after == 0 else {}
+        values = self._nearest(params, after) | asked
+        return self._mean(values, len(values) - len(asked))
 
-    def _known(self, params: Params, before: int) -> Metrics:
-        u, values = model_of(params), []
+    def _nearest(self, params: Params, before: int) -> dict[int, float]:
+        """By client, from the log."""
+        u, values = model_of(params), {}
         for client in range(len(self.boxes)):
             pairs = self.log.latest(client, before)
             if pairs:
                 distances = [float(np.linalg.norm(self.bounds.to_unit(point) - u)) for point, _ in pairs]
-                values.append(pairs[int(np.argmin(distances))][1])
-        return self._mean(values)
+                values[client] = pairs[int(np.argmin(distances))][1]
+        return values
 
-    def _queried(self, params: Params, after: int) -> Metrics:
-        """From one query of every box, counted like any other; a box that fails is left out."""
+    def _queried(self, params: Params, after: int, last: bool) -> dict[int, float]:
+        """By client, from one query of every box, counted like any other; a box that fails is left out."""
         point = self.bounds.from_unit(model_of(params))[None]
         if not np.isfinite(point).all():
             raise Unmeasured("the model is not a point: the method diverged")
         requests = [Request(c, after, EVALUATION, point, self._box(c)) for c in range(len(self.boxes))]
-        answers = query(requests, self.log, self.conditions)
-        return self._mean([float(answer[0]) for answer in answers if not isinstance(answer, FedzeroError)])
+        conditions = replace(self.conditions, kept=0) if last else self.conditions
+        answers = query(requests, self.log, conditions)
+        return {c: float(each[0]) for c, each in enumerate(answers) if not isinstance(each, FedzeroError)}
 
-    def _mean(self, values: Sequence[float]) -> Metrics:
+    def _mean(self, values: Mapping[int, float], estimated: int = 0) -> Metrics:
         if not values:
             raise Unmeasured("no box has given a value yet")
-        unheard = len(self.boxes) - len(values)
-        loss = sum(value / len(values) for value in values)  # so that large values do not overflow
-        return Metrics(loss=loss, others={UNHEARD: float(unheard)} if unheard else {})
+        loss = mean(list(values.values()))
+        counts = {UNHEARD: len(self.boxes) - len(values), ESTIMATED: estimated}
+        return Metrics(loss=loss, others={name: float(count) for name, count in counts.items() if count})
+
+
+def mean(values: Sequence[float]) -> float:
+    """Divided before it is summed, so that large values do not overflow."""
+    return sum(value / len(values) for value in values)
 
 
 def model_of(params: Params) -> F64:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Outcome, launch, short
-from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, digest_of
+from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, Told, Waiting, digest_of
 from fedzero.oracles.contract import F64
 
 LONGEST_WAIT = 3600.0
@@ -38,15 +38,22 @@ class Conditions:
     """how many points of a request are evaluated at the same time"""
     budget: int | None = None
     """attempts per client, in the whole run; None: no limit"""
+    kept: int = 0
+    """of the budget, for an evaluation at the end"""
+
+    @property
+    def but_kept(self) -> str:
+        return f" (beside {self.kept} kept for the evaluation at the end)" if self.kept else ""
 
 
 @dataclass(frozen=True)
 class OpenBox:
-    """A box ready to be called; `batched`: with all points of a request."""
+    """A box ready to be called; `batched`: with all points of a request. `told`: it is not called but looked up."""
 
     call: Call
     label: str
     batched: bool
+    told: Told | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +93,9 @@ class Job:
     def position(self, row: Query) -> int:
         return row.ordinal - self.request.first
 
+    def point(self, row: Query) -> bytes:
+        return bytes(self.request.points[self.position(row)].astype("<f8").tobytes())
+
     def fail(self, what: str) -> None:
         r = self.request
         self.failed = self.failed or QueryFailed(f"box {r.box.label} of client {r.client} {what}")
@@ -112,10 +122,29 @@ class Running:
 def query(requests: Sequence[Request], log: QueryLog, conditions: Conditions) -> list[F64 | QueryFailed]:
     """The values of every request, or why there are none. What the log already has is not queried again."""
     jobs = [_job(request, log, conditions) for request in requests]
+    while told := [job for job in jobs if job.todo and job.request.box.told is not None]:
+        _log_told(told, log)
+        jobs = [_job(request, log, conditions) for request in requests]
     if rows := [row for job in jobs for attempt in job.todo for row in attempt.rows]:
         log.write(rows)
         _Dispatcher(jobs, log, conditions).run()
     return [job.result() for job in jobs]
+
+
+def _log_told(jobs: Sequence[Job], log: QueryLog) -> None:
+    """Log what was told of the jobs' attempts, all at once and never reserved; raises `Waiting` where it was not."""
+    rows = [replace(row, point=job.point(row)) for job in jobs for attempt in job.todo for row in attempt.rows]
+    told = jobs[0].request.box.told
+    assert told is not None
+    outcomes, done = told(rows), list[Query]()
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if outcome is None:
+            raise Waiting
+        if isinstance(outcome, str):
+            done.append(replace(row, state="failed", cause=short(outcome), point=None))
+        else:
+            done.append(answered(row, outcome, row.point or b""))
+    log.write(done)
 
 
 def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
@@ -147,13 +176,19 @@ def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
     return job
 
 
+def answered(row: Query, value: float, point: bytes) -> Query:
+    """With its value. An evaluation asks all clients at one point, so client 0's row has it for all."""
+    kept = None if row.ordinal == EVALUATION and row.client else point
+    return replace(row, state="done", value=value, point=kept)
+
+
 def _affordable(log: QueryLog, conditions: Conditions, client: int, queries: int) -> bool:
-    return conditions.budget is None or log.spent(client) + queries <= conditions.budget
+    return conditions.budget is None or log.spent(client) + queries <= conditions.budget - conditions.kept
 
 
 def _budget_spent(conditions: Conditions, cause: str) -> str:
     last = f"; {cause}" if cause else ""
-    return f"cannot be asked (again): its budget of {conditions.budget} queries is spent{last}"
+    return f"cannot be asked (again): its budget of {conditions.budget} queries is spent{conditions.but_kept}{last}"
 
 
 class _Dispatcher:
@@ -234,9 +269,7 @@ class _Dispatcher:
                 if isinstance(result, str):
                     rows.append(replace(row, state="failed", cause=short(result)))
                     continue
-                point = running.job.request.points[running.job.position(row)].astype("<f8").tobytes()
-                kept = None if row.ordinal == EVALUATION else point
-                rows.append(replace(row, state="done", value=result[i], point=kept))
+                rows.append(answered(row, result[i], running.job.point(row)))
         if rows:
             self.log.write(rows)
         for running, result in ended:

@@ -1,0 +1,101 @@
+"""What a run with black boxes came to, read from its folder: the point found, and what the functions are there.
+
+F(x) is the mean over clients of f_i(x). A value is one of F only where every box was asked at the same x; anything else
+is an estimate and says so.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger import query_log, replay
+from fedzero.ledger.store import Ledger
+from fedzero.model.checkpoint import load_model
+from fedzero.oracles.blackbox import mean
+from fedzero.run import recipe as recipes
+from fedzero.run import session
+from fedzero.run.session import LEDGER, MODEL, Environment
+from fedzero.tasks.blackbox import BlackBox
+
+
+@dataclass(frozen=True)
+class Step:
+    """An evaluation: rounds and queries (attempts of all clients) so far, and F of the model then, or its estimate."""
+
+    rounds: int
+    queries: int
+    value: float
+    estimated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out.
+
+    x: the point found, within the bounds, (d,). value: F(x), or, where `estimated`, the mean of values that boxes gave
+    near x; None if no box ever answered. values: f_i(x), one per client, None where it was not asked. start_value: F at
+    the starting point, if it was asked. best_x, best_value: the smallest F that was asked at any model, and where.
+    queries: attempts of all clients, retries included. history: all evaluations. reason: why the run ended before
+    `rounds`, if it did.
+    """
+
+    x: NDArray[np.float64]
+    value: float | None
+    estimated: bool
+    values: tuple[float | None, ...]
+    start_value: float | None
+    best_x: NDArray[np.float64] | None
+    best_value: float | None
+    queries: int
+    rounds: int
+    history: tuple[Step, ...]
+    folder: Path
+    complete: bool
+    reason: str
+
+
+def result_of(folder: Path) -> Result:
+    """The outcome of the run in a folder, finished or not."""
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
+        view, start, log = replay.read(ledger), ledger.start(), query_log.at_models(ledger)
+        spent, total = query_log.spent_before(ledger), query_log.spent(ledger)
+    recipe = recipes.from_canonical(start.recipe, start.needs)
+    task, clients, done = recipe.task, recipe.federation.clients, len(view.rounds)
+    if not isinstance(task, BlackBox):
+        raise FedzeroError(f"{folder} holds no run of black boxes")
+    whole = {each.round: each for each in log if len(each.values) == clients}
+    exact = {round: mean([each.values[c] for c in range(clients)]) for round, each in whole.items()}
+    history = {e.round: Step(e.round, spent(e.round), e.metrics.loss, e.round not in exact) for e in view.evaluations}
+    best = min((round for round in exact if whole[round].point is not None), key=exact.__getitem__, default=None)
+    last = history.get(max(history, default=-1))
+    here = next((each.values for each in log if each.round == done), {})
+    return Result(
+        x=_point(folder, task),
+        value=None if last is None else last.value,
+        estimated=last is not None and (last.estimated or last.rounds < done),
+        values=tuple(here.get(client) for client in range(clients)),
+        start_value=exact.get(0),
+        best_x=None if best is None else whole[best].point,
+        best_value=None if best is None else exact[best],
+        queries=total,
+        rounds=done,
+        history=tuple(history.values()),
+        folder=folder,
+        complete=view.end is not None,
+        reason="" if view.end is None else view.end.reason,
+    )
+
+
+def _point(folder: Path, task: BlackBox) -> NDArray[np.float64]:
+    """x of the model, of an unfinished run by replay."""
+    if (folder / MODEL).exists():
+        (u,) = load_model(folder / MODEL).values()
+    else:
+        u = session.replayed(folder, Environment(), None).state.params.vector()
+    return task.bounds.from_unit(u.double().cpu().numpy())
