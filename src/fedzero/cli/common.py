@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from fedzero.errors import FedzeroError
+from fedzero.lines import print_line
 
 if TYPE_CHECKING:
     from fedzero.run.session import Summary
@@ -93,9 +93,8 @@ def show(folder: Path, console: Console = out) -> None:
 
 
 def tell(text: str, console: Console = out) -> None:
-    """One line as it is: paths are neither markup nor wrapped."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    print_line(console, text)
 
 
 def say(text: str) -> None:
-    err.print(f"[yellow]{escape(text)}", highlight=False, soft_wrap=True)
+    print_line(err, text, "yellow")

@@ -18,11 +18,16 @@ T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """Somebody who looks on while a run goes."""
+    """Somebody who looks on while a run goes.
 
+    phase: what goes on that is no round, until the next call; empty: nothing. `end` may be called twice.
+    """
+
+    def phase(self, what: str) -> None: ...
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
+    def warn(self, text: str) -> None: ...
     def end(self) -> None: ...
 
 
@@ -52,6 +57,7 @@ def play(
 
     def evaluate(after: int) -> None:
         records: list[Record] = []
+        watch.phase("evaluating")
         with suppress(Unmeasured):
             records = [Evaluation(after, *persist(lambda: engine.evaluate(after)))]
         if log is not None and (asked := log.asked(after)):
@@ -82,6 +88,7 @@ def play(
         evaluate(done)
         evaluated = done
     reason = ""
+    watch.phase("first round: kernels are compiled or loaded")
     while done < recipe.rounds and not (reason := exhausted(done)):
         watch.round(persist(partial(play_round, done)))
         done += 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from fedzero.run import recipe as recipes
 from fedzero.run.loop import Watch, play
 from fedzero.run.recipe import Recipe
 from fedzero.run.server import Plan, Server
-from fedzero.tasks.contract import BuildContext, Problem
+from fedzero.tasks.contract import BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
 
@@ -103,13 +104,17 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
     return Plan(recipe.algorithm, recipe.federation, keys, size, Chain(recipe.filters))
 
 
-def prepare(recipe: Recipe, environment: Environment) -> Setup:
-    """Build task and base model. What is wrong with a recipe shows here, before anything is written."""
+def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) -> Setup:
+    """Build task and base model. What is wrong with a recipe shows here, before anything is written.
+
+    phase: is told what is going on.
+    """
+    phase(f"building the task: {recipe.task.label}")
     private = recipe.federation.private
     if private and not environment.secret:
         raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
-    place = BuildContext(keys, device_of(recipe.engine.device), environment.data, environment.functions)
+    place = BuildContext(keys, device_of(recipe.engine.device), environment.data, environment.functions, phase)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         try:
@@ -135,7 +140,9 @@ def folder_of(path: Path) -> Path:
     return path.parent if path.name == LEDGER else path
 
 
-def reopen(folder: Path, environment: Environment, writable: bool = False) -> tuple[Ledger, Setup]:
+def reopen(
+    folder: Path, environment: Environment, writable: bool = False, phase: Phase = unheard
+) -> tuple[Ledger, Setup]:
     """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit."""
     path = folder_of(folder) / LEDGER
     ledger = Ledger.open(path)
@@ -146,7 +153,7 @@ def reopen(folder: Path, environment: Environment, writable: bool = False) -> tu
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
-        setup = prepare(recipe, environment)
+        setup = prepare(recipe, environment, phase)
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
@@ -182,10 +189,23 @@ def start(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
-    setup = prepare(recipe, environment)
-    if setup.problem.metered is not None:
-        setup.problem.metered.ready()
-    return drive(local(setup, observe), create(folder, setup.start, overwrite), folder, watch)
+    with ending(watch):
+        setup = prepare(recipe, environment, watch.phase)
+        if setup.problem.metered is not None:
+            setup.problem.metered.ready()
+        watch.phase("digest of the base model: kernels are compiled or loaded")
+        ledger = create(folder, setup.start, overwrite)
+    return drive(local(setup, observe), ledger, folder, watch)
+
+
+@contextmanager
+def ending(watch: Watch) -> Iterator[None]:
+    """What fails before a run begins ends its watch, too."""
+    try:
+        yield
+    except BaseException:
+        watch.end()
+        raise
 
 
 def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
@@ -203,7 +223,8 @@ def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
 
 def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
-    ledger, setup = reopen(folder, environment, writable=True)
+    with ending(watch):
+        ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
     return drive(local(setup), ledger, folder_of(folder), watch)
 
 
@@ -247,6 +268,7 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
         recipe, began, view = how.recipe, time.perf_counter(), replay.read(ledger)
         replica = None if how.setup is None else how.setup.replica()
         engine = how.engine(replica)
+        watch.phase("")  # folding again has a display of its own
         if how.setup is not None and replica is not None:
             replay.rebuild(ledger, view, replica, progress=how.setup.replaying)
         held = replica if recipe.federation.server_model else None

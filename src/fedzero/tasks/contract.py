@@ -43,14 +43,26 @@ class Problem:
         return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after)
 
 
+Phase = Callable[[str], None]
+"""Is told what is going on that takes a while."""
+
+
+def unheard(what: str) -> None:
+    """A phase that nobody looks at."""
+
+
 @dataclass(frozen=True)
 class BuildContext:
-    """Keys of the run, device, the folder with the data (if any), and functions by name, which a recipe cannot hold."""
+    """Keys of the run, device, the folder with the data (if any), and functions by name, which a recipe cannot hold.
+
+    phase: is told what takes long while a task is built, such as "training a victim".
+    """
 
     keys: Keys
     device: torch.device
     data: Path | None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    phase: Phase = unheard
 
 
 class Task(Value):
