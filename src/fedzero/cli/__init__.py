@@ -29,6 +29,10 @@ def main() -> None:
         _refuse(str(error))
     except OSError as error:
         _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _refuse(f"not enough memory ({str(error).splitlines()[0] if str(error) else 'an allocation failed'})")
 
 
 @cache
@@ -39,6 +43,12 @@ def add_commands() -> None:
             app.add_typer(entry.load())
         except Exception as error:  # of somebody else's module: the other commands still work
             say(f"fedzero: command {entry.name!r} cannot be imported: {error!r}")
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """torch has a type of its own for a GPU, and a plain RuntimeError for a CPU."""
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or "can't allocate memory" in str(error)
 
 
 def _refuse(sentence: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedzero.errors import FedzeroError
@@ -23,7 +24,10 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
         raise FedzeroError(f"{path} is a folder: name a file to write")
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with draft_of(path) as draft:
-        save_file(plain, draft, {"format": "pt"})
+        try:
+            save_file(plain, draft, {"format": "pt"})
+        except SafetensorError as error:  # of a full disk, say
+            raise FedzeroError(f"{path} cannot be written: {error}") from error
         share(draft)
 
 

@@ -43,6 +43,7 @@ def play(
 ) -> None:
     """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again."""
     ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, len(view.rounds)
+    evaluations = list(view.evaluations)
 
     def persist(work: Callable[[], T]) -> T:
         broken = False
@@ -66,7 +67,11 @@ def play(
             ledger.append(records, seconds())
         for record in records:
             if isinstance(record, Evaluation):
+                before = recipe.stop.diverged(evaluations)
+                evaluations.append(record)
                 watch.evaluation(record)
+                if recipe.stop.diverged(evaluations) and not before:
+                    watch.warn(_warning(evaluations))
 
     def exhausted(round: int) -> str:
         """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
@@ -89,7 +94,7 @@ def play(
         evaluated = done
     reason = ""
     watch.phase("first round: kernels are compiled or loaded")
-    while done < recipe.rounds and not (reason := exhausted(done)):
+    while done < recipe.rounds and not (reason := recipe.stop.reason(evaluations) or exhausted(done)):
         watch.round(persist(partial(play_round, done)))
         done += 1
         if _due(recipe, done):
@@ -98,6 +103,15 @@ def play(
     if evaluated < done:  # a run that ends early ends with an evaluation, too
         evaluate(done)
     ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
+
+
+def _warning(evaluations: Sequence[Evaluation]) -> str:
+    first, last = evaluations[0], evaluations[-1]
+    return (
+        f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
+        f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "
+        "stop = { above = … } ends such a run"
+    )
 
 
 def _due(recipe: Recipe, after: int) -> bool:

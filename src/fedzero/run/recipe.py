@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,10 +14,11 @@ import msgspec
 import tomli_w
 from msgspec import Meta, Struct
 
-from fedzero import plugins
+from fedzero import __version__, plugins
 from fedzero.algorithms.contract import Federation, Method
 from fedzero.errors import FedzeroError
 from fedzero.filters import Chain, Filter
+from fedzero.run.stopping import Stop
 from fedzero.tasks.contract import Task
 
 
@@ -57,6 +59,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of all random numbers: directions, cohorts, batches, partition of the data."""
     evaluate_every: Annotated[int, Meta(ge=1)] = 10
     """Rounds between two evaluations on the test data."""
+    stop: Stop = Stop()
+    """When to end before the last round."""
     base: str | None = None
     """A safetensors file to start from, instead of a newly initialised model."""
     algorithm: AnyMethod
@@ -85,7 +89,19 @@ def canonical(recipe: Recipe) -> bytes:
 
 def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
     """The recipe of a ledger; `needs`: what its start says it was made with."""
-    return _converted(msgspec.json.decode(data), needs)
+    with written_elsewhere("the recipe of this run"):
+        return _converted(msgspec.json.decode(data), needs)
+
+
+@contextmanager
+def written_elsewhere(what: str) -> Iterator[None]:
+    """What another release wrote may have kinds and keys that this one does not know."""
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FedzeroError(
+            f"{what} cannot be read by fedzero {__version__} ({error}): use the release that wrote it, or a later one"
+        ) from error
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -25,7 +25,7 @@ from fedzero.ledger import query_log, replay
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
-from fedzero.ledger.store import Claim, Ledger, Tampered
+from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_model
 from fedzero.model.device import device_of, threads
 from fedzero.protocol.engine import Engine, Interrupted
@@ -38,6 +38,8 @@ from fedzero.run.server import Plan, Server
 from fedzero.tasks.contract import BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
+MOST_NUMBERS = 1 << 30
+"""float32 numbers of one message: msgpack has 32 bits for a length."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,12 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) ->
     if wire.delivery == "snapshot":
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
+    numbers = max(sum(setup.plan.wire(round).replies) for round in (0, recipe.rounds - 1))
+    if numbers >= MOST_NUMBERS:
+        raise FedzeroError(
+            f"algorithm.kind = {method!r}: a client would send {numbers:,} numbers, a message holds fewer than "
+            f"{MOST_NUMBERS:,}: lower algorithm.directions or algorithm.local_steps, or train fewer parameters"
+        )
     setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting)
     return setup
 
@@ -210,15 +218,18 @@ def ending(watch: Watch) -> Iterator[None]:
 
 def create(folder: Path, first: Start, overwrite: bool = False) -> Ledger:
     """The ledger of a new run."""
-    path = folder / LEDGER
+    path, made = folder / LEDGER, not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     claim = Claim(folder)
     if path.exists() and not overwrite:  # somebody was quicker
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
-    for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
-        leftover.unlink(missing_ok=True)
-    return Ledger.create(path, first, claim)
+    try:
+        return Ledger.create(path, first, claim, replaced=[folder / MODEL])
+    except Unwritable:
+        if made:
+            folder.rmdir()
+        raise
 
 
 def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
@@ -359,6 +370,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     complete: bool
     reason: str
     """why the run ended before its last round, if it did"""
+    diverged: bool
+    """the last loss is not finite, above stop.above, or far above the first"""
     ledger_head: str
     model_digest: str
 
@@ -387,6 +400,7 @@ def summary(ledger: Ledger) -> Summary:
         seconds=round(view.seconds, 3),
         complete=view.end is not None,
         reason="" if view.end is None else view.end.reason,
+        diverged=recipe.stop.diverged(view.evaluations),
         ledger_head=ledger.head.hex(),
         model_digest=(model.model if (model := view.end or last) is not None else first.base).hex(),
     )
