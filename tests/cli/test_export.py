@@ -36,7 +36,7 @@ def test_every_round_has_a_row_with_what_was_known_then(fedzero, digits: Path, t
         assert float(last[name]) == summary[name]
     assert (float(last["test_loss"]), float(last["accuracy"])) == (summary["final_loss"], summary["final_accuracy"])
     seconds = [float(row["seconds"]) for row in rows]
-    assert 0 < seconds[0] and seconds == sorted(seconds) and seconds[-1] <= summary["seconds"] + 1e-3
+    assert seconds[0] > 0 and seconds == sorted(seconds) and seconds[-1] <= summary["seconds"] + 1e-3
     ledger = Ledger.open(tmp_path / "run" / "ledger.db")
     entries = read(ledger).entries
     ledger.close()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import metadata
+from typing import Annotated, Any
 
+import typer
 from rich.markup import escape
 
+from fedzero import __version__
 from fedzero.cli.common import app, err, out, say
 from fedzero.errors import FedzeroError
 
@@ -24,7 +27,9 @@ def main() -> None:
     """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
     try:
         add_commands()
-        app()
+        command = typer.main.get_command(app)
+        _plain_flags(command)
+        command(prog_name="fedzero")  # also as python -m fedzero: completion looks for this name
     except FedzeroError as error:
         _refuse(str(error))
     except OSError as error:
@@ -33,6 +38,30 @@ def main() -> None:
         if not _out_of_memory(error):
             raise
         _refuse(f"not enough memory ({str(error).splitlines()[0] if str(error) else 'an allocation failed'})")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of no command in particular; what the program is for stands where `app` is made."""
+
+
+def _plain_flags(command: Any) -> None:
+    """A flag takes no value: its help must not name one."""
+    for param in command.get_params(typer.Context(command)):
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _plain_flags(inner)
 
 
 @cache

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Federated optimization with zero gradients and near-zero communication.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -78,9 +77,11 @@ def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
 
 
 def finish(summary: Summary, folder: Path, as_json: bool) -> None:
-    show(folder, err if as_json else out)
+    console = err if as_json else out
+    show(folder, console)
     if summary.reason:
-        tell(f"ended early: {summary.reason}", err if as_json else out)
+        tell(f"ended early: {summary.reason}", console)
+    tell(f"in {folder}; `fedzero report {folder}` draws it, `fedzero verify {folder}` checks it", console)
     if as_json:
         print(msgspec.json.encode(summary).decode())
 

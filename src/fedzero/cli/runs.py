@@ -145,7 +145,7 @@ def export(
         Path | None, typer.Option("--out", help="The file to write; default: standard output.", show_default=False)
     ] = None,
 ) -> None:
-    """Write a run's curves as data: round, seconds, queries, bytes per client, losses, accuracy, what else was measured.
+    """Write a run's curves as data: seconds, queries, bytes per client, losses, accuracy and what else was measured.
 
     A row for each round. Columns of evaluations are empty where there was none.
 
