@@ -79,6 +79,7 @@ def test_what_fits_is_the_most_worthy() -> None:
 def test_the_live_line_fits_and_keeps_the_round(width: int) -> None:
     watch, shown = watching(LiveWatch, width)
     watch.begin(recipes.load("demo", ["rounds=2000"]), 10, [])
+    watch.round(record(1232))
     watch.round(record(1233))
     watch.evaluation(Evaluation(1234, b"", Metrics(loss=0.1234, accuracy=0.9123)))
     watch.end()
@@ -87,7 +88,7 @@ def test_the_live_line_fits_and_keeps_the_round(width: int) -> None:
     assert "1234/2000" in last
     for least, word in ((40, " left"), (60, "━"), (60, "demo"), (80, "accuracy 91.2%"), (120, "loss 6.800e+62")):
         assert width < least or word in last, last
-    assert (width == 250) == ("1,234,567 queries" in last)
+    assert (width == 250) == ("2,469,134 queries" in last)
 
 
 def test_lines_of_a_log_are_not_wrapped(monkeypatch) -> None:
@@ -95,15 +96,16 @@ def test_lines_of_a_log_are_not_wrapped(monkeypatch) -> None:
     watch, shown = watching(PlainWatch, 30)
     watch.begin(recipes.load("demo"), 10, [])
     watch.round(record(0, ((3, REASON),)))
+    watch.round(record(1))
     watch.end()
-    first, refused, line = shown.getvalue().splitlines()
+    first, refused, _, line = shown.getvalue().splitlines()
     assert first.startswith("demo: decomfl") and refused.endswith(REASON)
-    assert "round 1/" in line and "queries" in line and line.endswith(" left")
+    assert "round 2/" in line and "queries" in line and line.endswith(" left")
 
 
 @pytest.mark.parametrize("kind", [LiveWatch, PlainWatch])
 def test_a_long_phase_is_shown_and_a_short_one_leaves_nothing_in_a_log(kind: type, monkeypatch) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.4)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.4)
     watch, shown = watching(kind, 100)
     watch.phase("instant")
     watch.phase("evaluating")
@@ -113,6 +115,12 @@ def test_a_long_phase_is_shown_and_a_short_one_leaves_nothing_in_a_log(kind: typ
     watch.end()
     assert re.search(r"evaluating,? 0\.\d s", shown.getvalue())
     assert kind is LiveWatch or "instant" not in shown.getvalue()
+
+
+def test_watching_once_shows_the_state(fedzero, run_recipe, tiny: Path, tmp_path: Path) -> None:
+    run_recipe(tiny, tmp_path / "run")
+    _, line = fedzero("watch", tmp_path / "run", "--once").err.splitlines()
+    assert "round 12/12" in line and "test " in line and "queries" in line
 
 
 class Screen:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -26,8 +25,10 @@ __all__ = ["app", "err", "main", "out"]
 def main() -> None:
     """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
     try:
-        add_commands()
-        command = typer.main.get_command(app)
+        command: Any = typer.main.get_command(app)
+        if not command.commands.keys() & set(sys.argv[1:2]):  # other distributions are imported where they may be meant
+            add_commands()
+            command = typer.main.get_command(app)
         _plain_flags(command)
         command(prog_name="fedzero")  # also as python -m fedzero: completion looks for this name
     except FedzeroError as error:
@@ -67,6 +68,8 @@ def _plain_flags(command: Any) -> None:
 @cache
 def add_commands() -> None:
     """Commands that other distributions bring, each a typer application of one command or of several."""
+    from importlib import metadata
+
     for entry in metadata.entry_points(group="fedzero.commands"):
         try:
             app.add_typer(entry.load())

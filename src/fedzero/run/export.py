@@ -12,6 +12,7 @@ from msgspec import Struct
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
+from fedzero.oracles import Metrics
 from fedzero.run import recipe as recipes
 from fedzero.run.session import LEDGER, folder_of
 
@@ -42,28 +43,30 @@ def rows(folder: Path) -> list[Row]:
     finally:
         ledger.close()
     clients = recipes.from_canonical(start.recipe, start.needs).federation.clients
-    # The time of a round's entry is that of its beginning, when the round before it was over.
-    began = {e.record.round: e for e in view.entries if isinstance(e.record, Round)}
-    evaluated = {e.record.round: e for e in view.entries if isinstance(e.record, Evaluation)}
+    seconds: dict[int, float] = {}
+    metrics: dict[int, Metrics] = {}
+    for entry in view.entries:
+        if isinstance(entry.record, Evaluation):
+            seconds[entry.record.round], metrics[entry.record.round] = entry.seconds, entry.record.metrics
+        elif isinstance(entry.record, Round):  # its time is that of its beginning, when the one before it was over
+            seconds.setdefault(entry.record.round, entry.seconds)
     found, queries, up, down = [], 0, 0, 0
-    for round in range(len(view.rounds) + 1):
-        entry = evaluated.get(round) or began.get(round) or view.entries[-1]
-        metrics = evaluated[round].record.metrics if round in evaluated else None
+    for round, record in enumerate([*view.rounds, None]):
+        measured = metrics.get(round)
         found.append(
             Row(
                 round=round,
-                seconds=entry.seconds,
+                seconds=seconds.get(round, view.seconds),
                 queries=queries,
                 bytes_up_per_client=up / clients,
                 bytes_down_per_client=down / clients,
-                train_loss=view.rounds[round].loss if round < len(view.rounds) else None,
-                test_loss=None if metrics is None else metrics.loss,
-                accuracy=None if metrics is None else metrics.accuracy,
-                others={} if metrics is None else metrics.others,
+                train_loss=None if record is None else record.loss,
+                test_loss=None if measured is None else measured.loss,
+                accuracy=None if measured is None else measured.accuracy,
+                others={} if measured is None else measured.others,
             )
         )
-        if round < len(view.rounds):
-            record = view.rounds[round]
+        if record is not None:
             queries, up, down = queries + record.queries, up + record.bytes_up, down + record.bytes_down
     return found
 

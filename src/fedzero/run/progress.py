@@ -22,6 +22,8 @@ from fedzero.run.recipe import Recipe, from_canonical
 from fedzero.run.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
+FIRST_SECONDS = 3.0
+"""What takes longer than this is named in a log for the first time."""
 Part = tuple[int, str]
 """Something to be shown, behind its worth: where not everything fits, the most worthy is shown."""
 
@@ -33,23 +35,25 @@ class Totals:
         self.recipe, self.round, self.bytes, self.queries = recipe, 0, 0, 0
         self.loss: float | None = None
         self.evaluation: Evaluation | None = None
-        self.began, self.before = time.monotonic(), len(done)
+        self._paced: tuple[float, int] | None = None
         for record in done:
             self.add(record)
+        self._paced = None
 
     def add(self, record: Round) -> None:
         self.round = record.round + 1
+        self._paced = self._paced or (time.monotonic(), self.round)
         self.bytes += record.bytes_up + record.bytes_down
         self.queries += record.queries
         self.loss = record.loss if record.loss is not None else self.loss
 
     @property
     def left(self) -> str:
-        """The time left at the pace so far, where there is one."""
-        made = self.round - self.before
-        if not made:
+        """The time left at the pace so far, not counting the first round, in which kernels are compiled."""
+        began, first = self._paced or (0.0, self.round)
+        if self.round == first:
             return ""
-        pace = (time.monotonic() - self.began) / made
+        pace = (time.monotonic() - began) / (self.round - first)
         return f"{human_seconds(pace * (self.recipe.rounds - self.round))} left"
 
     def head(self, bar: int) -> list[Part]:
@@ -151,7 +155,8 @@ class PlainWatch(Silent):
 
     def __init__(self, console: Console):
         self.console = console
-        self._last = time.monotonic()
+        self._last, self._said = time.monotonic(), 0
+        self._totals: Totals | None = None
         self._waiting: Waiting | None = None
 
     def phase(self, what: str) -> None:
@@ -164,21 +169,21 @@ class PlainWatch(Silent):
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
         self._over()
         self._totals = Totals(recipe, done)
-        resumed = f", resumed at round {len(done)}" if done else ""
-        self.warn(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{resumed}")
+        made = f", {len(done)} rounds made" if done else ""
+        self.warn(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{made}")
 
     def round(self, record: Round) -> None:
         self._over()
+        assert self._totals is not None
         self._totals.add(record)
         for client, reason in record.refused:
             self.warn(f"round {record.round}: client {client} {reason}")
         if time.monotonic() - self._last >= QUIET_SECONDS:
-            self._last, recipe = time.monotonic(), self._totals.recipe
-            said = " · ".join(text for _, text in self._totals.parts())
-            self.warn(f"{recipe.name}: round {self._totals.round}/{recipe.rounds} · {said}")
+            self._say(self._totals)
 
     def evaluation(self, record: Evaluation) -> None:
         self._over()
+        assert self._totals is not None
         self._totals.evaluation = record
 
     def warn(self, text: str) -> None:
@@ -186,6 +191,13 @@ class PlainWatch(Silent):
 
     def end(self) -> None:
         self._over()
+        if self._totals is not None and self._said < self._totals.round:
+            self._say(self._totals)
+
+    def _say(self, totals: Totals) -> None:
+        self._last, self._said = time.monotonic(), totals.round
+        said = " · ".join(text for _, text in totals.parts())
+        self.warn(f"{totals.recipe.name}: round {totals.round}/{totals.recipe.rounds} · {said}")
 
     def _over(self) -> None:
         if self._waiting is not None:
@@ -194,14 +206,16 @@ class PlainWatch(Silent):
 
 
 class Waiting:
-    """Tells every ten seconds, in a thread of its own, how long something has taken; nothing of what is over sooner."""
+    """Tells now and then, in a thread of its own, how long something has taken; nothing of what is over at once."""
 
     def __init__(self, tell: Callable[[float], None]):
         self._over, began = threading.Event(), time.monotonic()
 
         def wait() -> None:
-            while not self._over.wait(QUIET_SECONDS):
+            pause = FIRST_SECONDS
+            while not self._over.wait(pause):
                 tell(time.monotonic() - began)
+                pause = QUIET_SECONDS
 
         self._thread = threading.Thread(target=wait, daemon=True)
         self._thread.start()
@@ -257,8 +271,10 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
                 view = replay.read(ledger)
                 if seen < 0:
                     start = ledger.start()
-                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, [])
-                    seen = 0
+                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, view.rounds)
+                    for evaluation in view.evaluations[-1:]:
+                        watch.evaluation(evaluation)
+                    seen = len(view.entries)
             finally:
                 ledger.close()
             for entry in view.entries[seen:]:
