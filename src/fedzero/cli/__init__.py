@@ -19,16 +19,17 @@ from fedzero.cli import runs, patching, federation, listing, new  # noqa: F401
 
 # isort: on
 
+_OURS = [[info.name or getattr(info.callback, "__name__", "")] for info in app.registered_commands]
+
 __all__ = ["app", "err", "main", "out"]
 
 
 def main() -> None:
     """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
     try:
-        command: Any = typer.main.get_command(app)
-        if not command.commands.keys() & set(sys.argv[1:2]):  # other distributions are imported where they may be meant
+        if sys.argv[1:2] not in _OURS:  # other distributions are imported only where they may be meant
             add_commands()
-            command = typer.main.get_command(app)
+        command = typer.main.get_command(app)
         _plain_flags(command)
         command(prog_name="fedzero")  # also as python -m fedzero: completion looks for this name
     except FedzeroError as error:

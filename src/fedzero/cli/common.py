@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -83,6 +82,8 @@ def finish(summary: Summary, folder: Path, as_json: bool) -> None:
         tell(f"ended early: {summary.reason}", console)
     tell(f"in {folder}; `fedzero report {folder}` draws it, `fedzero verify {folder}` checks it", console)
     if as_json:
+        import msgspec
+
         print(msgspec.json.encode(summary).decode())
 
 
