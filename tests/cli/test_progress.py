@@ -104,17 +104,17 @@ def test_lines_of_a_log_are_not_wrapped(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [LiveWatch, PlainWatch])
-def test_a_long_phase_is_shown_and_a_short_one_leaves_nothing_in_a_log(kind: type, monkeypatch) -> None:
+def test_a_long_phase_is_shown_and_a_short_one_is_not(kind: type, monkeypatch) -> None:
     monkeypatch.setattr(progress, "FIRST_SECONDS", 0.4)
     watch, shown = watching(kind, 100)
     watch.phase("instant")
     watch.phase("evaluating")
-    time.sleep(1.0)
+    time.sleep(1.8)
     watch.begin(recipes.load("demo"), 10, [])
     watch.end()
     watch.end()
-    assert re.search(r"evaluating,? 0\.\d s", shown.getvalue())
-    assert kind is LiveWatch or "instant" not in shown.getvalue()
+    assert re.search(r"evaluating,? \d\.\d s", shown.getvalue())
+    assert "instant" not in shown.getvalue()
 
 
 def test_watching_once_shows_the_state(fedzero, run_recipe, tiny: Path, tmp_path: Path) -> None:

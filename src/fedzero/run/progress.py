@@ -35,6 +35,7 @@ class Totals:
         self.recipe, self.round, self.bytes, self.queries = recipe, 0, 0, 0
         self.loss: float | None = None
         self.evaluation: Evaluation | None = None
+        self._at = 0.0
         self._paced: tuple[float, int] | None = None
         for record in done:
             self.add(record)
@@ -42,7 +43,8 @@ class Totals:
 
     def add(self, record: Round) -> None:
         self.round = record.round + 1
-        self._paced = self._paced or (time.monotonic(), self.round)
+        self._at = time.monotonic()
+        self._paced = self._paced or (self._at, self.round)
         self.bytes += record.bytes_up + record.bytes_down
         self.queries += record.queries
         self.loss = record.loss if record.loss is not None else self.loss
@@ -53,8 +55,9 @@ class Totals:
         began, first = self._paced or (0.0, self.round)
         if self.round == first:
             return ""
-        pace = (time.monotonic() - began) / (self.round - first)
-        return f"{human_seconds(pace * (self.recipe.rounds - self.round))} left"
+        pace = (self._at - began) / (self.round - first)
+        left = pace * (self.recipe.rounds - self.round) - (time.monotonic() - self._at)
+        return f"{human_seconds(max(0.0, left))} left"
 
     def head(self, bar: int) -> list[Part]:
         rounds = self.recipe.rounds
@@ -144,8 +147,8 @@ class LiveWatch(Silent):
         width = self.console.width - self.ECHO
         parts = [] if self._totals is None else self._totals.head(24 if width >= 100 else 10) + self._totals.parts()
         what, since = self._phase
-        if what:
-            parts.append((9, f"{what} {human_seconds(time.monotonic() - since)}"))
+        if what and (took := time.monotonic() - since) >= 1:  # what is over at once would only make the line jump
+            parts.append((9, f"{what} {human_seconds(took)}"))
         shown = fitting([(worth, len(text)) for worth, text in parts], width, between=2)
         return Text("  ".join(parts[position][1] for position in shown), no_wrap=True, overflow="crop")
 
