@@ -41,8 +41,9 @@ from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.site import Settings
-from fedzero.ledger.records import Evaluation, Round
+from fedzero.ledger.records import Round
 from fedzero.run import session
+from fedzero.run.progress import Silent
 from fedzero.run.recipe import Recipe, decode
 from fedzero.run.session import Environment
 
@@ -96,7 +97,7 @@ class Figures:
     """bytes a second of a site that is not asked anything: signs of life, and looks for tasks that never come"""
 
 
-class Stopwatch:
+class Stopwatch(Silent):
     """Looks on. What it does itself is not in the figures: the clock stops while it looks."""
 
     def __init__(self, rounds: int, wire: Callable[[], int], look: Callable[[], Look], idle: float = 0.0):
@@ -121,12 +122,6 @@ class Stopwatch:
         if done % LOOK_EVERY == 0:
             figures.looks[done] = self.look()
         self._since = time.perf_counter()
-
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
-
-    def evaluation(self, record: Evaluation) -> None: ...
-
-    def end(self) -> None: ...
 
 
 def federation(sites: int, asked: int, rounds: int, idle: float = 0.0) -> Figures:

@@ -138,6 +138,8 @@ class Quiet:
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
+    def phase(self, what: str) -> None: ...
+
     def begin(self, *_: object) -> None: ...
 
     def round(self, record: Any) -> None:
@@ -145,6 +147,8 @@ class Quiet:
 
     def evaluation(self, record: Any) -> None:
         self.seen.append(record)
+
+    def warn(self, text: str) -> None: ...
 
     def end(self) -> None: ...
 

@@ -25,6 +25,7 @@ from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
 from fedzero.run import recipe as recipes
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 ENTRY = [sys.executable, "-c", "from fedzero.cli import main; main()"]
 
@@ -40,15 +41,11 @@ def files(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in found}
 
 
-class Live:
+class Live(Silent):
     """Notes the digest of the model after every round while the run goes."""
 
     def __init__(self) -> None:
         self.digests: dict[int, str] = {}
-
-    def begin(self, *_: object) -> None: ...
-    def round(self, *_: object) -> None: ...
-    def end(self) -> None: ...
 
     def evaluation(self, record: Any) -> None:
         self.digests[record.round] = record.model.hex()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedzeroError(Exception):
     """Bad input or an impossible request; the command line prints it and exits with 2."""
@@ -9,3 +12,9 @@ class FedzeroError(Exception):
 
 class Refused(FedzeroError):
     """A message that does not count: wrong round, wrong length, not finite, unknown sender, …"""
+
+
+def near(word: object, known: Iterable[str]) -> str:
+    """A question about what somebody may have meant; empty where nothing known is like it."""
+    found = get_close_matches(str(word), list(known), 1)
+    return f"did you mean {found[0]}?" if found else ""

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from fedzero.algorithms.contract import Method
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, near
 from fedzero.filters.contract import Filter
 from fedzero.tasks.contract import Task
 
@@ -104,7 +104,7 @@ def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> K
     missing = [f"{name}=={version}" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
         raise NotInstalled(f"{group[:-1]} {tag!r} is not installed: pip install {' '.join(missing)}")
-    raise NotInstalled(f"there is no {group[:-1]} {tag!r}; `fedzero list` shows all")
+    raise NotInstalled(f"there is no {group[:-1]} {tag!r}; {near(tag, known) or '`fedzero list` shows all'}")
 
 
 def needed(*chosen: tuple[Group, object]) -> dict[str, str]:

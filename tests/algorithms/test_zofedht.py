@@ -20,6 +20,7 @@ from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
 from fedzero.protocol.local import LocalEngine
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 TAU = 3
 
@@ -171,13 +172,10 @@ class StopError(Exception):
     pass
 
 
-class Quiet:
+class Quiet(Silent):
     def __init__(self, stop: int | None = None):
         self.stop = stop
 
-    def begin(self, *_) -> None: ...
-    def evaluation(self, *_) -> None: ...
-    def end(self) -> None: ...
     def round(self, record) -> None:
         if record.round == self.stop:
             raise StopError

@@ -23,6 +23,7 @@ import torch
 from fedzero import api as blackbox
 from fedzero.algorithms import FedZO
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 CLIENTS, TURN, ROUNDS = 2, 3, 4
 
@@ -45,13 +46,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Watch:
+class Watch(Silent):
     def __init__(self, death: Death):
         self.death = death
 
-    def begin(self, *_: object) -> None: ...
-    def evaluation(self, *_: object) -> None: ...
-    def end(self) -> None: ...
     def round(self, record: Any) -> None:
         if record.round == self.death.round:
             die()

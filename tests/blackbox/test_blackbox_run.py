@@ -23,6 +23,7 @@ from fedzero.report.page import page
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.history import history
+from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
 
 CENTRES = np.array([[1.0, -2.0, 3.0], [2.0, 0.0, 1.0], [3.0, -1.0, -1.0]])
@@ -404,13 +405,10 @@ class StopError(Exception):
     pass
 
 
-class Stopping:
+class Stopping(Silent):
     def __init__(self, at):
         self.at = at
 
-    def begin(self, *_): ...
-    def evaluation(self, *_): ...
-    def end(self): ...
     def round(self, record):
         if record.round == self.at:
             raise StopError

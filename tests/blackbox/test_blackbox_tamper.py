@@ -21,6 +21,7 @@ from fedzero.ledger import End, Ledger, Tampered
 from fedzero.ledger.records import encode_record
 from fedzero.ledger.store import link
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 ROUNDS, TURN = 3, 3
 
@@ -29,10 +30,7 @@ class StopError(Exception):
     pass
 
 
-class Stopping:
-    def begin(self, *_: Any) -> None: ...
-    def evaluation(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
+class Stopping(Silent):
     def round(self, record: Any) -> None:
         if record.round == 1:
             raise StopError

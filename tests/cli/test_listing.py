@@ -104,13 +104,20 @@ def test_what_comes_from_where_and_what_cannot_be_used(acme: Path) -> None:
     found = table(done.stdout, "Recipes: acme-kit 1.5")
     assert found["acme-recipe"] == "a recipe of another distribution"
     assert "acme-gone" in found["broken-recipe"] and "cannot be used" in found["broken-recipe"]
+    assert done.stderr == "", "commands of others are imported where they may be meant"
+
+
+def test_a_command_that_cannot_be_imported_leaves_the_others(acme: Path) -> None:
+    done = fedzero(acme, "--help")
+    assert done.returncode == 0
     assert "'acme-command' cannot be imported" in done.stderr
+    assert "resume" in done.stdout
 
 
 def test_a_foreign_method_runs_and_a_broken_one_says_why(acme: Path) -> None:
     done = fedzero(acme, "run", "acme-recipe", "--json")
     assert done.returncode == 0, done.stderr
-    assert '"algorithm": "acme"' in done.stdout
+    assert '"algorithm":"acme"' in done.stdout
     for arguments in (["run", "broken-recipe"], ["list", "acme-gone"]):
         done = fedzero(acme, *arguments)
         assert done.returncode == 2

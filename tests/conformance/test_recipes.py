@@ -14,6 +14,7 @@ from fedzero.algorithms.contract import Scale
 from fedzero.errors import FedzeroError
 from fedzero.run import recipe as recipes
 from fedzero.run import session
+from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
 from fedzero.tasks.language.task import Language
 
@@ -26,11 +27,8 @@ LESS: dict[str, dict[str, Any]] = {
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
-class Quiet:
-    def begin(self, *_: Any) -> None: ...
-    def round(self, *_: Any) -> None: ...
-    def evaluation(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
+class Quiet(Silent):
+    pass
 
 
 def data_folder() -> Path | None:

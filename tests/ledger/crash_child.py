@@ -22,15 +22,11 @@ from fedzero.errors import FedzeroError
 from fedzero.model.checkpoint import load_model
 from fedzero.run import recipe as recipes
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 
-class Quiet:
+class Quiet(Silent):
     """A watch that does not look."""
-
-    def begin(self, *_: object) -> None: ...
-    def round(self, *_: object) -> None: ...
-    def evaluation(self, *_: object) -> None: ...
-    def end(self) -> None: ...
 
 
 class Fuse:

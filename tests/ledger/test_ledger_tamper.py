@@ -27,6 +27,7 @@ from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model.checkpoint import load_model
 from fedzero.model.updates import Seeded, decode_update, encode_update
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 TABLES = ("entries", "clock", "dense", "checkpoint")
@@ -582,11 +583,8 @@ def test_resume_does_not_build_on_a_spoiled_checkpoint(dense_copy):
         session.resume(dense_copy.folder, session.Environment(), Nobody())
 
 
-class Nobody:
-    def begin(self, *_: object) -> None: ...
-    def round(self, *_: object) -> None: ...
-    def evaluation(self, *_: object) -> None: ...
-    def end(self) -> None: ...
+class Nobody(Silent):
+    pass
 
 
 # ---- what uses a ledger without being asked to verify it

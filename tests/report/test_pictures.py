@@ -22,6 +22,7 @@ from fedzero.report.pictures import images
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.history import history
+from fedzero.run.progress import Silent
 from fedzero.tasks.quadratic import QuadraticObjective
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -116,11 +117,8 @@ def test_what_else_was_measured_is_on_the_page():
     assert "What else was measured" not in page([SEEDED], "x")
 
 
-class Quiet:
-    def begin(self, *_: object) -> None: ...
-    def round(self, *_: object) -> None: ...
-    def evaluation(self, *_: object) -> None: ...
-    def end(self) -> None: ...
+class Quiet(Silent):
+    pass
 
 
 class Seen(QuadraticObjective):

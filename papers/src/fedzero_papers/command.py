@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -74,5 +73,7 @@ def reproduce(
         err.print("stopped; the same command resumes it, and finished runs are not made again")
         raise typer.Exit(130) from None
     (err if as_json else out).print(escape(summary_text(summary)), highlight=False, soft_wrap=True)
-    if as_json:  # msgspec writes what is not a number as null, where Python's own would not be JSON
+    if as_json:
+        import msgspec  # writes what is not a number as null, where Python's own would not be JSON
+
         print(msgspec.json.encode(summary).decode())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from importlib import metadata
+from typing import Annotated, Any
 
+import typer
 from rich.markup import escape
 
+from fedzero import __version__
 from fedzero.cli.common import app, err, out, say
 from fedzero.errors import FedzeroError
 
@@ -17,28 +19,69 @@ from fedzero.cli import runs, patching, federation, listing, new  # noqa: F401
 
 # isort: on
 
+_OURS = [[info.name or getattr(info.callback, "__name__", "")] for info in app.registered_commands]
+
 __all__ = ["app", "err", "main", "out"]
 
 
 def main() -> None:
     """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
     try:
-        add_commands()
-        app()
+        if sys.argv[1:2] not in _OURS:  # other distributions are imported only where they may be meant
+            add_commands()
+        command = typer.main.get_command(app)
+        _plain_flags(command)
+        command(prog_name="fedzero")  # also as python -m fedzero: completion looks for this name
     except FedzeroError as error:
         _refuse(str(error))
     except OSError as error:
         _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _refuse(f"not enough memory ({str(error).splitlines()[0] if str(error) else 'an allocation failed'})")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of no command in particular; what the program is for stands where `app` is made."""
+
+
+def _plain_flags(command: Any) -> None:
+    """A flag takes no value: its help must not name one."""
+    for param in command.get_params(typer.Context(command)):
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _plain_flags(inner)
 
 
 @cache
 def add_commands() -> None:
     """Commands that other distributions bring, each a typer application of one command or of several."""
+    from importlib import metadata
+
     for entry in metadata.entry_points(group="fedzero.commands"):
         try:
             app.add_typer(entry.load())
         except Exception as error:  # of somebody else's module: the other commands still work
             say(f"fedzero: command {entry.name!r} cannot be imported: {error!r}")
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """torch has a type of its own for a GPU, and a plain RuntimeError for a CPU."""
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or "can't allocate memory" in str(error)
 
 
 def _refuse(sentence: str) -> None:

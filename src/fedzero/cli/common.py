@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from fedzero.errors import FedzeroError
+from fedzero.lines import print_line
 
 if TYPE_CHECKING:
     from fedzero.run.session import Summary
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Federated optimization with zero gradients and near-zero communication.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -78,10 +76,14 @@ def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
 
 
 def finish(summary: Summary, folder: Path, as_json: bool) -> None:
-    show(folder, err if as_json else out)
+    console = err if as_json else out
+    show(folder, console)
     if summary.reason:
-        tell(f"ended early: {summary.reason}", err if as_json else out)
+        tell(f"ended early: {summary.reason}", console)
+    tell(f"in {folder}; `fedzero report {folder}` draws it, `fedzero verify {folder}` checks it", console)
     if as_json:
+        import msgspec
+
         print(msgspec.json.encode(summary).decode())
 
 
@@ -93,9 +95,8 @@ def show(folder: Path, console: Console = out) -> None:
 
 
 def tell(text: str, console: Console = out) -> None:
-    """One line as it is: paths are neither markup nor wrapped."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    print_line(console, text)
 
 
 def say(text: str) -> None:
-    err.print(f"[yellow]{escape(text)}", highlight=False, soft_wrap=True)
+    print_line(err, text, "yellow")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedzero import __version__
-from fedzero.cli.common import app, out
-from fedzero.errors import FedzeroError
+from fedzero.cli.common import app, out, tell
+from fedzero.errors import FedzeroError, near
 
 PANEL = "What is installed"
+FEW = 10
+"""Recipes of another distribution that are listed with everything else; of experiments there are many."""
 
 
 @app.command("list", rich_help_panel=PANEL)
@@ -23,7 +24,8 @@ def list_(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An algorithm, filter or task: all of its options. A recipe: its text. `recipe`: all other keys."
+            help="An algorithm, filter or task: all of its options. A recipe: its text. `recipe`: all other keys. "
+            "`recipes`: all recipes."
         ),
     ] = None,
 ) -> None:
@@ -34,6 +36,8 @@ def list_(
     packaged = plugins.recipes()
     if name in packaged:
         print(packaged[name].read_text(encoding="utf-8"), end="")
+    elif name == "recipes":
+        _recipes(plugins.recipes_by_origin())
     elif name is not None:
         _in_full(name, [*(tag for _, group in schema.TABLES.values() for tag in plugins.kinds(group)), *packaged])
     else:
@@ -43,11 +47,21 @@ def list_(
                 origin = plugins.OURS if kind.distribution == plugins.OURS else kind.origin
                 found.setdefault(origin, {})[tag] = schema.first_line(kind.type)
             _tables(title, found, plugins.broken(group))
-        found = {
-            origin: {path.stem: _about(path) for path in paths} for origin, paths in plugins.recipes_by_origin().items()
-        }
-        _tables("Recipes", found, plugins.broken("recipes"))
-        out.print("\n`fedzero list NAME` shows all options of one, or a recipe's text.", highlight=False)
+        origins = plugins.recipes_by_origin()
+        many = {origin: paths for origin, paths in origins.items() if origin != plugins.OURS and len(paths) > FEW}
+        _recipes({origin: paths for origin, paths in origins.items() if origin not in many})
+        for origin, paths in many.items():
+            tell(
+                f"\n{len(paths)} recipes of {origin}, from {paths[0].stem} to {paths[-1].stem}: `fedzero list recipes`"
+            )
+        tell("\n`fedzero list NAME` shows all options of one, or a recipe's text.")
+
+
+def _recipes(origins: dict[str, list[Path]]) -> None:
+    from fedzero import plugins
+
+    found = {origin: {path.stem: _about(path) for path in paths} for origin, paths in origins.items()}
+    _tables("Recipes", found, plugins.broken("recipes"))
 
 
 def _about(path: Path) -> str:
@@ -80,8 +94,7 @@ def _in_full(name: str, known: list[str]) -> None:
         for _, group in schema.TABLES.values():
             if name in plugins.broken(group):
                 raise FedzeroError(plugins.broken(group)[name])
-        near = get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else "`fedzero list` shows all"
+        advice = near(name, known) or "`fedzero list` shows all"
         raise FedzeroError(f"{name}: there is no algorithm, filter, task or recipe of that name; {advice}")
     for section in sections:
         place = f"[[{section.place}]]" if section.place == "filters" else f"[{section.place}]" if section.place else ""

@@ -1,4 +1,4 @@
-"""Commands about one run: start, resume, watch, replay, verify, report."""
+"""Commands about one run: start, resume, watch, replay, verify, report, export."""
 
 from __future__ import annotations
 
@@ -135,3 +135,31 @@ def report(
     page.write(histories, out_)
     out.print(terminal_table(histories))
     tell(f"report: {out_}")
+
+
+@app.command(rich_help_panel=PANEL)
+def export(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json/--csv", help="An array of objects, or a table.")] = False,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="The file to write; default: standard output.", show_default=False)
+    ] = None,
+) -> None:
+    """Write a run's curves as data: seconds, queries, bytes per client, losses, accuracy and what else was measured.
+
+    A row for each round. Columns of evaluations are empty where there was none.
+
+    Example: fedzero export runs/first --csv --out first.csv
+    """
+    from fedzero.model import files
+    from fedzero.run.export import as_csv, rows
+    from fedzero.run.export import as_json as json_of
+
+    found = rows(folder)
+    text = json_of(found) if as_json else as_csv(found)
+    if out_ is None:
+        print(text, end="")
+        return
+    expect_file(out_)
+    files.write(out_, text)
+    tell(f"{len(found)} rows: {out_}")

@@ -40,7 +40,9 @@ def conduct(
     recipe = session.recipe_in(folder, recipe) if resuming else recipe
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
-    setup = session.prepare(recipe, environment) if recipe.federation.server_model else None
+    with session.ending(watch):
+        setup = session.prepare(recipe, environment, watch.phase) if recipe.federation.server_model else None
+    watch.phase("")  # what sites do meanwhile is reported in lines
     if setup is not None and setup.problem.metered is not None:
         raise FedzeroError("black boxes run in one process only: use `fedzero run`")
     sites = (SiteAssignment.of(folder) if resuming else None) or SiteAssignment(secrets.token_hex(8), {})

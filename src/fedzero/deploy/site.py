@@ -114,7 +114,7 @@ class SiteRun:
     def __init__(self, order: messages.Prepare, settings: Settings, keep: Path):
         if not order.clients:
             raise FedzeroError("no client is assigned to this site")
-        self.recipe, self.settings = _localized(_recipe_of(order), settings), settings
+        self.recipe, self.settings = _localized(recipes.from_canonical(order.recipe, order.needs), settings), settings
         self.setup = self._fresh()
         if self.setup.problem.metered is not None:
             raise FedzeroError("black boxes run in one process only: use `fedzero run`")
@@ -228,13 +228,6 @@ class SiteRun:
                 round, numbers, digest = msgspec.msgpack.decode(content[4 : 4 + size], type=tuple[int, Numbers, bytes])
                 if hashlib.sha256(content[4 + size :]).digest() == digest:  # else from base model and ledger
                     self.replica.state = self.replica.state.restored(content[4 + size :], round, numbers)
-
-
-def _recipe_of(order: messages.Prepare) -> Recipe:
-    try:
-        return recipes.from_canonical(order.recipe, order.needs)
-    except msgspec.DecodeError as error:
-        raise FedzeroError(f"cannot read the recipe ({error}): install the server's release of fedzero") from error
 
 
 def _localized(recipe: Recipe, settings: Settings) -> Recipe:

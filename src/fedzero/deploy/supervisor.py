@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from fedzero.deploy import queue
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
@@ -40,7 +38,7 @@ def serve_queue(
         try:
             conduct(recipes.from_canonical(entry.read_bytes()), folder, environment, watch(), service)
             done(folder)
-        except (FedzeroError, msgspec.DecodeError) as error:
+        except FedzeroError as error:
             service.report(f"{queue.name_of(entry)} was taken out of the queue: {error}")
         entry.unlink(missing_ok=True)
 

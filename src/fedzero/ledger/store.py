@@ -13,7 +13,7 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,8 @@ _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
 _DAMAGE = (sqlite3.Error, UnicodeDecodeError, TypeError, msgspec.DecodeError)
 """What reading a damaged file may raise."""
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+"""What a full disk makes of opening a file to write; none of them means damage."""
 
 
 class Tampered(FedzeroError):
@@ -55,6 +57,20 @@ class Tampered(FedzeroError):
         where = "before the first round" if round < 0 else f"round {round}"
         super().__init__(f"{where}: {reason}")
         self.round = round
+
+
+class Unwritable(FedzeroError):
+    """The disk takes no more; what was appended before is there."""
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise Unwritable(
+            f"{path} cannot be written ({error}): make room on the disk; a run resumes from its last completed round"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,14 @@ class Claim:
             ) from None
 
     def release(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 class Ledger:
@@ -111,24 +134,37 @@ class Ledger:
         except _DAMAGE as error:
             self._db.close()
             claim.release()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM:
+                with _writing(path):
+                    raise
             raise Tampered(-1, f"{path} is damaged ({error})") from error
         if row is not None:
             self._seq, self._chain = row
 
     @staticmethod
-    def create(path: Path, start: Start, claim: Claim | None = None) -> Ledger:
-        """A new ledger with its first entry. Appears under its name only when both are on disk."""
+    def create(path: Path, start: Start, claim: Claim | None = None, replaced: Sequence[Path] = ()) -> Ledger:
+        """A new ledger with its first entry. Appears under its name only when both are on disk; then `replaced`, and
+        what belongs to an earlier ledger of that name, are gone."""
         claim, draft = claim or Claim(path.parent), path.with_suffix(".new")
-        for leftover in path.parent.glob(f"{draft.name}*"):
-            leftover.unlink()
-        with closing(sqlite3.connect(draft, isolation_level=None)) as db:
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-            for definition in _TABLES.values():
-                db.execute(definition)
-        ledger = Ledger(draft, claim)
-        ledger.append([start], 0.0)
-        ledger._settle()
-        draft.replace(path)
+        try:
+            _unlink(path.parent.glob(f"{draft.name}*"))
+            with _writing(path), closing(sqlite3.connect(draft, isolation_level=None)) as db:
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                for definition in _TABLES.values():
+                    db.execute(definition)
+            ledger = Ledger(draft, claim)
+            try:
+                ledger.append([start], 0.0)
+                with _writing(path):
+                    ledger._settle()
+            finally:
+                ledger._db.close()
+            _unlink([*replaced, *path.parent.glob(f"{path.name}-*")])
+            draft.replace(path)
+        except BaseException:
+            _unlink(path.parent.glob(f"{draft.name}*"))
+            claim.release()
+            raise
         return Ledger(path, claim)
 
     @staticmethod
@@ -147,11 +183,12 @@ class Ledger:
     def _settle(self) -> None:
         """Leave one plain file behind: no write-ahead log, readable on a read-only disk."""
         self._db.execute("PRAGMA journal_mode = DELETE")
-        self._db.close()
 
     def close(self) -> None:
         if self._claim is not None:
-            with suppress(sqlite3.OperationalError):  # somebody reads it: the write-ahead log stays for the next writer
+            with suppress(
+                sqlite3.OperationalError
+            ):  # a reader, a full disk: entries in the write-ahead log are durable
                 self._settle()
         self._db.close()
         if self._claim is not None:
@@ -160,13 +197,15 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, and durable when it is left."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._db
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with _writing(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("ROLLBACK")
+                raise
 
     def append(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fedzero.errors import FedzeroError
@@ -40,7 +40,10 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, about: Mapping
         raise FedzeroError(f"{path} is a folder: name a file to write")
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with draft_of(path) as draft:
-        save_file(plain, draft, {"format": "pt", **(about or {})})
+        try:
+            save_file(plain, draft, {"format": "pt", **(about or {})})
+        except SafetensorError as error:  # of a full disk, say
+            raise FedzeroError(f"{path} cannot be written: {error}") from error
         share(draft)
 
 

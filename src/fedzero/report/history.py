@@ -27,6 +27,7 @@ class Point:
     queries: int  # of all clients together
     others: dict[str, float] = field(default_factory=dict)  # what else the task measures, by name
     estimated: bool = False  # the loss is not that of the model, but of points near it
+    seconds: float = 0.0  # since the start of the run, evaluation included
 
     @property
     def bytes(self) -> float:
@@ -68,6 +69,13 @@ class History:
     facts: dict[str, str] = field(default_factory=dict)  # what the task found out when it was built
     pictures: Pictures | None = None  # of what came out
     found: Found | None = None  # of black boxes: there is a point instead of a model
+    diverged: bool = False  # the last loss is far above the first, or not finite
+
+    @property
+    def title(self) -> str:
+        """The name, and what is to be known before anything else."""
+        marks = [mark for mark, true in (("unfinished", not self.complete), ("diverged", self.diverged)) if true]
+        return f"{self.name} ({', '.join(marks)})" if marks else self.name
 
     @property
     def final_loss(self) -> float:

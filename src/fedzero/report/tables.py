@@ -30,7 +30,7 @@ def loss_of(history: History) -> str:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("run", lambda h: h.name if h.complete else f"{h.name} (unfinished)", number=False),
+    Column("run", lambda h: h.title, number=False),
     Column("algorithm", lambda h: h.algorithm, number=False),
     Column("rounds", lambda h: f"{h.rounds:,}"),
     Column("loss", loss_of),

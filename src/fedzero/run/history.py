@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedzero.ledger.records import Shown
+from fedzero.ledger.records import Evaluation, Shown
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import Found, History, Point
@@ -30,7 +30,7 @@ def history(folder: Path) -> History:
         up.append(up[-1] + record.bytes_up / clients)
         down.append(down[-1] + record.bytes_down / clients)
         queries.append(queries[-1] + record.queries)
-    evaluations = view.evaluations
+    evaluations = [(e.record, e.seconds) for e in view.entries if isinstance(e.record, Evaluation)]
     return History(
         name=recipe.title or recipe.name,
         algorithm=recipe.algorithm.name,
@@ -49,16 +49,18 @@ def history(folder: Path) -> History:
                 queries=steps[e.round].queries if e.round in steps else queries[e.round],
                 others=e.metrics.others,
                 estimated=e.round in steps and steps[e.round].estimated,
+                seconds=seconds,
             )
-            for e in evaluations
+            for e, seconds in evaluations
         ),
         train_loss=tuple((r.round, r.loss) for r in rounds if r.loss is not None),
         seconds=view.seconds,
-        model_digest=evaluations[-1].model.hex() if evaluations else start.base.hex(),
+        model_digest=evaluations[-1][0].model.hex() if evaluations else start.base.hex(),
         recipe=recipes.to_toml(recipe),
         events=tuple(f"round {r.round}: client {client} {why}" for r in rounds for client, why in r.refused),
         complete=view.end is not None,
         facts=start.facts,
+        diverged=recipe.stop.diverged(view.evaluations),
         pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
         found=None if result is None else Found(tuple(result.x.tolist()), result.values),
     )

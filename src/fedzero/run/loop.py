@@ -18,11 +18,16 @@ T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """Somebody who looks on while a run goes."""
+    """Somebody who looks on while a run goes.
 
+    phase: what goes on that is no round, until the next call; empty: nothing. `end` may be called twice.
+    """
+
+    def phase(self, what: str) -> None: ...
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
+    def warn(self, text: str) -> None: ...
     def end(self) -> None: ...
 
 
@@ -38,6 +43,7 @@ def play(
 ) -> None:
     """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again."""
     ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, len(view.rounds)
+    evaluations = list(view.evaluations)
 
     def persist(work: Callable[[], T]) -> T:
         broken = False
@@ -53,6 +59,7 @@ def play(
     def evaluate(after: int) -> None:
         records: list[Record] = []
         last = after == recipe.rounds or bool(exhausted(after))
+        watch.phase("evaluating")
         with suppress(Unmeasured):
             records = [Evaluation(after, *persist(lambda: engine.evaluate(after, last)))]
         if log is not None and (asked := log.asked(after)):
@@ -61,7 +68,11 @@ def play(
             ledger.append(records, seconds())
         for record in records:
             if isinstance(record, Evaluation):
+                before = recipe.stop.diverged(evaluations)
+                evaluations.append(record)
                 watch.evaluation(record)
+                if recipe.stop.diverged(evaluations) and not before:
+                    watch.warn(_warning(evaluations))
 
     def exhausted(round: int) -> str:
         """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
@@ -83,7 +94,8 @@ def play(
         evaluate(done)
         evaluated = done
     reason = ""
-    while done < recipe.rounds and not (reason := exhausted(done)):
+    watch.phase("first round: kernels are compiled or loaded")
+    while done < recipe.rounds and not (reason := recipe.stop.reason(evaluations) or exhausted(done)):
         watch.round(persist(partial(play_round, done)))
         done += 1
         if _due(recipe, done):
@@ -92,6 +104,15 @@ def play(
     if evaluated < done:  # a run that ends early ends with an evaluation, too
         evaluate(done)
     ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
+
+
+def _warning(evaluations: Sequence[Evaluation]) -> str:
+    first, last = evaluations[0], evaluations[-1]
+    return (
+        f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
+        f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "
+        "stop = { above = … } ends such a run"
+    )
 
 
 def _due(recipe: Recipe, after: int) -> bool:

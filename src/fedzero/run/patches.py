@@ -58,7 +58,9 @@ def apply_patch(
     opened = None
     if found.task and not base.endswith(".safetensors"):
         context = BuildContext(Keys(found.root, found.direction_root), device_of("auto"), None)
-        opened = recipes.task(msgspec.json.decode(found.task), found.needs).open_base(base, context, out, tokenizer)
+        with recipes.written_elsewhere(str(path)):
+            task = recipes.task(msgspec.json.decode(found.task), found.needs)
+        opened = task.open_base(base, context, out, tokenizer)
     if opened is not None:
         if opened.params.names != found.tensors:
             raise FedzeroError(
@@ -83,8 +85,9 @@ def _followed(found: Patch, path: Path, base: str, params: Params, progress: Pro
             f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
             "give the base checkpoint the run started from"
         )
-    table, _ = recipes.upgraded(msgspec.json.decode(found.algorithm))  # sealed by the patch
-    algorithm = recipes.method(table, found.needs)
+    with recipes.written_elsewhere(str(path)):
+        table, _ = recipes.upgraded(msgspec.json.decode(found.algorithm))  # sealed by the patch
+        algorithm = recipes.method(table, found.needs)
     replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
     replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
     if replica.digest() != found.result:

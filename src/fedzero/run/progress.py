@@ -3,52 +3,87 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
-from fedzero.report.units import human_bytes
+from fedzero.lines import fitting, print_line
+from fedzero.report.units import human_bytes, human_loss, human_seconds
 from fedzero.run.recipe import Recipe, from_canonical
 from fedzero.run.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
+FIRST_SECONDS = 3.0
+"""What takes longer than this is named in a log for the first time."""
+Part = tuple[int, str]
+"""Something to be shown, behind its worth: where not everything fits, the most worthy is shown."""
 
 
 class Totals:
     """Running totals of a run, as they are shown."""
 
-    def __init__(self, clients: int, done: Sequence[Round]):
-        self.clients, self.round, self.bytes, self.queries = clients, 0, 0, 0
+    def __init__(self, recipe: Recipe, done: Sequence[Round]):
+        self.recipe, self.round, self.bytes, self.queries = recipe, 0, 0, 0
         self.loss: float | None = None
         self.evaluation: Evaluation | None = None
+        self._at = 0.0
+        self._paced: tuple[float, int] | None = None
         for record in done:
             self.add(record)
+        self._paced = None
 
     def add(self, record: Round) -> None:
         self.round = record.round + 1
+        self._at = time.monotonic()
+        self._paced = self._paced or (self._at, self.round)
         self.bytes += record.bytes_up + record.bytes_down
         self.queries += record.queries
         self.loss = record.loss if record.loss is not None else self.loss
 
-    def line(self) -> str:
-        parts = [] if self.loss is None else [f"loss {self.loss:.4f}"]
+    @property
+    def left(self) -> str:
+        """The time left at the pace so far, not counting the first round, in which kernels are compiled."""
+        began, first = self._paced or (0.0, self.round)
+        if self.round == first:
+            return ""
+        pace = (self._at - began) / (self.round - first)
+        left = pace * (self.recipe.rounds - self.round) - (time.monotonic() - self._at)
+        return f"{human_seconds(max(0.0, left))} left"
+
+    def head(self, bar: int) -> list[Part]:
+        rounds = self.recipe.rounds
+        full = bar * self.round // rounds
+        return [(6, self.recipe.name), (7, "━" * full + "─" * (bar - full)), (10, f"{self.round}/{rounds}")]
+
+    def parts(self) -> list[Part]:
+        """In the order in which they are shown."""
+        parts = [] if self.loss is None else [(3, f"loss {human_loss(self.loss)}")]
         if self.evaluation is not None:
             metrics = self.evaluation.metrics
-            parts.append(f"test {metrics.loss:.4f}")
+            parts.append((4, f"test {human_loss(metrics.loss)}"))
             if metrics.accuracy is not None:
-                parts.append(f"accuracy {metrics.accuracy:.1%}")
-        parts += [f"{human_bytes(self.bytes / self.clients)} per client", f"{self.queries:,} queries"]
-        return " · ".join(parts)
+                parts.append((5, f"accuracy {metrics.accuracy:.1%}"))
+        parts += [
+            (2, f"{human_bytes(self.bytes / self.recipe.federation.clients)} per client"),
+            (1, f"{self.queries:,} queries"),
+        ]
+        return [*parts, (8, self.left)] if self.left else parts
 
 
 class Silent:
     """No output; the base of the others."""
+
+    def phase(self, what: str) -> None:
+        pass
 
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
         pass
@@ -57,6 +92,9 @@ class Silent:
         pass
 
     def evaluation(self, record: Evaluation) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
         pass
 
     def end(self) -> None:
@@ -64,36 +102,55 @@ class Silent:
 
 
 class LiveWatch(Silent):
-    """A progress bar with loss, accuracy, bytes per client, queries and time left, on standard error."""
+    """One line on a terminal that fits its width: bar, round, loss, accuracy, bytes, queries, time left."""
+
+    ECHO = 3
+    """Columns left free: a terminal shows Ctrl-C as ^C behind the line, which must not begin another one."""
 
     def __init__(self, console: Console):
         self.console = console
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"),
-            TimeRemainingColumn(compact=True),
-            console=console,
-        )
+        self._totals: Totals | None = None
+        self._phase = "", 0.0
+        self._live = Live(get_renderable=self._line, console=console, transient=True)
+
+    def phase(self, what: str) -> None:
+        self._phase = what, time.monotonic()
+        if what:
+            self._live.start()
+        elif self._totals is None:
+            self._live.stop()
 
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
-        self._totals = Totals(recipe.federation.clients, done)
-        self._task = self._progress.add_task(recipe.name, total=recipe.rounds, completed=len(done), line="")
-        self._progress.start()
+        self._totals, self._phase = Totals(recipe, done), ("", 0.0)
+        self._live.transient = False  # what is shown before there is a run vanishes, what is shown of it stays
+        self._live.start()
 
     def round(self, record: Round) -> None:
+        assert self._totals is not None
         self._totals.add(record)
-        self._progress.update(self._task, completed=record.round + 1, line=self._totals.line())
+        self._phase = "", 0.0
         for client, reason in record.refused:
-            self.console.print(f"round {record.round}: client {client} {reason}", style="yellow", markup=False)
+            self.warn(f"round {record.round}: client {client} {reason}")
 
     def evaluation(self, record: Evaluation) -> None:
-        self._totals.evaluation = record
-        self._progress.update(self._task, line=self._totals.line())
+        assert self._totals is not None
+        self._totals.evaluation, self._phase = record, ("", 0.0)
+
+    def warn(self, text: str) -> None:
+        print_line(self.console, text, "yellow")
 
     def end(self) -> None:
-        self._progress.stop()
+        self._phase = "", 0.0
+        self._live.stop()
+
+    def _line(self) -> Text:
+        width = self.console.width - self.ECHO
+        parts = [] if self._totals is None else self._totals.head(24 if width >= 100 else 10) + self._totals.parts()
+        what, since = self._phase
+        if what and (took := time.monotonic() - since) >= 1:  # what is over at once would only make the line jump
+            parts.append((9, f"{what} {human_seconds(took)}"))
+        shown = fitting([(worth, len(text)) for worth, text in parts], width, between=2)
+        return Text("  ".join(parts[position][1] for position in shown), no_wrap=True, overflow="crop")
 
 
 class PlainWatch(Silent):
@@ -101,29 +158,74 @@ class PlainWatch(Silent):
 
     def __init__(self, console: Console):
         self.console = console
-        self._last = time.monotonic()
+        self._last, self._said = time.monotonic(), 0
+        self._totals: Totals | None = None
+        self._waiting: Waiting | None = None
 
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
-        self._totals, self._recipe = Totals(recipe.federation.clients, done), recipe
-        self._began, self._done = time.monotonic(), len(done)
-        resumed = f", resumed at round {len(done)}" if done else ""
-        self.console.print(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{resumed}")
-
-    def round(self, record: Round) -> None:
-        self._totals.add(record)
-        for client, reason in record.refused:
-            self.console.print(f"round {record.round}: client {client} {reason}", markup=False)
-        if time.monotonic() - self._last >= QUIET_SECONDS:
-            self._last = time.monotonic()
-            pace = (self._last - self._began) / (self._totals.round - self._done)
-            left = pace * (self._recipe.rounds - self._totals.round)
-            self.console.print(
-                f"{self._recipe.name}: round {self._totals.round}/{self._recipe.rounds} · "
-                f"{self._totals.line()} · {left:.0f} s left"
+    def phase(self, what: str) -> None:
+        self._over()
+        if what:
+            self._waiting = Waiting(
+                lambda seconds: print_line(self.console, f"{what}, {human_seconds(seconds)} so far")
             )
 
+    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+        self._over()
+        self._totals = Totals(recipe, done)
+        made = f", {len(done)} rounds made" if done else ""
+        self.warn(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{made}")
+
+    def round(self, record: Round) -> None:
+        self._over()
+        assert self._totals is not None
+        self._totals.add(record)
+        for client, reason in record.refused:
+            self.warn(f"round {record.round}: client {client} {reason}")
+        if time.monotonic() - self._last >= QUIET_SECONDS:
+            self._say(self._totals)
+
     def evaluation(self, record: Evaluation) -> None:
+        self._over()
+        assert self._totals is not None
         self._totals.evaluation = record
+
+    def warn(self, text: str) -> None:
+        print_line(self.console, text)
+
+    def end(self) -> None:
+        self._over()
+        if self._totals is not None and self._said < self._totals.round:
+            self._say(self._totals)
+
+    def _say(self, totals: Totals) -> None:
+        self._last, self._said = time.monotonic(), totals.round
+        said = " · ".join(text for _, text in totals.parts())
+        self.warn(f"{totals.recipe.name}: round {totals.round}/{totals.recipe.rounds} · {said}")
+
+    def _over(self) -> None:
+        if self._waiting is not None:
+            self._waiting.stop()
+            self._waiting = None
+
+
+class Waiting:
+    """Tells now and then, in a thread of its own, how long something has taken; nothing of what is over at once."""
+
+    def __init__(self, tell: Callable[[float], None]):
+        self._over, began = threading.Event(), time.monotonic()
+
+        def wait() -> None:
+            pause = FIRST_SECONDS
+            while not self._over.wait(pause):
+                tell(time.monotonic() - began)
+                pause = QUIET_SECONDS
+
+        self._thread = threading.Thread(target=wait, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class Replaying:
@@ -145,7 +247,7 @@ class Replaying:
         elif now - self._last >= QUIET_SECONDS and self._first[1] < done < total:
             began, start = self._first
             left, self._last = (now - began) / (done - start) * (total - done), now
-            self.console.print(f"{self.what}: round {done}/{total} · {left:.0f} s left")
+            print_line(self.console, f"{self.what}: round {done}/{total} · {human_seconds(left)} left")
 
     def _draw(self, done: int, total: int) -> None:
         if self._progress is None:
@@ -172,8 +274,10 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
                 view = replay.read(ledger)
                 if seen < 0:
                     start = ledger.start()
-                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, [])
-                    seen = 0
+                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, view.rounds)
+                    for evaluation in view.evaluations[-1:]:
+                        watch.evaluation(evaluation)
+                    seen = len(view.entries)
             finally:
                 ledger.close()
             for entry in view.entries[seen:]:

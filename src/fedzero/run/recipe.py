@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,10 +13,12 @@ import msgspec
 import tomli_w
 from msgspec import Meta, Struct
 
-from fedzero import plugins
+from fedzero import __version__, plugins
 from fedzero.algorithms.contract import Federation, Method
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, near
 from fedzero.filters import Chain, Filter
+from fedzero.run.explain import explain
+from fedzero.run.stopping import Stop
 from fedzero.tasks.contract import Task
 
 
@@ -57,6 +59,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of all random numbers: directions, cohorts, batches, partition of the data."""
     evaluate_every: Annotated[int, Meta(ge=1)] = 10
     """Rounds between two evaluations on the test data."""
+    stop: Stop = Stop()
+    """When to end before the last round."""
     base: str | None = None
     """A safetensors file to start from, instead of a newly initialised model."""
     algorithm: AnyMethod
@@ -85,7 +89,19 @@ def canonical(recipe: Recipe) -> bytes:
 
 def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
     """The recipe of a ledger; `needs`: what its start says it was made with."""
-    return _converted(msgspec.json.decode(data), needs)
+    with written_elsewhere("the recipe of this run"):
+        return _converted(msgspec.json.decode(data), needs)
+
+
+@contextmanager
+def written_elsewhere(what: str) -> Iterator[None]:
+    """What another release wrote may have kinds and keys that this one does not know."""
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FedzeroError(
+            f"{what} cannot be read by fedzero {__version__} ({error}): use the release that wrote it, or a later one"
+        ) from error
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -198,7 +214,8 @@ def find(source: str | Path) -> Path:
     packaged = plugins.recipes()
     if str(source) in packaged:
         return packaged[str(source)]
-    raise FedzeroError(f"{source}: no such file, and no packaged recipe of that name; `fedzero list` shows all")
+    advice = near(source, packaged) or "`fedzero list` shows all"
+    raise FedzeroError(f"{source}: no such file, and no packaged recipe of that name; {advice}")
 
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
@@ -206,7 +223,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
     try:
         recipe = _converted(table)
     except msgspec.ValidationError as error:
-        raise FedzeroError(f"{where}: {_explain(str(error), table)}") from None
+        raise FedzeroError(f"{where}: {explain(str(error), table, Recipe)}") from None
     except plugins.NotInstalled as error:
         raise FedzeroError(f"{where}: {error}") from None
     m, n = recipe.federation.cohort, recipe.federation.clients
@@ -248,36 +265,3 @@ def put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
         if not isinstance(table, dict):
             raise FedzeroError(f"{where}: {parent} is a value, not a table")
     table[last] = value
-
-
-_PATTERNS = [
-    (r"Object contains unknown field `(.+?)`", r"unknown key {}: remove it or correct its spelling{}"),
-    (r"Object missing required field `(.+?)`", r"{} is missing: add it{}"),
-]
-
-
-def _advice(field: str, table: dict[str, Any]) -> str:
-    """Which `fedzero list` names the keys of the table that `field` is, or is in."""
-    place = field.split(".", 1)[0]
-    part = table.get(place) if place in ("algorithm", "task") else None
-    kind = part.get("kind") if isinstance(part, dict) else None
-    return f"; `fedzero list {kind or 'recipe'}` names all keys"
-
-
-def _explain(message: str, table: dict[str, Any]) -> str:
-    """msgspec's message as one sentence that names the field, what was found, and what to do."""
-    complaint, _, path = message.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").strip(".")
-    prefix = f"{field}." if field else ""
-    for pattern, template in _PATTERNS:
-        if match := re.search(pattern, complaint):
-            return template.format(prefix + match[1], _advice(field, table))
-    found: Any = table
-    for part in re.findall(r"[^.\[\]]+", field):
-        try:
-            found = found[int(part)] if isinstance(found, list) else found[part]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return f"{field}: {complaint}"
-    if complaint.startswith("Invalid value") and field.rsplit(".", 1)[-1] == "kind":
-        return f"{field} = {found!r}: there is no such kind; `fedzero list` shows all"
-    return f"{field} = {found!r} is not valid: {complaint[0].lower()}{complaint[1:]}".replace("`", "")

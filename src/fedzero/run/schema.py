@@ -35,6 +35,7 @@ from msgspec.inspect import (
 )
 
 from fedzero import plugins
+from fedzero.run.explain import structs_in
 from fedzero.run.recipe import Recipe
 
 Kind = type[Struct]
@@ -123,7 +124,7 @@ def _sections(place: str, kind: Kind, seen: set[Kind], skip: tuple[str, ...] = (
     tag = None if shape.tag is None else str(shape.tag)
     yield Section(place, tag, inspect.cleandoc(kind.__doc__ or ""), tuple(options))
     for field in fields:
-        for inner in _structs(field.type):
+        for inner in structs_in(field.type):
             if inner.fields and inner.cls not in seen:
                 yield from _sections(f"{place}.{field.name}".strip("."), inner.cls, seen)
 
@@ -155,16 +156,6 @@ def _default(field: Field) -> str | None:
         return None
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return "" if value is None else written(msgspec.to_builtins(value))
-
-
-def _structs(shape: Type) -> list[StructType]:
-    if isinstance(shape, StructType):
-        return [shape]
-    if isinstance(shape, UnionType):
-        return [found for inner in shape.types for found in _structs(inner)]
-    if isinstance(shape, VarTupleType):
-        return _structs(shape.item_type)
-    return []
 
 
 def takes(shape: Type) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fedzero.ledger import query_log, replay
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
-from fedzero.ledger.store import Claim, Ledger, Tampered
+from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_base, save_model
 from fedzero.model.device import device_of, threads
 from fedzero.model.params import Params
@@ -35,9 +36,11 @@ from fedzero.run import recipe as recipes
 from fedzero.run.loop import Watch, play
 from fedzero.run.recipe import Recipe
 from fedzero.run.server import Plan, Server
-from fedzero.tasks.contract import BASE, BuildContext, Problem
+from fedzero.tasks.contract import BASE, BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
+MOST_NUMBERS = 1 << 30
+"""float32 numbers of one message: msgpack has 32 bits for a length."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,18 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
     return Plan(recipe.algorithm, recipe.federation, keys, size, Chain(recipe.filters))
 
 
-def prepare(recipe: Recipe, environment: Environment) -> Setup:
-    """Build task and base model. What is wrong with a recipe shows here, before anything is written."""
+def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) -> Setup:
+    """Build task and base model. What is wrong with a recipe shows here, before anything is written.
+
+    phase: is told what is going on.
+    """
+    phase(f"building the task: {recipe.task.label}")
     private = recipe.federation.private
     if private and not environment.secret:
         raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
-    place = BuildContext(
-        keys, device_of(recipe.engine.device), environment.data, environment.functions, environment.folder
-    )
+    device, own = device_of(recipe.engine.device), environment
+    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         try:
@@ -130,6 +136,12 @@ def prepare(recipe: Recipe, environment: Environment) -> Setup:
     if wire.delivery == "snapshot":
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
+    numbers = max(sum(setup.plan.wire(round).replies) for round in (0, recipe.rounds - 1))
+    if numbers >= MOST_NUMBERS:
+        raise FedzeroError(
+            f"algorithm.kind = {method!r}: a client would send {numbers:,} numbers, a message holds fewer than "
+            f"{MOST_NUMBERS:,}: lower algorithm.directions or algorithm.local_steps, or train fewer parameters"
+        )
     setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting)
     return setup
 
@@ -139,7 +151,9 @@ def folder_of(path: Path) -> Path:
     return path.parent if path.name == LEDGER else path
 
 
-def reopen(folder: Path, environment: Environment, writable: bool = False) -> tuple[Ledger, Setup]:
+def reopen(
+    folder: Path, environment: Environment, writable: bool = False, phase: Phase = unheard
+) -> tuple[Ledger, Setup]:
     """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit."""
     path = folder_of(folder) / LEDGER
     ledger = Ledger.open(path)
@@ -150,7 +164,7 @@ def reopen(folder: Path, environment: Environment, writable: bool = False) -> tu
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
-        setup = prepare(recipe, replace(environment, folder=path.parent))
+        setup = prepare(recipe, replace(environment, folder=path.parent), phase)
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
@@ -187,34 +201,52 @@ def start(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
-    setup = prepare(recipe, replace(environment, folder=folder))
-    if setup.problem.metered is not None:
-        setup.problem.metered.ready()
-    base = setup.problem.params if setup.problem.keep_base else None
-    return drive(local(setup, observe), create(folder, setup.start, overwrite, base), folder, watch)
+    with ending(watch):
+        setup = prepare(recipe, replace(environment, folder=folder), watch.phase)
+        if setup.problem.metered is not None:
+            setup.problem.metered.ready()
+        watch.phase("digest of the base model: kernels are compiled or loaded")
+        base = setup.problem.params if setup.problem.keep_base else None
+        ledger = create(folder, setup.start, overwrite, base)
+    return drive(local(setup, observe), ledger, folder, watch)
+
+
+@contextmanager
+def ending(watch: Watch) -> Iterator[None]:
+    """What fails before a run begins ends its watch, too."""
+    try:
+        yield
+    except BaseException:
+        watch.end()
+        raise
 
 
 def create(folder: Path, first: Start, overwrite: bool = False, base: Params | None = None) -> Ledger:
     """The ledger of a new run, and `base` beside it."""
-    path = folder / LEDGER
+    path, made = folder / LEDGER, not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     claim = Claim(folder)
     if path.exists() and not overwrite:  # somebody was quicker
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
-    for leftover in (path, folder / MODEL, *folder.glob(f"{LEDGER}-*")):
-        leftover.unlink(missing_ok=True)
-    if base is not None:
-        save_base(base, folder / BASE)
-    return Ledger.create(path, first, claim)
+    try:
+        if base is not None:
+            save_base(base, folder / BASE)
+        return Ledger.create(path, first, claim, replaced=[folder / MODEL])
+    except Unwritable:
+        if made:
+            (folder / BASE).unlink(missing_ok=True)
+            folder.rmdir()
+        raise
 
 
 def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
-    ledger, setup = reopen(folder, environment, writable=True)
-    if setup.problem.incomplete:
-        ledger.close()
-        raise FedzeroError(setup.problem.incomplete)
+    with ending(watch):
+        ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
+        if setup.problem.incomplete:
+            ledger.close()
+            raise FedzeroError(setup.problem.incomplete)
     return drive(local(setup), ledger, folder_of(folder), watch)
 
 
@@ -258,6 +290,7 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
         recipe, began, view = how.recipe, time.perf_counter(), replay.read(ledger)
         replica = None if how.setup is None else how.setup.replica()
         engine = how.engine(replica)
+        watch.phase("")  # folding again has a display of its own
         if how.setup is not None and replica is not None:
             replay.rebuild(ledger, view, replica, progress=how.setup.replaying)
         held = replica if recipe.federation.server_model else None
@@ -348,6 +381,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     complete: bool
     reason: str
     """why the run ended before its last round, if it did"""
+    diverged: bool
+    """the last loss is not finite, above stop.above, or far above the first"""
     ledger_head: str
     model_digest: str
 
@@ -376,6 +411,7 @@ def summary(ledger: Ledger) -> Summary:
         seconds=round(view.seconds, 3),
         complete=view.end is not None,
         reason="" if view.end is None else view.end.reason,
+        diverged=recipe.stop.diverged(view.evaluations),
         ledger_head=ledger.head.hex(),
         model_digest=(model.model if (model := view.end or last) is not None else first.base).hex(),
     )

@@ -50,16 +50,28 @@ class Problem:
         return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after, last)
 
 
+Phase = Callable[[str], None]
+"""Is told what is going on that takes a while."""
+
+
+def unheard(what: str) -> None:
+    """A phase that nobody looks at."""
+
+
 @dataclass(frozen=True)
 class BuildContext:
     """Keys of the run, device, the folder with the data (if any), functions and other objects by name, which a recipe
-    cannot hold, and the folder of the run."""
+    cannot hold, and the folder of the run.
+
+    phase: is told what takes long while a task is built, such as "training a victim".
+    """
 
     keys: Keys
     device: torch.device
     data: Path | None
     functions: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+    phase: Phase = unheard
 
 
 class Task(Value):

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim
 from fedzero.model.files import write
@@ -91,7 +89,7 @@ def state_of(folder: Path, job: Job) -> Literal["absent", "unfinished", "finishe
         return "absent"
     try:
         recipe_in(folder, job.recipe)
-    except (FedzeroError, msgspec.ValidationError) as error:  # or a recipe of another release, with other keys
+    except FedzeroError as error:
         raise FedzeroError(f"{error}; remove {folder} to make the run again") from error
     # The model is written after the last entry of the ledger, in one piece: if it is there, so is everything.
     return "finished" if (folder / MODEL).exists() else "unfinished"

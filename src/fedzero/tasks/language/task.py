@@ -82,6 +82,7 @@ class Language(Task, tag="language"):
         model = self.opened(self.model, context)
         length = min(model.context, self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
+        context.phase("encoding the prompts")
         answers = torch.tensor(encoder.answers(text), device=context.device)
         sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
         train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
@@ -104,6 +105,7 @@ class Language(Task, tag="language"):
         if given is not None and given.module is not None:
             model = pretrained.of_objects(given.module, given.tokenizer)
         else:
+            context.phase(f"loading the model {source}")
             model = pretrained.load(source, DTYPES[self.dtype], context.device, self.tokenizer)
         return pretrained.adapt(model, self.train, context.keys)
 

@@ -1,0 +1,137 @@
+"""One sentence and an exit status for what goes wrong around a run: full disk, no memory, another release's ledger."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fedzero.ledger.records import Start, decode_record, encode_record
+from fedzero.ledger.store import _GENESIS, _seal, link
+
+KILOBYTES = 400
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={KILOBYTES}k", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small disk, and not in every container")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fedzero(*arguments: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own; limit: the largest file it may write, in bytes."""
+
+    def confine() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.run(
+        [sys.executable, "-m", "fedzero", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        preexec_fn=confine,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence of a command that failed; a run may have shown its progress before."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    *_, sentence = done.stderr.splitlines()
+    assert sentence.startswith("fedzero: ")
+    return sentence
+
+
+def rounds_in(done: subprocess.CompletedProcess[str]) -> int:
+    """As `fedzero verify` says it."""
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split(" rounds")[0].split()[-1])
+
+
+def test_disk_full_in_mid_run_and_at_the_start(small_disk: Path, tiny: Path, tmp_path: Path) -> None:
+    run = small_disk / "run"
+    sentence = refusal(fedzero("run", tiny, "--rounds", 100_000, "--out", run))
+    assert "ledger.db cannot be written" in sentence and "make room" in sentence and "resumes" in sentence
+    assert "cannot be written" in refusal(fedzero("resume", run)), "there still is no room"
+    second = small_disk / "second"
+    assert "ledger.db cannot be written" in refusal(fedzero("run", tiny, "--out", second))
+    assert not second.exists()
+    moved = shutil.copytree(run, tmp_path / "moved")
+    assert rounds_in(fedzero("verify", moved)) > 10
+
+
+def test_files_that_may_not_grow(tiny: Path, tmp_path: Path, run_recipe) -> None:
+    run_recipe(tiny, tmp_path / "first")  # kernels are in numba's cache then
+    run = tmp_path / "run"
+    assert "cannot be written" in refusal(fedzero("run", tiny, "--rounds", 100_000, "--out", run, limit=300_000))
+    assert rounds_in(fedzero("verify", run)) > 10
+
+
+def test_a_full_disk_keeps_the_run_that_was_to_be_replaced(tiny: Path, tmp_path: Path, run_recipe) -> None:
+    run = tmp_path / "run"
+    run_recipe(tiny, run)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert "cannot be written" in refusal(fedzero("run", tiny, "--out", run, "--overwrite", limit=4096))
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize("key", ["directions", "local_steps"])
+def test_more_numbers_than_a_message_holds(fedzero, tiny: Path, tmp_path: Path, key: str) -> None:
+    outcome = fedzero("run", tiny, "--set", f"algorithm.{key}=99999999999", "--out", tmp_path / "out")
+    outcome.refused("numbers", "algorithm.directions")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_memory(tiny: Path, tmp_path: Path) -> None:
+    """A terabyte for one array is more than the system promises."""
+    done = fedzero("run", tiny, "--set", f"task.dimension={1 << 40}", "--out", tmp_path / "out")
+    assert "memory" in refusal(done)
+    assert not (tmp_path / "out").exists()
+
+
+def rewritten(ledger: Path, change) -> None:
+    """The recipe of a ledger changed, and the chain made anew, as another release would have written it."""
+    with sqlite3.connect(ledger) as db:
+        rows = db.execute("SELECT e.seq, e.body, c.at, c.seconds FROM entries e JOIN clock c USING (seq)").fetchall()
+        chain = _GENESIS
+        for seq, body, at, seconds in sorted(rows):
+            record = decode_record(body)
+            if isinstance(record, Start):
+                table = msgspec.json.decode(record.recipe)
+                change(table)
+                body = encode_record(msgspec.structs.replace(record, recipe=msgspec.json.encode(table)))
+            chain = link(chain, seq, body)
+            db.execute("UPDATE entries SET body = ?, chain = ? WHERE seq = ?", (body, chain, seq))
+            db.execute("UPDATE clock SET seal = ? WHERE seq = ?", (_seal(chain, at, seconds), seq))
+
+
+CHANGES = {
+    "kind": (lambda table: table["algorithm"]["optimizer"].update(kind="lion"), "lion"),
+    "key": (lambda table: table["federation"].update(quorum=3), "quorum"),
+    "method": (lambda table: table["algorithm"].update(kind="decomfl-two"), "decomfl-two"),
+}
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "verify", "resume", "replay"])
+@pytest.mark.parametrize(("change", "word"), CHANGES.values(), ids=CHANGES)
+def test_a_ledger_of_another_release(fedzero, run_recipe, tiny, tmp_path: Path, command: str, change, word) -> None:
+    run_recipe(tiny, tmp_path / "run")
+    rewritten(tmp_path / "run" / "ledger.db", change)
+    out = ["--out", tmp_path / "x"] if command in ("report", "replay") else []
+    fedzero(command, tmp_path / "run", *out).refused(word)
+    assert not (tmp_path / "x").exists()
