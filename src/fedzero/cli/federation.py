@@ -68,7 +68,9 @@ def federate(
     folder = out_ or Path("runs") / str(loaded and loaded.name)
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
-        summary = carry_out(loaded, sites, folder, environment_of(data, secret), watch_on(err), policy, overwrite)
+        summary = carry_out(
+            loaded, sites, folder, environment_of(data, secret), watch_on(err, serving=True), policy, overwrite
+        )
     finish(summary, folder, as_json)
 
 
@@ -137,12 +139,12 @@ def serve(
     environment, policy = environment_of(data, None), WaitPolicy(minimum, patience, deadline, say)
     if loaded is None and out_ is None:
         with interruptible(project, "serve"), supervising(project), service_of(project, policy) as service:
-            serve_queue(project, environment, lambda: watch_on(err), service, show)
+            serve_queue(project, environment, lambda: watch_on(err, serving=True), service, show)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
     resume = f"serve {project} --out"
     with interruptible(folder, resume), supervising(project), service_of(project, policy) as service:
-        summary = conduct(loaded, folder, environment, watch_on(err), service, overwrite)
+        summary = conduct(loaded, folder, environment, watch_on(err, serving=True), service, overwrite)
     finish(summary, folder, as_json)
 
 

@@ -18,13 +18,14 @@ from msgspec import structs
 
 from fedzero.deploy import messages
 from fedzero.deploy.assignment import Assignment, at_sites
-from fedzero.deploy.link import Link
+from fedzero.deploy.link import Link, NoAnswer
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import replay
 from fedzero.model.updates import Update
 from fedzero.oracles import Metrics, Objective
-from fedzero.protocol.engine import Interrupted
+from fedzero.protocol.engine import Interrupted, Undelivered
 from fedzero.protocol.messages import MemoryChange
+from fedzero.run.refusals import AT_SITE, named
 from fedzero.run.server import Server
 
 T = TypeVar("T", bound=messages.Answer)
@@ -69,6 +70,10 @@ class RemoteEngine:
         self.assignment: Assignment = {}
         self.away: dict[str, str] = {}
         """sites that do not take part in this epoch, or no longer, and why"""
+        self._missed: dict[str, str] = {}
+        """sites that were said to be missing, and why; each is said once"""
+        self._seen: set[str] = set()
+        """sites that have taken part"""
         self._ready: dict[str, int] = {}
         """the round a site's replica is known to be ready for; −1: to be rebuilt"""
         self._server: Server | None = None
@@ -91,6 +96,8 @@ class RemoteEngine:
         here = self.link.begin()
         self.assignment = self.assign(here)
         self.away = {site: "is away" for site in self.assignment if site not in here}
+        for site in self.away:
+            self._miss(site)
         orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
         found: dict[str, messages.Prepared] = {}
         for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20):
@@ -107,6 +114,8 @@ class RemoteEngine:
         for site in [s for s, p in found.items() if (p.base, p.parameters, p.secret) != common]:
             self._lose(site, f"starts from model {found.pop(site).base.hex()}, not {common[0].hex()}")
         self._ready = {site: prepared.round for site, prepared in found.items()}
+        for site in found:
+            self._find(site)
         return next(iter(found.values()))
 
     def renew(self) -> None:
@@ -114,7 +123,25 @@ class RemoteEngine:
 
     def _lose(self, site: str, why: str) -> None:
         self.away[site] = why
-        self.report(f"{site} {why}")
+        if self._missed.get(site) != why:
+            self._missed[site] = why
+            self.report(f"{site} {why}")
+
+    def _miss(self, site: str, cause: str = "") -> None:
+        if site in self._missed or not (clients := self.assignment.get(site)):
+            return
+        known, because = site in self._seen, f" ({cause})" if cause else ""
+        left_out = f"{named(clients)} {'are' if len(clients) > 1 else 'is'} left out"
+        self._missed[site] = cause
+        self.report(
+            f"site {site} is {'gone' if known else 'not here yet'}{because}: {left_out} until it "
+            f"{'returns' if known else 'joins'}"
+        )
+
+    def _find(self, site: str) -> None:
+        if self._missed.pop(site, None) is not None:
+            self.report(f"site {site} is {'back' if site in self._seen else 'here'}")
+        self._seen.add(site)
 
     # ---- the contract
 
@@ -128,7 +155,7 @@ class RemoteEngine:
             self._recover(round, by_site)
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
-                yield client, FedzeroError(f"its site {site} {self.away[site]}")
+                yield client, Undelivered(f"{AT_SITE} {site} {self.away[site]}")
         orders = {s: messages.Exchange(round, exchange, {c: instructions[c] for c in by_site[s]}) for s in by_site}
         limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.server.limit(round, exchange) + 64)
         for site, answer in self._ask(orders, messages.Replies, self.deadline, limit):
@@ -141,6 +168,10 @@ class RemoteEngine:
             others = (answer.replies.keys() | answer.failed.keys()) - set(clients)
             if others:
                 answer = Refused(f"{site} answered for client {min(others)}, which it was not asked about")
+            self._find(site)
+        elif isinstance(answer, NoAnswer | Undelivered):
+            self._miss(site, str(answer))
+            answer = type(answer)(f"{AT_SITE} {site} {answer}")
         for client in clients:
             if isinstance(answer, Exception):
                 yield client, answer

@@ -15,6 +15,7 @@ from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.report.units import human_bytes
 from fedzero.run.recipe import Recipe, from_canonical
+from fedzero.run.refusals import Refusals
 from fedzero.run.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
@@ -66,8 +67,8 @@ class Silent:
 class LiveWatch(Silent):
     """A progress bar with loss, accuracy, bytes per client, queries and time left, on standard error."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, refusals: Refusals | None = None):
+        self.console, self._refusals = console, refusals or Refusals()
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
@@ -85,8 +86,8 @@ class LiveWatch(Silent):
     def round(self, record: Round) -> None:
         self._totals.add(record)
         self._progress.update(self._task, completed=record.round + 1, line=self._totals.line())
-        for client, reason in record.refused:
-            self.console.print(f"round {record.round}: client {client} {reason}", style="yellow", markup=False)
+        for text in self._refusals.news(record):
+            self.console.print(text, style="yellow", markup=False)
 
     def evaluation(self, record: Evaluation) -> None:
         self._totals.evaluation = record
@@ -99,8 +100,8 @@ class LiveWatch(Silent):
 class PlainWatch(Silent):
     """A line every ten seconds, for logs."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, refusals: Refusals | None = None):
+        self.console, self._refusals = console, refusals or Refusals()
         self._last = time.monotonic()
 
     def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
@@ -111,8 +112,8 @@ class PlainWatch(Silent):
 
     def round(self, record: Round) -> None:
         self._totals.add(record)
-        for client, reason in record.refused:
-            self.console.print(f"round {record.round}: client {client} {reason}", markup=False)
+        for text in self._refusals.news(record):
+            self.console.print(text, markup=False)
         if time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
             pace = (self._last - self._began) / (self._totals.round - self._done)
@@ -190,5 +191,7 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
             watch.end()
 
 
-def watch_on(console: Console) -> LiveWatch | PlainWatch:
-    return LiveWatch(console) if console.is_terminal else PlainWatch(console)
+def watch_on(console: Console, serving: bool = False) -> LiveWatch | PlainWatch:
+    """serving: of a process that itself says which sites are gone."""
+    kind = LiveWatch if console.is_terminal else PlainWatch
+    return kind(console, Refusals(of_sites=not serving))

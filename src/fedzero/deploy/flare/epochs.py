@@ -21,9 +21,10 @@ import msgspec
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, JobListener, readable, receive, send
 from fedzero.deploy.flare.project import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
-from fedzero.errors import FedzeroError
+from fedzero.deploy.link import NoAnswer
+from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
-from fedzero.protocol.engine import Interrupted
+from fedzero.protocol.engine import Interrupted, Undelivered
 
 FRESH = 4 * HEARTBEAT
 """Seconds since its last sign of life after which a site counts as away: a job that names it would wait for it."""
@@ -95,7 +96,7 @@ class Epochs:
         self._asks += 1
         number = self._asks.to_bytes(NUMBER, "big")
         for site in sorted(orders.keys() & epoch.silent.keys()):
-            yield site, FedzeroError("does not answer")
+            yield site, Undelivered("does not answer")
         awake = {site: number + order for site, order in orders.items() if site not in epoch.silent}
         missing = set(awake)
         try:
@@ -110,7 +111,7 @@ class Epochs:
                 elif asked == self._asks:  # else late, of an earlier ask
                     missing.discard(site)
                     self._patience.pop(site, None) if ok else self._note_failure(epoch, site, answer)
-                    yield site, answer if ok else FedzeroError(_explained(answer, seconds))
+                    yield site, answer if ok else _explained(answer, seconds)
         except (EOFError, OSError, msgspec.DecodeError) as error:
             raise Interrupted("the server's job ended") from error
 
@@ -250,7 +251,6 @@ class Epochs:
         self._expect_server()
         epoch.silent[site] = time.time()
         self._back_off(site)
-        self.policy.report(f"{site} does not answer ({code.decode(errors='replace')})")
         if epoch.sites <= epoch.silent.keys():
             raise Interrupted("no site answers")
 
@@ -272,11 +272,14 @@ def _fresh(signs: Mapping[str, float]) -> frozenset[str]:
     return frozenset(site for site, at in signs.items() if time.time() - at < FRESH)
 
 
-def _explained(code: bytes, seconds: float) -> str:
+def _explained(code: bytes, seconds: float) -> FedzeroError:
     """FLARE's return code as the ledger will have it."""
+    if code.startswith(b"sent"):
+        return Refused(code.decode(errors="replace"))
+    if code in (b"comm_error", b"target_unreachable"):
+        return Undelivered("cannot be reached")
     known = {b"timeout": f"did not answer in {seconds:g} s", b"stale": "was busy with an earlier round"}
-    known |= dict.fromkeys((b"comm_error", b"target_unreachable"), "cannot be reached")
-    return known.get(code, code.decode(errors="replace"))
+    return NoAnswer(known.get(code, code.decode(errors="replace")))
 
 
 def _job(folder: Path, sites: list[str]) -> Path:
