@@ -57,6 +57,10 @@ class Tampered(FedzeroError):
         self.round = round
 
 
+class Claimed(FedzeroError):
+    """Another process writes in the folder."""
+
+
 @dataclass(frozen=True)
 class Entry:
     seq: int
@@ -87,9 +91,7 @@ class Claim:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._descriptor)
-            raise FedzeroError(
-                f"{folder} is being written by another process: wait for it to end, or stop it"
-            ) from None
+            raise Claimed(f"{folder} is being written by another process: wait for it to end, or stop it") from None
 
     def release(self) -> None:
         os.close(self._descriptor)

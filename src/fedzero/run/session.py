@@ -42,12 +42,13 @@ LEDGER, MODEL = "ledger.db", "model.safetensors"
 @dataclass(frozen=True)
 class Environment:
     """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions by name,
-    and who looks on while rounds of a ledger are folded again."""
+    who looks on while rounds of a ledger are folded again, and whether the recipe is trusted to name code."""
 
     data: Path | None = None
     secret: bytes | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     replaying: replay.Progress = replay.unseen
+    trusted: bool = True
 
 
 def secret_of(key: bytes | None) -> bytes | None:
@@ -109,7 +110,9 @@ def prepare(recipe: Recipe, environment: Environment) -> Setup:
     if private and not environment.secret:
         raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
-    place = BuildContext(keys, device_of(recipe.engine.device), environment.data, environment.functions)
+    place = BuildContext(
+        keys, device_of(recipe.engine.device), environment.data, environment.functions, trusted=environment.trusted
+    )
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         try:

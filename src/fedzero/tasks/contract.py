@@ -28,7 +28,9 @@ class Problem:
 
     facts: what a reader should know besides the recipe; part of the ledger, so a resume with other facts (another
     victim, other data) is refused. metered: the objective, where every query is logged and may count against a budget;
-    such tasks run in one process. pictures: of the result, where it is an image.
+    the log is in the ledger, or at a site in a file of its own. pictures: of the result, where it is an image.
+    private_facts: of data that this site alone has; they are kept there and never sent. Where they are not None, an
+    evaluation is the mean over sites.
     """
 
     params: Params
@@ -37,6 +39,7 @@ class Problem:
     facts: Mapping[str, str] = field(default_factory=dict)
     metered: Metered | None = None
     pictures: Callable[[Params], Pictures] | None = None
+    private_facts: Mapping[str, str] | None = None
 
     def measure(self, params: Params, after: int) -> Metrics:
         """The metrics of a model after so many rounds."""
@@ -45,12 +48,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Keys of the run, device, the folder with the data (if any), and functions by name, which a recipe cannot hold."""
+    """Keys of the run, device, the folder with the data (if any), and functions by name, which a recipe cannot hold.
+    trusted: whether the recipe may name code, programs and services of this machine; at a site, to which it was sent,
+    it may not."""
 
     keys: Keys
     device: torch.device
     data: Path | None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    trusted: bool = True
 
 
 class Task(Value):
