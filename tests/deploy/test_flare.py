@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import psutil
 import pytest
 
 from fedzero.deploy import queue as submissions
-from fedzero.deploy.flare import processes
+from fedzero.deploy.flare import presence, processes
 from fedzero.deploy.flare import project as kits
+from fedzero.deploy.flare.status import Status, status_of
+from fedzero.deploy.site import SiteState
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
@@ -63,7 +70,11 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
         )
     ]
     try:
-        assert processes.until(300, lambda: submissions.supervisor(project) == started[0].pid)
+        assert processes.until(300, lambda: (found := submissions.supervisor(project)) and found.pid == started[0].pid)
+        assert processes.until(300, lambda: all(status_of(project).sites.values())), "sites connect before any run"
+        stands = Status(started[0].pid, {"north": True, "south": True}, (), None)
+        found = fedzero_plain("status", project, "--json").stdout
+        assert msgspec.json.decode(found, type=Status) == stands
         said = fedzero_plain("submit", project, tiny)
         assert f"tiny is number 1 in the queue; process {started[0].pid} runs it" in said.stdout.replace("\n", " ")
         ledger = project / "runs" / "tiny" / "ledger.db"
@@ -72,6 +83,8 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
         assert "tiny: decomfl, 16 parameters" in fedzero_plain("watch", ledger.parent).stderr
         again = fedzero_plain("submit", project, tiny, code=2)
         assert "already has a run 'tiny'" in again.stderr.replace("\n", " ")
+        assert processes.until(300, lambda: status_of(project) == stands)
+        time.sleep(3)  # a site looks twice a second
         assert "resumes from the ledger" in fedzero_plain("stop", project).stdout
         assert started[0].wait(300) == 130
         assert "no server is running for" in fedzero_plain("stop", project, code=2).stderr
@@ -79,11 +92,21 @@ def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_fo
         started[0].terminate()
         for process in started[1:]:
             process.send_signal(signal.SIGINT)
-        for process in started:
-            process.wait(300)
+        said_by = [process.communicate(timeout=300)[1] for process in started]
+    for site, told in zip(("north", "south"), said_by[1:], strict=True):
+        assert_in_order(
+            told, f"{site} is looking for", f"{site} is connected to", f"{site} has finished tiny, 12 rounds"
+        )
+    assert_in_order(said_by[0], "the queue is empty", "starting the server", "sites connected: 2 of 2: north, south")
     here = fedzero("run", tiny, "--set", "engine.merge=false", "--out", local)
     found = replay_digest(ledger)
     assert found == here["model_digest"]
+
+
+def assert_in_order(text: str, *words: str) -> None:
+    places = [text.find(word) for word in words]
+    assert -1 not in places, (words, text)
+    assert places == sorted(places), (words, text)
 
 
 def fedzero_plain(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -135,6 +158,55 @@ def test_kits(project: Path) -> None:
         assert (rights["byoc"], rights["shell_commands"]) == ("none", "none")
     assert "/tmp/nvflare" not in (kits.kit_of(project, "server") / "local" / "resources.json").read_text()
     assert (project / "authority").stat().st_mode & 0o77 == 0
+
+
+def test_kits_say_what_to_do_with_them(project: Path) -> None:
+    said = (kits.kit_of(project, "north") / "README.md").read_text()
+    assert "    fedzero join north" in said
+    assert f"localhost:{kits.Project.of(project).port}" in said
+    assert "fedzero serve" in (kits.kit_of(project, "server") / "README.md").read_text()
+    assert not list(project.glob("kits/**/readme.txt"))
+
+
+def test_what_a_site_is_doing(project: Path) -> None:
+    """A connection and a site's state, as `fedzero join` puts them in words; this process is the site's."""
+    kit = kits.kit_of(project, "south")
+    run = SiteState("tiny", 12)
+    published = SimpleNamespace(state=None)
+    over = threading.Event()
+
+    def doing(**changes) -> str:
+        published.state = msgspec.structs.replace(run, **changes)
+        presence.publish(published, kit, over)
+        return presence.presence(kit, os.getpid(), "fl.example", port)[0]
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        over.set()
+        assert doing() == "searching"
+        presence.clear(kit)
+        with socket.create_connection(("127.0.0.1", port)):
+            kind, text = presence.presence(kit, os.getpid(), "fl.example", port)
+            assert (kind, "south is connected to fl.example" in text) == ("connected", True)
+            assert doing() == "preparing"
+            assert doing(round=3) == "working"
+            assert "works on round 3 of 12 of tiny" in presence.presence(kit, os.getpid(), "fl.example", port)[1]
+            assert doing(round=3, busy=False) == "working"
+            os.utime(kit / presence.STATE, (time.time() - 30,) * 2)
+            assert presence.presence(kit, os.getpid(), "fl.example", port)[0] == "idle"
+            assert doing(round=12, busy=False) == "working"
+            assert doing(round=12, busy=False, finished=True) == "finished"
+            assert doing(problem="has no data") == "unable"
+    presence.clear(kit)
+
+
+def test_status_of_a_project_that_is_not_served(project: Path, tiny: Path) -> None:
+    fedzero_plain("submit", project, tiny, "--rounds", 3, "--seed", 5)
+    (entry,) = submissions.entries(project)
+    assert [json.loads(entry.read_bytes())[key] for key in ("rounds", "seed")] == [3, 5]
+    said = fedzero_plain("status", project).stdout.replace("\n", " ")
+    assert_in_order(said, "server: not running", "not connected: north, south", "queue: tiny")
+    entry.unlink()
 
 
 def test_a_site_that_is_added_has_the_same_authority_and_changes_no_other(project: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fedzero.deploy import queue
 from fedzero.deploy.assignment import SiteAssignment, assign
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
+from fedzero.deploy.link import NoAnswer
 from fedzero.deploy.messages import (
     Exchange,
     Failed,
@@ -36,11 +37,14 @@ from fedzero.deploy.supervisor import check_name_free, serve_queue
 from fedzero.errors import FedzeroError
 from fedzero.filters.links import TopK
 from fedzero.ledger import replay
+from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
+from fedzero.protocol.engine import Undelivered
 from fedzero.protocol.messages import Reply
 from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.progress import Silent
+from fedzero.run.refusals import Refusals, named
 from fedzero.run.session import Environment
 from fedzero.tasks import Quadratic
 
@@ -226,6 +230,62 @@ def test_a_site_that_is_away_sits_out_and_one_that_comes_is_let_in(tmp_path: Pat
     assert link.epochs == 2
     assert [sorted(dict(r.refused)) for r in records] == [[2, 5]] * 3 + [[]] * 5
     assert dict(records[0].refused)[2] == "failed: its site west is away"
+
+
+class Leaving(Here):
+    """South says nothing any more after some answers, and is back after some more."""
+
+    gone, back = 3 + 3 * 2, 3 + 3 * 2 + 2 * 3
+
+    def ask(self, orders, seconds, limit):
+        silent = "south" in orders and self.gone <= self.asked < self.back
+        if silent:
+            yield "south", NoAnswer("did not answer in 5 s") if self.asked == self.gone else Undelivered("is silent")
+        yield from super().ask({s: o for s, o in orders.items() if not (silent and s == "south")}, seconds, limit)
+
+
+def test_a_site_that_is_gone_is_said_once_and_what_it_was_not_sent_is_not_counted(tmp_path: Path) -> None:
+    said: list[str] = []
+    recipe = recipe_for(rounds=8)
+    whole = session.start(recipe, tmp_path / "whole", Environment(), Silent())
+    run(tmp_path, Leaving(tmp_path / "sites", SITES), recipe, report=said.append)
+    assert said == [
+        "site south is gone (did not answer in 5 s): clients 1, 4 are left out until it returns",
+        "site south is back",
+    ]
+    records = rounds_of(tmp_path)
+    reasons = [sorted({why for _, why in r.refused}) for r in records]
+    late, silent = "failed: its site south did not answer in 5 s", "failed: its site south is silent"
+    assert reasons == [[], [], [late], [silent], [silent], [], [], []]
+    # A late site was sent its instructions, a silent one was not; when it is back it is sent what it missed.
+    each = [r.bytes_down / 6 for r in records]
+    assert each[2] == each[1]
+    assert records[3].bytes_down == records[4].bytes_down == 4 * each[1]
+    assert records[5].bytes_down > 6 * each[1]
+    assert whole.bytes_down_per_client <= sum(each)
+    # Who looks on from elsewhere reads it once a reason; who serves the run has said it already.
+    refusals, serving = Refusals(), Refusals(of_sites=False)
+    assert [text for r in records for text in refusals.news(r)] == [
+        f"round 2: clients 1, 4 {late}",
+        f"round 3: clients 1, 4 {silent}",
+    ]
+    assert not [text for r in records for text in serving.news(r)]
+
+
+def test_refusals_are_said_by_reason_and_again_after_a_turn_that_counted() -> None:
+    def record(round: int, **refused: str) -> Round:
+        out = tuple((int(client[1:]), why) for client, why in refused.items())
+        return Round(round=round, cohort=(0, 1, 2), update=None, dense=False, bytes_up=0, bytes_down=0, queries=0,
+                     loss=None, refused=out)  # fmt: skip
+
+    refusals = Refusals()
+    assert refusals.news(record(0, c0="sat out", c2="sat out", c1="sent no digest")) == [
+        "round 0: clients 0, 2 sat out",
+        "round 0: client 1 sent no digest",
+    ]
+    assert refusals.news(record(1, c0="sat out", c1="sat out")) == ["round 1: client 1 sat out"]
+    assert refusals.news(record(2, c2="sat out")) == ["round 2: client 2 sat out"]
+    assert named(range(100)) == "clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
 
 
 def test_a_site_with_another_base_is_left_out(tmp_path: Path) -> None:

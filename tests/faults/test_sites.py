@@ -25,6 +25,7 @@ def test_kill_a_site_s_job(running: Federation) -> None:
 
 
 def test_kill_a_whole_site(running: Federation) -> None:
+    said_before = len((running.folder / "serve.txt").read_text())
     done, killed = len(running.rounds()), time.monotonic()
     for process in running.processes(site="west"):
         process.send(signal.SIGKILL)
@@ -41,6 +42,13 @@ def test_kill_a_whole_site(running: Federation) -> None:
     running.join("west")
     seconds_until("the site started again, it counts after", running.everybody_counts)
     assert refused_in(running.rounds()[done:]) == running.clients("west")
+    # Said once each, however many rounds went by. The two clients that were away were sent nothing meanwhile.
+    said = (running.folder / "serve.txt").read_text()[said_before:]
+    assert said.count("site west is gone") == said.count("site west is back") == 1, said
+    assert "clients 2, 5 are left out until it returns" in said
+    assert "failed:" not in said
+    absent = [r.bytes_down for r in running.rounds()[done:] if any("does not answer" in why for _, why in r.refused)]
+    assert len(set(absent)) <= 1
 
 
 @pytest.mark.parametrize("what", ["site", "job"])

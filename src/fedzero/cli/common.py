@@ -6,7 +6,7 @@ torch, numba and matplotlib are slow to import, so commands import what they use
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +48,7 @@ ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provis
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
 
-def environment_of(data: Path | None, secret: Path | None) -> Any:
+def environment_of(data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None) -> Any:
     from fedzero.run.progress import Replaying
     from fedzero.run.session import Environment, data_folder, secret_of
 
@@ -57,7 +57,7 @@ def environment_of(data: Path | None, secret: Path | None) -> Any:
         if not secret.is_file():
             raise FedzeroError(f"--secret {secret}: no such file")
         key = secret.read_bytes().strip()
-    return Environment(data_folder(data), secret_of(key), replaying=Replaying(err))
+    return Environment(data_folder(data), secret_of(key), functions or {}, Replaying(err))
 
 
 def expect_file(path: Path) -> None:

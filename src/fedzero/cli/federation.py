@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
+from rich.markup import escape
 
 from fedzero.cli.common import (
     AsJson,
@@ -28,8 +31,18 @@ from fedzero.cli.common import (
 )
 from fedzero.errors import FedzeroError
 
+SAY_EVERY = 60.0
+"""Seconds between two lines of a site that works."""
 PANEL = "Federations of several machines"
 
+OwnTask = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        metavar="[NAME=]MODULE:ATTRIBUTE",
+        help="A task of your own package, by the name that recipes have for it; may be repeated.",
+    ),
+]
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
 Minimum = Annotated[int, typer.Option(min=1, help="Sites that must have joined before the first round.")]
 Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that took part before.")]
@@ -48,6 +61,7 @@ def federate(
     out_: Annotated[Path | None, typer.Option("--out", help="Folder; default runs/NAME.", show_default=False)] = None,
     secret: Secret = None,
     deadline: Deadline = 60.0,
+    task: OwnTask = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,6 +71,8 @@ def federate(
 
     Example: fedzero federate demo --sites 3 --rounds 20
     """
+    say("starting a federation on this machine; its first round takes a while")  # imports take seconds
+    from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import federate as carry_out
     from fedzero.run import recipe as recipes
@@ -65,10 +81,12 @@ def federate(
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
         raise FedzeroError("give a recipe, or with --out the folder of a run to resume")
-    folder = out_ or Path("runs") / str(loaded and loaded.name)
+    folder, places = out_ or Path("runs") / str(loaded and loaded.name), site_tasks.places_of(task or [])
+    environment = environment_of(data, secret, site_tasks.loaded(places))
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
-        summary = carry_out(loaded, sites, folder, environment_of(data, secret), watch_on(err), policy, overwrite)
+        watch = watch_on(err, serving=True)
+        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places)
     finish(summary, folder, as_json)
 
 
@@ -113,6 +131,7 @@ def serve(
     deadline: Deadline = 60.0,
     minimum: Minimum = 1,
     patience: Patience = 30.0,
+    task: OwnTask = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -123,6 +142,7 @@ def serve(
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
+    from fedzero.deploy import site_tasks
     from fedzero.deploy.conduct import conduct
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import service_of
@@ -134,20 +154,24 @@ def serve(
 
     Project.of(project)
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
-    environment, policy = environment_of(data, None), WaitPolicy(minimum, patience, deadline, say)
+    environment = environment_of(data, None, site_tasks.loaded(site_tasks.places_of(task or [])))
+    policy = WaitPolicy(minimum, patience, deadline, say)
     if loaded is None and out_ is None:
-        with interruptible(project, "serve"), supervising(project), service_of(project, policy) as service:
-            serve_queue(project, environment, lambda: watch_on(err), service, show)
+        with interruptible(project, "serve"), supervising(project) as playing, service_of(project, policy) as service:
+            serve_queue(project, environment, lambda: watch_on(err, serving=True), service, show, playing)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
     resume = f"serve {project} --out"
-    with interruptible(folder, resume), supervising(project), service_of(project, policy) as service:
-        summary = conduct(loaded, folder, environment, watch_on(err), service, overwrite)
+    with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
+        playing(folder)
+        summary = conduct(loaded, folder, environment, watch_on(err, serving=True), service, overwrite)
     finish(summary, folder, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
-def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -> None:
+def submit(
+    project: ProjectFolder, recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None
+) -> None:
     """Add a recipe to the queue of a project's supervisor, which runs it in PROJECT/runs/NAME.
 
     Example: fedzero submit hospital recipe.toml --set name=second
@@ -158,12 +182,36 @@ def submit(project: ProjectFolder, recipe: RecipeName, set_: Overrides = None) -
     from fedzero.run import recipe as recipes
 
     Project.of(project)
-    loaded = recipes.load(recipe, set_)
+    loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
     check_name_free(project, loaded.name)
     submissions.submit(project, loaded)
-    pid = submissions.supervisor(project)
-    how = f"process {pid} runs it" if pid is not None else f"no server is running yet: fedzero serve {project}"
+    found = submissions.supervisor(project)
+    how = f"process {found.pid} runs it" if found is not None else f"no server is running yet: fedzero serve {project}"
     tell(f"{loaded.name} is number {len(submissions.entries(project))} in the queue; {how}")
+
+
+@app.command(rich_help_panel=PANEL)
+def status(
+    project: ProjectFolder, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+) -> None:
+    """Show how a federation stands: its server, which sites are connected, the run that is played, and the queue.
+
+    Example: fedzero status hospital
+    """
+    from fedzero.deploy.flare.status import status_of
+
+    found = status_of(project)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    tell(f"server: {f'process {found.server}' if found.server else f'not running; fedzero serve {project} starts it'}")
+    for word, there in (("connected", True), ("not connected", False)):
+        if names := [site for site, connected in found.sites.items() if connected == there]:
+            tell(f"{word}: {', '.join(names)}")
+    if found.run is not None:
+        at = "is starting" if found.run.rounds is None else f"round {found.run.round} of {found.run.rounds}"
+        tell(f"run: {found.run.name}, {at}, in {found.run.folder}")
+    tell(f"queue: {', '.join(found.queue) or 'empty'}")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -184,11 +232,15 @@ def join(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)] = None,
     secret: Secret = None,
+    task: OwnTask = None,
 ) -> None:
     """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
 
-    Example: fedzero join kits/north --data /srv/data
+    Examples: fedzero join kits/north --data /srv/data
+
+    fedzero join kits/north --task hospital.radiology:task
     """
+    from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.launch import configure, settings_of
     from fedzero.deploy.flare.launch import join as carry_out
 
@@ -197,12 +249,40 @@ def join(
     given: dict[str, Any] = {name: str(path.resolve()) for name, path in places.items() if path is not None}
     values = {"model": model, "device": device, "threads": threads}
     given |= {name: value for name, value in values.items() if value is not None}
+    if task:
+        given["tasks"] = site_tasks.places_of(task)
     if given:
         settings = settings.with_values(**given)
         configure(kit, settings)
     settings.environment()  # what is wrong with it shows here
     try:
-        carry_out(kit, say)
+        with SiteLine() as line:
+            carry_out(kit, say, show=line.show)
     except KeyboardInterrupt:
         say("left the federation; the same command rejoins it")
         raise typer.Exit(130) from None
+
+
+class SiteLine:
+    """What a site is doing: a live line in a terminal, and a line that stays whenever it does something else."""
+
+    def __init__(self) -> None:
+        self._status = err.status("") if err.is_terminal else None
+        self._kind, self._said = "", 0.0
+
+    def __enter__(self) -> SiteLine:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, kind: str, text: str) -> None:
+        now = time.monotonic()
+        if self._status is not None:
+            self._status.update(escape(text))
+        if kind != self._kind or (self._status is None and kind == "working" and now - self._said > SAY_EVERY):
+            self._kind, self._said = kind, now
+            tell(text, err)

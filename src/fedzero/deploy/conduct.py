@@ -15,6 +15,7 @@ from pathlib import Path
 from fedzero.deploy.assignment import Assignment, SiteAssignment, assign
 from fedzero.deploy.engine import RemoteEngine, Service
 from fedzero.deploy.messages import Prepare, Prepared
+from fedzero.deploy.site_tasks import named_for
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Start
@@ -40,11 +41,12 @@ def conduct(
     recipe = session.recipe_in(folder, recipe) if resuming else recipe
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
+    environment = named_for(recipe, environment)
     with session.ending(watch):
         setup = session.prepare(recipe, environment, watch.phase) if recipe.federation.server_model else None
     watch.phase("")  # what sites do meanwhile is reported in lines
     if setup is not None and setup.problem.metered is not None:
-        raise FedzeroError("black boxes run in one process only: use `fedzero run`")
+        raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")
     sites = (SiteAssignment.of(folder) if resuming else None) or SiteAssignment(secrets.token_hex(8), {})
 
     def assigned(here: Collection[str]) -> Assignment:
@@ -75,7 +77,9 @@ def conduct(
     ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
     plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
     how = Assembly(recipe, plan, setup, lambda replica: engine, lambda e, server, *_: e.attach(server), interrupted)
-    return session.drive(how, ledger, folder, watch)
+    summary = session.drive(how, ledger, folder, watch)
+    engine.finish(summary.rounds)
+    return summary
 
 
 def _start_of(folder: Path) -> Start:

@@ -18,21 +18,23 @@ from msgspec import structs
 
 from fedzero.deploy import messages
 from fedzero.deploy.assignment import Assignment, at_sites
-from fedzero.deploy.link import Link
+from fedzero.deploy.link import Link, NoAnswer
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import replay
 from fedzero.model.updates import Update
 from fedzero.oracles import Metrics, Objective
-from fedzero.protocol.engine import Interrupted
+from fedzero.oracles.blackbox import Unmeasured
+from fedzero.protocol.engine import Interrupted, Undelivered
 from fedzero.protocol.messages import MemoryChange
+from fedzero.run.refusals import AT_SITE, named
 from fedzero.run.server import Server
 
 T = TypeVar("T", bound=messages.Answer)
 
 BURST = 256
 """Updates in one message to a replica that is behind."""
-PREPARING, RECOVERING = 3600.0, 600.0
-"""Seconds a site may take to load its model and data, and to fold a burst."""
+PREPARING, RECOVERING, FINISHING = 3600.0, 600.0, 5.0
+"""Seconds a site may take to load its model and data, to fold a burst, and to hear that a run has ended."""
 OVERHEAD = 4096
 """Bytes of an answer beside the replies in it."""
 
@@ -40,12 +42,13 @@ OVERHEAD = 4096
 @dataclass(frozen=True)
 class Service:
     """How a run is served. roster: all sites there are, whether present or not; deadline: seconds of an exchange;
-    report: is told, in a sentence, what happens to sites and epochs."""
+    report: is told, in a sentence, what happens to sites and epochs; idle: is called again and again between runs."""
 
     link: Link
     roster: Callable[[], Sequence[str]]
     deadline: float = 60.0
     report: Callable[[str], None] = lambda text: None
+    idle: Callable[[], None] = lambda: None
 
 
 class SiteFailure(FedzeroError):
@@ -69,6 +72,10 @@ class RemoteEngine:
         self.assignment: Assignment = {}
         self.away: dict[str, str] = {}
         """sites that do not take part in this epoch, or no longer, and why"""
+        self._missed: dict[str, str] = {}
+        """sites that were said to be missing, and why; each is said once"""
+        self._seen: set[str] = set()
+        """sites that have taken part"""
         self._ready: dict[str, int] = {}
         """the round a site's replica is known to be ready for; −1: to be rebuilt"""
         self._server: Server | None = None
@@ -91,6 +98,8 @@ class RemoteEngine:
         here = self.link.begin()
         self.assignment = self.assign(here)
         self.away = {site: "is away" for site in self.assignment if site not in here}
+        for site in self.away:
+            self._miss(site)
         orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
         found: dict[str, messages.Prepared] = {}
         for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20):
@@ -107,6 +116,8 @@ class RemoteEngine:
         for site in [s for s, p in found.items() if (p.base, p.parameters, p.secret) != common]:
             self._lose(site, f"starts from model {found.pop(site).base.hex()}, not {common[0].hex()}")
         self._ready = {site: prepared.round for site, prepared in found.items()}
+        for site in found:
+            self._find(site)
         return next(iter(found.values()))
 
     def renew(self) -> None:
@@ -114,7 +125,25 @@ class RemoteEngine:
 
     def _lose(self, site: str, why: str) -> None:
         self.away[site] = why
-        self.report(f"{site} {why}")
+        if self._missed.get(site) != why:
+            self._missed[site] = why
+            self.report(f"{site} {why}")
+
+    def _miss(self, site: str, cause: str = "") -> None:
+        if site in self._missed or not (clients := self.assignment.get(site)):
+            return
+        known, because = site in self._seen, f" ({cause})" if cause else ""
+        left_out = f"{named(clients)} {'are' if len(clients) > 1 else 'is'} left out"
+        self._missed[site] = cause
+        self.report(
+            f"site {site} is {'gone' if known else 'not here yet'}{because}: {left_out} until it "
+            f"{'returns' if known else 'joins'}"
+        )
+
+    def _find(self, site: str) -> None:
+        if self._missed.pop(site, None) is not None:
+            self.report(f"site {site} is {'back' if site in self._seen else 'here'}")
+        self._seen.add(site)
 
     # ---- the contract
 
@@ -128,7 +157,7 @@ class RemoteEngine:
             self._recover(round, by_site)
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
-                yield client, FedzeroError(f"its site {site} {self.away[site]}")
+                yield client, Undelivered(f"{AT_SITE} {site} {self.away[site]}")
         orders = {s: messages.Exchange(round, exchange, {c: instructions[c] for c in by_site[s]}) for s in by_site}
         limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.server.limit(round, exchange) + 64)
         for site, answer in self._ask(orders, messages.Replies, self.deadline, limit):
@@ -141,6 +170,10 @@ class RemoteEngine:
             others = (answer.replies.keys() | answer.failed.keys()) - set(clients)
             if others:
                 answer = Refused(f"{site} answered for client {min(others)}, which it was not asked about")
+            self._find(site)
+        elif isinstance(answer, NoAnswer | Undelivered):
+            self._miss(site, str(answer))
+            answer = type(answer)(f"{AT_SITE} {site} {answer}")
         for client in clients:
             if isinstance(answer, Exception):
                 yield client, answer
@@ -162,6 +195,13 @@ class RemoteEngine:
                 if isinstance(answer, messages.Done):
                     self._ready[site] = round + 1
 
+    def finish(self, rounds: int) -> None:
+        """The run has ended: sites are told, for the people there."""
+        orders = {site: messages.Finish(rounds) for site in self._ready if site not in self.away}
+        with suppress(Interrupted):
+            for _ in self._ask(orders, messages.Done, FINISHING, OVERHEAD):
+                pass
+
     def rebuild(self, clients: Collection[int]) -> None:
         self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
 
@@ -171,7 +211,7 @@ class RemoteEngine:
             return replica.digest(), self.objective.evaluate(replica.state.params)
         measured = self._measure(after)
         if measured.metrics is None:
-            raise FedzeroError("no site can evaluate the model")
+            raise Unmeasured("no site can evaluate the model")
         return measured.model, measured.metrics
 
     def digest(self, after: int) -> bytes:
@@ -211,20 +251,35 @@ class RemoteEngine:
         return [record.update for record in rounds if record.update is not None and not record.dense]
 
     def _measure(self, after: int) -> messages.Measured:
-        """By the first site that can."""
-        for site in sorted(self._ready.keys() - self.away.keys()):
+        """By the first site that can; where each has data of its own, by all of them."""
+        left, found = sorted(self._ready.keys() - self.away.keys()), dict[str, messages.Measured]()
+        while left and all(measured.own for measured in found.values()):
+            asked, left = (left, []) if found else (left[:1], left[1:])
+            found |= self._measured(asked, after)
+        if not found:
+            raise Interrupted("no site could evaluate the model")
+        votes = Counter(measured.model for measured in found.values())
+        model = max(votes, key=lambda digest: (votes[digest], digest))
+        parts = [(len(self.assignment[s]), m.metrics) for s, m in found.items() if m.model == model and m.metrics]
+        return messages.Measured(model, _mean(parts) if len(parts) > 1 else parts[0][1] if parts else None)
+
+    def _measured(self, sites: Sequence[str], after: int) -> dict[str, messages.Measured]:
+        """What those of some sites found that could evaluate the model."""
+        orders, found = {}, {}
+        for site in sites:
             updates: Sequence[bytes] = ()
             if self._catch_up:
                 if self._ready[site] < 0:
                     self._bring(site, after)
                 updates = self._updates(self._ready[site], after)
-            order = messages.Measure(tuple(updates))
-            for _, answer in self._ask({site: order}, messages.Measured, PREPARING, 1 << 20):
-                if isinstance(answer, messages.Measured):
-                    self._ready[site] = max(after, self._ready[site])
-                    return answer
+            orders[site] = messages.Measure(tuple(updates))
+        for site, answer in self._ask(orders, messages.Measured, PREPARING, 1 << 20):
+            if isinstance(answer, messages.Measured):
+                self._ready[site] = max(after, self._ready[site])
+                found[site] = answer
+            else:
                 self.report(f"{site} could not evaluate the model: {answer}")
-        raise Interrupted("no site could evaluate the model")
+        return found
 
     def _ask(
         self, orders: Mapping[str, messages.Order], wanted: type[T], seconds: float, limit: int
@@ -243,3 +298,15 @@ class RemoteEngine:
             elif not isinstance(answer, wanted | Exception):
                 answer = Refused(f"{site} sent an answer of another kind")
             yield site, answer
+
+
+def _mean(parts: Sequence[tuple[int, Metrics]]) -> Metrics:
+    """Of sites with so many clients each; of a metric that not all sites have, over those that have it."""
+
+    def mean(values: Sequence[tuple[int, float]]) -> float:
+        return sum(weight * value for weight, value in values) / sum(weight for weight, _ in values)
+
+    accuracies = [(weight, m.accuracy) for weight, m in parts if m.accuracy is not None]
+    names = dict.fromkeys(name for _, m in parts for name in m.others)
+    others = {name: mean([(weight, m.others[name]) for weight, m in parts if name in m.others]) for name in names}
+    return Metrics(mean([(w, m.loss) for w, m in parts]), mean(accuracies) if accuracies else None, others)

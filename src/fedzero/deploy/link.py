@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
+from fedzero.errors import FedzeroError
+
+
+class NoAnswer(FedzeroError):
+    """A site was asked and says nothing."""
+
 
 class Link(Protocol):
     """An epoch at a time: sites are fixed while it lasts. It may end at any moment, for any reason (`Interrupted`)."""
@@ -14,7 +20,8 @@ class Link(Protocol):
         ...
 
     def ask(self, orders: Mapping[str, bytes], seconds: float, limit: int) -> Iterator[tuple[str, bytes | Exception]]:
-        """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception.
+        """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception:
+        `NoAnswer` or `Undelivered` of a site that is gone. With the site's name in front it makes a sentence.
 
         The site of an answer is known from its certificate, never from the answer.
         """

@@ -54,7 +54,13 @@ class Measure(Struct, frozen=True, array_like=True, tag=5):
     updates: tuple[bytes, ...]
 
 
-Order = Prepare | Recover | Exchange | Deliver | Measure
+class Finish(Struct, frozen=True, array_like=True, tag=6):
+    """The run has ended after so many rounds."""
+
+    rounds: Natural
+
+
+Order = Prepare | Recover | Exchange | Deliver | Measure | Finish
 
 
 class Prepared(Struct, frozen=True, array_like=True, tag=1):
@@ -69,7 +75,7 @@ class Prepared(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Done(Struct, frozen=True, array_like=True, tag=2):
-    """What was to be folded is folded."""
+    """What was to be folded is folded, what was to be known is known."""
 
 
 class Replies(Struct, frozen=True, array_like=True, tag=3):
@@ -80,10 +86,11 @@ class Replies(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Measured(Struct, frozen=True, array_like=True, tag=4):
-    """The digest of the model, and how good it is (None where nobody can say)."""
+    """The digest of the model, and how good it is (None where nobody can say); own: by data that only this site has."""
 
     model: bytes
     metrics: Metrics | None
+    own: bool = False
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=5):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +40,12 @@ class Process(Struct, frozen=True):
             return None
 
 
+class Supervisor(Process, frozen=True):
+    """What `serve.json` holds: the process, and the folder of the run that it plays."""
+
+    run: str | None = None
+
+
 def submit(project: Path, recipe: Recipe) -> None:
     """Put a recipe in the queue."""
     files.write(project / QUEUE / f"{time.time_ns():020d}-{recipe.name}.json", recipes.canonical(recipe))
@@ -54,26 +60,34 @@ def name_of(entry: Path) -> str:
     return entry.stem.split("-", 1)[-1]
 
 
-def supervisor(project: Path) -> int | None:
+def supervisor(project: Path) -> Supervisor | None:
     """The process that serves a project, if one does."""
     try:
-        found = msgspec.json.decode((project / SUPERVISOR).read_bytes(), type=Process)
+        found = msgspec.json.decode((project / SUPERVISOR).read_bytes(), type=Supervisor)
     except (OSError, msgspec.DecodeError):
         return None
-    return found.pid if Process.of(found.pid) == found else None
+    return found if Process.of(found.pid) == Process(found.pid, found.began) else None
 
 
 @contextmanager
-def supervising(project: Path) -> Iterator[None]:
-    """One supervisor at a time. It ends by SIGTERM as by Ctrl-C, which does not reach what a shell starts with &."""
+def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
+    """One supervisor at a time, which says what run it plays. It ends by SIGTERM as by Ctrl-C, which does not reach
+    what a shell starts with &."""
     other = supervisor(project)
     if other is not None:
-        raise FedzeroError(f"process {other} already serves {project}: `fedzero stop {project}` ends it")
+        raise FedzeroError(f"process {other.pid} already serves {project}: `fedzero stop {project}` ends it")
     path = project / SUPERVISOR
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    me = Process.of(os.getpid())
+    assert me is not None
+
+    def playing(folder: Path | None) -> None:
+        run = None if folder is None else str(folder.resolve())
+        files.write(path, msgspec.json.encode(Supervisor(me.pid, me.began, run)))
+
     try:
-        files.write(path, msgspec.json.encode(Process.of(os.getpid())))
-        yield
+        playing(None)
+        yield playing
     finally:
         path.unlink(missing_ok=True)
         signal.signal(signal.SIGTERM, before)
@@ -81,13 +95,13 @@ def supervising(project: Path) -> Iterator[None]:
 
 def stop(project: Path, seconds: float = 30.0) -> bool:
     """End the supervisor as Ctrl-C would; whether there was one. Its run can be resumed."""
-    pid = supervisor(project)
-    if pid is None:
+    found = supervisor(project)
+    if found is None:
         return False
-    os.kill(pid, signal.SIGTERM)
+    os.kill(found.pid, signal.SIGTERM)
     end = time.monotonic() + seconds
     while supervisor(project) is not None:
         if time.monotonic() > end:
-            raise FedzeroError(f"process {pid} has not ended after {seconds:g} s: try again later, or kill it")
+            raise FedzeroError(f"process {found.pid} has not ended after {seconds:g} s: try again later, or kill it")
         time.sleep(0.1)
     return True

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,12 +21,14 @@ import torch
 from msgspec import Meta, Struct
 
 from fedzero.algorithms.contract import Numbers
-from fedzero.deploy import messages
+from fedzero.deploy import messages, site_tasks
 from fedzero.errors import FedzeroError, Refused
+from fedzero.ledger.query_log import LedgerLog
+from fedzero.ledger.store import Claimed, Ledger
 from fedzero.model import files
 from fedzero.model.updates import decode_update
 from fedzero.oracles import GradientOracle, Oracle
-from fedzero.oracles.blackbox import Unmeasured
+from fedzero.oracles.blackbox import QueryFailed, Unmeasured
 from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Close, Continue, decode_instruction
 from fedzero.run import recipe as recipes
@@ -34,6 +38,12 @@ from fedzero.run.session import Environment, Setup
 
 SAVE_EVERY = 60.0
 """Seconds between two copies of the replica on disk."""
+CLAIMED = 60.0
+"""Seconds to wait for a process that still writes the log of queries."""
+QUERIES = "queries.db"
+"""Of a run at this site: the log of queries, where its functions have one."""
+PRIVATE = "facts.json"
+"""Of a run at this site: what is known of its data and stays here."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Meta(ge=1)] | None = None
     """Of a CPU; default: all. The last bits of a loss depend on it: with 1 a run equals that of the local engine."""
+    tasks: dict[str, str] = {}
+    """Tasks of this site's own, by name: module:attribute; "*" stands for any name."""
     keep: str | None = None
     """Folder for what outlasts a restart; default: beside the settings."""
 
@@ -68,26 +80,54 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
                 secret = Path(self.secret).read_bytes().strip()
             except OSError as error:
                 raise FedzeroError(f"the secret {self.secret} cannot be read: {error.strerror}") from error
-        return Environment(session.data_folder(self.data), session.secret_of(secret))
+        functions = site_tasks.loaded(self.tasks)
+        return Environment(session.data_folder(self.data), session.secret_of(secret), functions, trusted=False)
+
+
+class SiteState(Struct, frozen=True, rename={"run": "name"}):
+    """What a site is doing. round: the one being worked on or the last, from 1 on; 0 while the run is prepared.
+    finished: the run has ended. problem: why the site cannot take part."""
+
+    run: str
+    rounds: int
+    round: int = 0
+    busy: bool = True
+    finished: bool = False
+    problem: str = ""
 
 
 class Site:
-    """`answer` is all there is to it."""
+    """`answer` is all there is to it; `state` is for the people at the site."""
 
     def __init__(self, settings: Settings, keep: Path):
         self.settings, self.keep = settings, keep
         self.run: SiteRun | None = None
+        self.state: SiteState | None = None
 
     def answer(self, data: bytes) -> bytes:
+        problem = ""
         try:
-            return messages.encode(self._obey(messages.decode_order(data)))
+            order = messages.decode_order(data)
+            self.state = _begun(order, self.state)
+            return messages.encode(self._obey(order))
         except FedzeroError as error:
-            return messages.encode(messages.Failed(str(error)))
+            problem = str(error)
+            return messages.encode(messages.Failed(problem))
+        except Exception as error:  # of the site's own code: what it says may be private
+            traceback.print_exc()
+            problem = f"{type(error).__name__} in the site's own code: see its console.txt"
+            return messages.encode(messages.Failed(problem))
+        finally:
+            if self.state is not None:
+                unable = problem if self.run is None else ""
+                self.state = msgspec.structs.replace(self.state, busy=False, problem=unable)
 
     def _obey(self, order: messages.Order) -> messages.Answer:
         if isinstance(order, messages.Prepare):
             if self.settings.threads is not None:
                 torch.set_num_threads(self.settings.threads)
+            self.leave()
+            self.run = None
             self.run = SiteRun(order, self.settings, self.keep)
             return self.run.prepared()
         if self.run is None:
@@ -101,11 +141,26 @@ class Site:
                 return self.run.deliver(order)
             case messages.Measure():
                 return self.run.measure(order)
+            case messages.Finish():
+                return messages.Done()
 
     def leave(self) -> None:
-        """The process ends."""
+        """The process ends, or another run begins."""
         if self.run is not None:
-            self.run.save()
+            self.run.close()
+
+
+def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
+    """The state of a site that begins to obey an order."""
+    if isinstance(order, messages.Prepare):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
+    if before is None:
+        return None
+    if isinstance(order, messages.Finish):
+        return msgspec.structs.replace(before, round=order.rounds, finished=True)
+    round = order.round + 1 if isinstance(order, messages.Exchange) else before.round
+    return msgspec.structs.replace(before, round=round, busy=True)
 
 
 class SiteRun:
@@ -116,18 +171,18 @@ class SiteRun:
             raise FedzeroError("no client is assigned to this site")
         self.recipe, self.settings = _localized(recipes.from_canonical(order.recipe, order.needs), settings), settings
         self.setup = self._fresh()
-        if self.setup.problem.metered is not None:
-            raise FedzeroError("black boxes run in one process only: use `fedzero run`")
         self.base = self.setup.problem.params.digest()
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base).hexdigest()[:24]
         self.folder.mkdir(parents=True, exist_ok=True)
+        _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
         self._saved, self._cache = time.monotonic(), dict[Any, Any]()
         self.replica = self.setup.replica()
+        self._queries = self._log_of_queries()
         self.clients = {number: self._client(number) for number in order.clients}
         self._recall()
 
     def _fresh(self) -> Setup:
-        return session.prepare(self.recipe, self.settings.environment())
+        return session.prepare(self.recipe, site_tasks.named_for(self.recipe, self.settings.environment()))
 
     def _client(self, number: int) -> Client:
         setup, replica = self.setup, self.replica
@@ -149,6 +204,8 @@ class SiteRun:
                 if number not in self.clients:
                     raise Refused("is not at this site")
                 replies[number] = self._turn(self.clients[number], order, instruction)
+            except QueryFailed:  # what a function of the site's own says may be private
+                failed[number] = f"its box gave no value: the site has the reason in {QUERIES}"
             except FedzeroError as error:
                 failed[number] = str(error)
         if time.monotonic() - self._saved > SAVE_EVERY:
@@ -164,6 +221,7 @@ class SiteRun:
             counted = None if isinstance(message, Close | Continue) else message.counted
             if client.keeps_memory and not client.remembers(counted):
                 raise Refused(f"has lost what it remembered of round {counted}: restore its folder")
+            self._expect_paid(client.number, order.round)
             client.begin(order.round, instruction, True)
         asked = client.step(answer)
         while not isinstance(asked, bytes):
@@ -193,9 +251,44 @@ class SiteRun:
         params, metrics = self.replica.state.params, None
         with suppress(Unmeasured):
             metrics = self.setup.problem.objective.evaluate(params)
-        return messages.Measured(params.digest(), metrics)
+        problem = self.setup.problem
+        own = problem.private_facts is not None or problem.metered is not None
+        return messages.Measured(params.digest(), metrics, own)
+
+    # ---- functions whose queries are logged and may be limited
+
+    def _log_of_queries(self) -> Ledger | None:
+        """The log is a ledger of its own in the site's folder: its budget must outlast the process."""
+        metered, path = self.setup.problem.metered, self.folder / QUERIES
+        if metered is None:
+            return None
+        metered.ready()
+        end = time.monotonic() + CLAIMED
+        while True:
+            try:
+                ledger = Ledger.open(path, True) if path.exists() else Ledger.create(path, self.setup.start)
+                break
+            except Claimed:  # by a process of an earlier epoch, which is about to end
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        metered.attach(LedgerLog(ledger))
+        return ledger
+
+    def _expect_paid(self, number: int, round: int) -> None:
+        metered, wire = self.setup.problem.metered, self.setup.plan.wire(round)
+        if metered is not None:
+            unable = metered.unable(round, {number: wire.queries + wire.first_queries})
+            if number in unable:
+                raise Refused(unable[number])
 
     # ---- what outlasts the process
+
+    def close(self) -> None:
+        self.save()
+        if self._queries is not None:
+            self._queries.close()
+            self._queries = None
 
     def save(self) -> None:
         """The replica, unless it is sent with every instruction anyway."""
@@ -234,6 +327,16 @@ def _localized(recipe: Recipe, settings: Settings) -> Recipe:
     """The recipe with what this site decides for itself."""
     engine = msgspec.structs.replace(recipe.engine, device=settings.device)
     return msgspec.structs.replace(recipe, engine=engine, task=recipe.task.at_site(settings.model))
+
+
+def _keep_private(path: Path, now: Mapping[str, str] | None) -> None:
+    """Facts that stay at the site must be those with which it began the run. What they are is told to nobody."""
+    if now is not None and not path.exists():
+        files.write(path, msgspec.json.encode(dict(now)), durable=True)
+    then = files.decoded(path, dict[str, str]) if path.exists() else {}
+    for name in sorted(then.keys() | (now or {}).keys()):
+        if then.get(name) != (now or {}).get(name):
+            raise FedzeroError(f"its {name} is not that which it began this run with")
 
 
 _Chunks = list[bytes]

@@ -23,18 +23,23 @@ def serve_queue(
     watch: Callable[[], Watch],
     service: Service,
     done: Callable[[Path], None] = lambda folder: None,
+    playing: Callable[[Path | None], None] = lambda folder: None,
 ) -> None:
-    """Until interrupted. A recipe that cannot be run is reported and taken out of the queue."""
+    """Until interrupted. A recipe that cannot be run is reported and taken out of the queue. playing: is told the
+    folder of each run, and None between two."""
     idle = False
     while True:
         entry = next(iter(queue.entries(project)), None)
         if entry is None:
             if not idle:
                 service.report(f"the queue is empty: fedzero submit {project} RECIPE")
+                playing(None)
             idle = True
+            service.idle()
             time.sleep(LOOK_EVERY)
             continue
         idle, folder = False, project / "runs" / queue.name_of(entry)
+        playing(folder)
         try:
             conduct(recipes.from_canonical(entry.read_bytes()), folder, environment, watch(), service)
             done(folder)

@@ -59,6 +59,10 @@ class Tampered(FedzeroError):
         self.round = round
 
 
+class Claimed(FedzeroError):
+    """Another process writes in the folder."""
+
+
 class Unwritable(FedzeroError):
     """The disk takes no more; what was appended before is there."""
 
@@ -103,9 +107,7 @@ class Claim:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._descriptor)
-            raise FedzeroError(
-                f"{folder} is being written by another process: wait for it to end, or stop it"
-            ) from None
+            raise Claimed(f"{folder} is being written by another process: wait for it to end, or stop it") from None
 
     def release(self) -> None:
         if self._descriptor >= 0:
@@ -186,9 +188,7 @@ class Ledger:
 
     def close(self) -> None:
         if self._claim is not None:
-            with suppress(
-                sqlite3.OperationalError
-            ):  # a reader, a full disk: entries in the write-ahead log are durable
+            with suppress(sqlite3.OperationalError):  # a reader, a full disk: the log beside it is durable
                 self._settle()
         self._db.close()
         if self._claim is not None:

@@ -15,13 +15,18 @@ class Interrupted(FedzeroError):
     """What was going on is lost and has to be done again: the epoch is over, or somebody waits to be let in."""
 
 
+class Undelivered(FedzeroError):
+    """An instruction was never sent, so its bytes do not count."""
+
+
 class Engine(Protocol):
     """One federation's clients, wherever they are."""
 
     def exchange(
         self, round: int, exchange: int, instructions: Mapping[int, bytes]
     ) -> Iterator[tuple[int, bytes | Exception]]:
-        """Deliver and gather: (sender, reply) pairs in any order; an exception stands for a client that failed."""
+        """Deliver and gather: (sender, reply) pairs in any order; an exception stands for a client that failed,
+        `Undelivered` for one that could not even be asked."""
         ...
 
     def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:

@@ -19,6 +19,7 @@ from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line
 from fedzero.report.units import human_bytes, human_loss, human_seconds
 from fedzero.run.recipe import Recipe, from_canonical
+from fedzero.run.refusals import Refusals
 from fedzero.run.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
@@ -107,8 +108,8 @@ class LiveWatch(Silent):
     ECHO = 3
     """Columns left free: a terminal shows Ctrl-C as ^C behind the line, which must not begin another one."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, refusals: Refusals | None = None):
+        self.console, self._refusals = console, refusals or Refusals()
         self._totals: Totals | None = None
         self._phase = "", 0.0
         self._live = Live(get_renderable=self._line, console=console, transient=True)
@@ -129,8 +130,8 @@ class LiveWatch(Silent):
         assert self._totals is not None
         self._totals.add(record)
         self._phase = "", 0.0
-        for client, reason in record.refused:
-            self.warn(f"round {record.round}: client {client} {reason}")
+        for text in self._refusals.news(record):
+            self.warn(text)
 
     def evaluation(self, record: Evaluation) -> None:
         assert self._totals is not None
@@ -156,8 +157,8 @@ class LiveWatch(Silent):
 class PlainWatch(Silent):
     """A line every ten seconds, for logs."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, refusals: Refusals | None = None):
+        self.console, self._refusals = console, refusals or Refusals()
         self._last, self._said = time.monotonic(), 0
         self._totals: Totals | None = None
         self._waiting: Waiting | None = None
@@ -179,8 +180,8 @@ class PlainWatch(Silent):
         self._over()
         assert self._totals is not None
         self._totals.add(record)
-        for client, reason in record.refused:
-            self.warn(f"round {record.round}: client {client} {reason}")
+        for text in self._refusals.news(record):
+            self.warn(text)
         if time.monotonic() - self._last >= QUIET_SECONDS:
             self._say(self._totals)
 
@@ -294,5 +295,7 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
             watch.end()
 
 
-def watch_on(console: Console) -> LiveWatch | PlainWatch:
-    return LiveWatch(console) if console.is_terminal else PlainWatch(console)
+def watch_on(console: Console, serving: bool = False) -> LiveWatch | PlainWatch:
+    """serving: of a process that itself says which sites are gone."""
+    kind = LiveWatch if console.is_terminal else PlainWatch
+    return kind(console, Refusals(of_sites=not serving))

@@ -26,7 +26,7 @@ from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Dense, encode_update, pack, unpack
-from fedzero.protocol.engine import Engine
+from fedzero.protocol.engine import Engine, Undelivered
 from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
 from fedzero.protocol.replica import Replica
 
@@ -218,7 +218,6 @@ class Server:
             if exchange:
                 tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
                 instructions = self._continue(round, exchange, tally, weights)
-            tally.bytes_down += sum(map(len, instructions.values()))
             tally.replies = self._gather(round, exchange, engine, instructions, tally)
             if not tally.replies:
                 break
@@ -278,6 +277,7 @@ class Server:
         """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
         replies: dict[int, Admitted] = {}
         refused: dict[int, str] = {}
+        undelivered: set[int] = set()
         expected = self.wire(round).replies[exchange]
         for client, data in engine.exchange(round, exchange, instructions):
             if isinstance(data, bytes):
@@ -285,6 +285,8 @@ class Server:
             try:
                 if client not in instructions:
                     raise Refused("was not asked")
+                if isinstance(data, Undelivered):
+                    undelivered.add(client)
                 if isinstance(data, Exception):
                     raise Refused(f"failed: {data}")
                 if client in replies:
@@ -296,6 +298,7 @@ class Server:
                     refused[client] = str(reason)
         for client in instructions.keys() - replies.keys() - refused.keys():
             refused[client] = "did not answer"
+        tally.bytes_down += sum(len(sent) for client, sent in instructions.items() if client not in undelivered)
         engine.rebuild(self._refuse_diverged(replies, refused))
         tally.refused = refused | tally.refused
         for client, reply in replies.items():

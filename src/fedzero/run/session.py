@@ -46,13 +46,15 @@ MOST_NUMBERS = 1 << 30
 @dataclass(frozen=True)
 class Environment:
     """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
-    objects by name, who looks on while rounds of a ledger are folded again, and the folder of the run."""
+    objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, and whether the
+    recipe is trusted to name code."""
 
     data: Path | None = None
     secret: bytes | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
     replaying: replay.Progress = replay.unseen
     folder: Path | None = None
+    trusted: bool = True
 
 
 def secret_of(key: bytes | None) -> bytes | None:
@@ -119,7 +121,7 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) ->
         raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
     keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
     device, own = device_of(recipe.engine.device), environment
-    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase)
+    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase, own.trusted)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         try:

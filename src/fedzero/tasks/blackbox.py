@@ -10,7 +10,7 @@ from msgspec import Meta
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import Natural, NonNegative, PositiveInt
 from fedzero.model.params import Params
-from fedzero.oracles.blackbox import AnyBox, BlackBoxes, BlackBoxShards, Bounds, Conditions, Evaluate
+from fedzero.oracles.blackbox import AnyBox, BlackBoxes, BlackBoxShards, Bounds, Conditions, Evaluate, PythonBox
 from fedzero.tasks.contract import BuildContext, Problem, Task
 
 
@@ -55,9 +55,19 @@ class BlackBox(Task, tag="black-box"):
             raise FedzeroError(
                 f"task.boxes has {len(self.boxes)} boxes but federation.clients = {clients}: give one for each client"
             )
+        if not context.trusted:
+            self._expect_given(context)
         bounds, keys = self.bounds, context.keys
         kept = int(self.evaluate == "ends")
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget, kept)
         start = torch.from_numpy(bounds.starting_at(self.start)).float().to(context.device)
         objective = BlackBoxes(self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate)
         return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)
+
+    def _expect_given(self, context: BuildContext) -> None:
+        for box in self.boxes:
+            if not isinstance(box, PythonBox) or box.name not in context.functions:
+                raise FedzeroError(
+                    f"box {box.label} is not one of this site's: a site queries functions of its own, "
+                    "`fedzero join KIT --task NAME=module:function`, by the names that the recipe has for them"
+                )

@@ -31,9 +31,10 @@ class Problem:
 
     facts: what a reader should know besides the recipe; part of the ledger, so a resume with other facts (another
     victim, other data) is refused. metered: the objective, where every query is logged and may count against a budget;
-    such tasks run in one process. pictures: of the result, where it is an image. keep_base: the parameters go into the
-    run's folder, because the recipe alone does not make them. incomplete: why there are parameters but no data, if so;
-    such a run can be replayed, not resumed.
+    the log is in the ledger, or at a site in a file of its own. pictures: of the result, where it is an image.
+    keep_base: the parameters go into the run's folder, because the recipe alone does not make them. incomplete: why
+    there are parameters but no data, if so; such a run can be replayed, not resumed. private_facts: of data that this
+    site alone has; they are kept there and never sent. Where they are not None, an evaluation is the mean over sites.
     """
 
     params: Params
@@ -44,6 +45,7 @@ class Problem:
     pictures: Callable[[Params], Pictures] | None = None
     keep_base: bool = False
     incomplete: str = ""
+    private_facts: Mapping[str, str] | None = None
 
     def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
         """The metrics of a model after so many rounds; last: no round follows."""
@@ -63,7 +65,8 @@ class BuildContext:
     """Keys of the run, device, the folder with the data (if any), functions and other objects by name, which a recipe
     cannot hold, and the folder of the run.
 
-    phase: is told what takes long while a task is built, such as "training a victim".
+    phase: is told what takes long while a task is built, such as "training a victim". trusted: whether the recipe may
+    name code, programs and services of this machine; at a site, to which it was sent, it may not.
     """
 
     keys: Keys
@@ -72,6 +75,7 @@ class BuildContext:
     functions: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     phase: Phase = unheard
+    trusted: bool = True
 
 
 class Task(Value):

@@ -20,10 +20,11 @@ import msgspec
 
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, JobListener, readable, receive, send
-from fedzero.deploy.flare.project import COMMUNICATION, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
-from fedzero.errors import FedzeroError
+from fedzero.deploy.flare.project import COMMUNICATION, CONNECTED_SITES, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
+from fedzero.deploy.link import NoAnswer
+from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
-from fedzero.protocol.engine import Interrupted
+from fedzero.protocol.engine import Interrupted, Undelivered
 
 FRESH = 4 * HEARTBEAT
 """Seconds since its last sign of life after which a site counts as away: a job that names it would wait for it."""
@@ -72,6 +73,8 @@ class Epochs:
         self._asks, self._looked = 0, 0.0
         self._patience: dict[str, float] = {}
         self._retry: dict[str, float] = {}
+        self._connected: frozenset[str] | None = None
+        """sites that were connected when last looked"""
         self._scratch = Path(tempfile.mkdtemp(prefix="fedzero-"))
         self._jobs = JobListener(self._scratch / "bridge", kit_of(folder, SERVER) / "local")
 
@@ -95,7 +98,7 @@ class Epochs:
         self._asks += 1
         number = self._asks.to_bytes(NUMBER, "big")
         for site in sorted(orders.keys() & epoch.silent.keys()):
-            yield site, FedzeroError("does not answer")
+            yield site, Undelivered("does not answer")
         awake = {site: number + order for site, order in orders.items() if site not in epoch.silent}
         missing = set(awake)
         try:
@@ -110,7 +113,7 @@ class Epochs:
                 elif asked == self._asks:  # else late, of an earlier ask
                     missing.discard(site)
                     self._patience.pop(site, None) if ok else self._note_failure(epoch, site, answer)
-                    yield site, answer if ok else FedzeroError(_explained(answer, seconds))
+                    yield site, answer if ok else _explained(answer, seconds)
         except (EOFError, OSError, msgspec.DecodeError) as error:
             raise Interrupted("the server's job ended") from error
 
@@ -127,11 +130,26 @@ class Epochs:
         except Exception:  # the session is lost; whether the epoch is, the bridge will tell
             self._disconnect()
             return ()
-        silent, there = self.epoch.silent, _fresh(signs)
+        silent, there = self.epoch.silent, self._note(signs)
         back = {site for site in there & silent.keys() if signs[site] > silent[site]}
         return [site for site in (there - self.epoch.sites) | back if now >= self._retry.get(site, 0.0)]
 
+    def idle(self) -> None:
+        """Between two runs: no epoch goes on, the server runs, and sites may connect."""
+        self._over()
+        if time.monotonic() - self._looked < LOOK_EVERY:
+            return
+        self._ensure_server()
+        try:
+            if self._session is None:
+                self._session = self._connect(CONNECTED)
+            self._note(self._signs(), say=True)
+        except Exception:  # as in `begin`; it is tried again
+            self._disconnect()
+        self._looked = time.monotonic()
+
     def close(self) -> None:
+        (self.folder / CONNECTED_SITES).unlink(missing_ok=True)
         self._over()
         self._disconnect()
         self._jobs.close()
@@ -145,8 +163,8 @@ class Epochs:
         host = "127.0.0.1" if self.project.host == "localhost" else self.project.host
         if self._server_ended():
             self._disconnect()
-            if self.server is not None:
-                self.policy.report("the server's process ended; starting it again")
+            ended = self.server is not None
+            self.policy.report("the server's process ended; starting it again" if ended else "starting the server")
             processes.until(10.0, lambda: not processes.listening(host, self.project.port))
             if processes.listening(host, self.project.port):
                 raise FedzeroError(f"port {self.project.port} is in use: stop what listens there, or `fedzero stop`")
@@ -186,13 +204,25 @@ class Epochs:
         """Sites and their last signs of life, by the clock on the wall."""
         return {c.name: float(c.last_connect_time) for c in self._session.get_system_info().client_info}
 
+    def _note(self, signs: Mapping[str, float], say: bool = False) -> frozenset[str]:
+        """Sites that gave a sign of life lately; a change is put on file for `fedzero status`, and said."""
+        there = frozenset(site for site, at in signs.items() if time.time() - at < FRESH)
+        if there != self._connected:
+            self._connected = there
+            files.write(self.folder / CONNECTED_SITES, json.dumps(sorted(there)))
+            if say:
+                everybody = Project.of(self.folder).sites
+                names = f": {', '.join(sorted(there))}" if there else ""
+                self.policy.report(f"sites connected: {len(there)} of {len(everybody)}{names}")
+        return there
+
     def _gather(self) -> Collection[str]:
         """Sites for the next epoch: all that were there before, if they come in time; at least the minimum."""
         began = reported = time.monotonic()
         if self._session is None:
             self._session = self._connect(CONNECTED)
         while True:
-            there, waited = _fresh(self._signs()), time.monotonic() - began
+            there, waited = self._note(self._signs(), say=True), time.monotonic() - began
             if len(there) >= self.policy.minimum and (self.expected <= there or waited > self.policy.patience):
                 return there
             if time.monotonic() - reported > 10.0:
@@ -202,6 +232,7 @@ class Epochs:
             time.sleep(0.2)
 
     def _submit(self, sites: Collection[str]) -> Collection[str]:
+        self.policy.report(f"starting the run's processes at {', '.join(sorted(sites))}")
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             job = self._session.submit_job(str(_job(Path(folder) / "epoch", sorted(sites))))
         try:
@@ -214,6 +245,7 @@ class Epochs:
         for site in frozenset(sites) - self.epoch.sites:
             self._back_off(site)
         _tidy(kit_of(self.folder, SERVER), job)
+        self.policy.report("the sites load model and data")
         return self.epoch.sites
 
     def _arrived(self, job: str, end: float) -> Epoch:
@@ -250,7 +282,6 @@ class Epochs:
         self._expect_server()
         epoch.silent[site] = time.time()
         self._back_off(site)
-        self.policy.report(f"{site} does not answer ({code.decode(errors='replace')})")
         if epoch.sites <= epoch.silent.keys():
             raise Interrupted("no site answers")
 
@@ -267,16 +298,14 @@ class Epochs:
         self._patience[site] = min(2 * patience, LONGEST_PATIENCE)
 
 
-def _fresh(signs: Mapping[str, float]) -> frozenset[str]:
-    """Sites that gave a sign of life lately."""
-    return frozenset(site for site, at in signs.items() if time.time() - at < FRESH)
-
-
-def _explained(code: bytes, seconds: float) -> str:
+def _explained(code: bytes, seconds: float) -> FedzeroError:
     """FLARE's return code as the ledger will have it."""
+    if code.startswith(b"sent"):
+        return Refused(code.decode(errors="replace"))
+    if code in (b"comm_error", b"target_unreachable"):
+        return Undelivered("cannot be reached")
     known = {b"timeout": f"did not answer in {seconds:g} s", b"stale": "was busy with an earlier round"}
-    known |= dict.fromkeys((b"comm_error", b"target_unreachable"), "cannot be reached")
-    return known.get(code, code.decode(errors="replace"))
+    return NoAnswer(known.get(code, code.decode(errors="replace")))
 
 
 def _job(folder: Path, sites: list[str]) -> Path:

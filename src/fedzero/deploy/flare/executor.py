@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ class SiteExecutor(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._working, self._latest = threading.Lock(), 0
+        # a log of queries is used from the thread that opened it
+        self._worker = ThreadPoolExecutor(1)
         self._site: Any = None
+        self._over = threading.Event()
 
     def execute(self, *_: Any) -> Any:
         return make_reply(ReturnCode.TASK_UNKNOWN)
@@ -39,13 +43,17 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             threading.Thread(target=self._listen, args=(fl_ctx.get_engine(), local, server), daemon=True).start()
         elif event_type in (EventType.END_RUN, EventType.ABORT_TASK) and self._site is not None:
             with self._working:
-                self._site.leave()
+                self._worker.submit(self._site.leave).result()
+            self._over.set()
 
     def _listen(self, engine: Any, local: Path, server: str) -> None:
-        from fedzero.deploy.site import Settings, Site  # takes seconds, which FLARE's start-up need not wait for
+        # takes seconds, which FLARE's start-up need not wait for
+        from fedzero.deploy.flare.presence import publish
+        from fedzero.deploy.site import Settings, Site
 
         settings = Settings.read(local / SETTINGS)
         self._site = Site(settings, Path(settings.keep or local / "keep"))
+        threading.Thread(target=publish, args=(self._site, local.parent, self._over), daemon=True).start()
         while engine.get_cell() is None:  # it is made after the run has started
             time.sleep(0.01)
         engine.get_cell().core_cell.register_request_cb(CHANNEL, TOPIC, lambda request: self._on(request, server))
@@ -62,4 +70,4 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         with self._working:
             if number < self._latest:
                 return Message({MessageHeaderKey.RETURN_CODE: "stale"}, b"-")
-            return Message({}, self._site.answer(order[NUMBER:]))
+            return Message({}, self._worker.submit(self._site.answer, order[NUMBER:]).result())

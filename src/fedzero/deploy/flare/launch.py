@@ -22,9 +22,10 @@ import msgspec
 
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
-from fedzero.deploy.flare import processes
+from fedzero.deploy.flare import presence, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
+from fedzero.deploy.flare.presence import Kind
 from fedzero.deploy.site import Settings
 from fedzero.errors import FedzeroError
 from fedzero.model import files
@@ -34,8 +35,8 @@ from fedzero.run.session import LEDGER, Environment, Summary
 
 FEDERATION = "federation"
 """The project of a federation on one machine, in the folder of its run."""
-REMIND_EVERY = 60.0
-"""Seconds between two sentences of a site that finds no server."""
+REMIND_EVERY, LOOK_EVERY = 60.0, 0.5
+"""Seconds between two sentences of a site that finds no server, and two looks at what it is doing."""
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def service_of(project: Path, policy: WaitPolicy) -> Iterator[Service]:
     """The server of a project; sites that are provisioned meanwhile can join."""
     epochs = Epochs(project, policy)
     try:
-        yield Service(epochs, lambda: kits.Project.of(project).sites, policy.deadline, policy.report)
+        yield Service(epochs, lambda: kits.Project.of(project).sites, policy.deadline, policy.report, epochs.idle)
     finally:
         epochs.close()
 
@@ -56,17 +57,20 @@ def federate(
     watch: Watch,
     policy: WaitPolicy,
     overwrite: bool = False,
+    tasks: Mapping[str, str] | None = None,
 ) -> Summary:
-    """A run in a federation on this machine; the summary of what came out."""
+    """A run in a federation on this machine; the summary of what came out. tasks: those of sites, by name."""
     if (folder / LEDGER).exists() and recipe is not None and not overwrite:
         raise FedzeroError(f"{folder} already holds a run: --overwrite starts anew, --out chooses another folder")
     project = folder / FEDERATION
     if not (project / kits.PROJECT).exists():
+        policy.report(f"making certificates for {sites} sites in {project}")
         kits.provision(project, [f"site-{number}" for number in range(1, sites + 1)], port=free_port())
     variables = {"OMP_NUM_THREADS": "1"}  # as many processes as sites share this machine
     if environment.secret is not None:
         variables["FEDZERO_SECRET"] = environment.secret.decode(errors="surrogateescape")
-    settings = Settings(data=None if environment.data is None else str(environment.data.resolve()), threads=1)
+    data = None if environment.data is None else str(environment.data.resolve())
+    settings = Settings(data=data, threads=1, tasks=dict(tasks or {}))
     found = [kits.kit_of(project, name) for name in kits.Project.of(project).sites]
     over = Event()
     with ThreadPoolExecutor(len(found)) as pool:  # waits for its threads at the end
@@ -99,12 +103,21 @@ def settings_of(kit: Path) -> Settings:
 
 
 def join(
-    kit: Path, report: Callable[[str], None], variables: Mapping[str, str] | None = None, over: Event | None = None
+    kit: Path,
+    report: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+    over: Event | None = None,
+    show: Callable[[Kind, str], None] = lambda kind, text: None,
 ) -> None:
-    """Be a site until interrupted, or until it is `over`; a process that ends is started again."""
+    """Be a site until interrupted, or until it is `over`; a process that ends is started again.
+
+    show: is told a few times a second what the site is doing.
+    """
     settings_of(kit)
     host, port = _server_of(kit)
-    pause, announced, over = 1.0, over is not None, over or Event()
+    pause, over = 1.0, over or Event()
+    presence.clear(kit)
+    show("searching", f"{kit.name} is looking for the server at {host}:{port}")
     process: subprocess.Popen[bytes] | None = None
     try:
         while not over.is_set():
@@ -113,11 +126,8 @@ def join(
                 report(f"no server answers at {host}:{port} yet; still trying")
                 continue
             process = processes.start(kit, variables)
-            if not announced:
-                report(f"{kit.name} takes part in the federation at {host}:{port}; Ctrl-C leaves it")
-                announced = True
-            while process.poll() is None and not over.wait(0.2):
-                pass
+            while process.poll() is None and not over.wait(LOOK_EVERY):
+                show(*presence.presence(kit, process.pid, host, port))
             if process.returncode is None:
                 return
             pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 30.0)

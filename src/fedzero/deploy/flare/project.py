@@ -1,6 +1,7 @@
 """A project: certificates and start kits, made by FLARE's own provisioning; called again it adds sites, same authority.
 
 PROJECT/federation.json     host, port, sites
+PROJECT/connected.json      sites that are connected, while a server runs
 PROJECT/kits/NAME           one folder a machine: server, every site, and the supervisor's (stays with the server)
 PROJECT/authority/          keys of the certificate authority: whoever has them can make sites
 """
@@ -21,7 +22,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model import files
 
 ORGANISATION, SERVER, SUPERVISOR = "fedzero", "server", "supervisor@fedzero.local"
-PROJECT, ROOT_DAYS = "federation.json", 3650
+PROJECT, CONNECTED_SITES, ROOT_DAYS = "federation.json", "connected.json", 3650
 SETTINGS = "fedzero.toml"
 """In a site kit's local/: what the site decides for itself."""
 HEARTBEAT, GONE_AFTER = 2, 20
@@ -100,8 +101,40 @@ def _make_kits(folder: Path, project: Project) -> None:
         if not there.exists():
             shutil.copytree(kit, there)
             _configure(there, project)
+            _describe(there, project)
     shutil.rmtree(fresh)
     (folder / "authority").chmod(0o700)
+
+
+READ_ME, THEIRS = "README.md", "readme.txt"
+SITE_KIT = """\
+# The kit of the site {name}
+
+It connects to the server {host}:{port}. Bring this folder to the machine of the site over a channel that you trust:
+`startup/client.key` is the private key of the site. There, with the same release of fedzero as the server's:
+
+    pip install 'fedzero[nvflare]'
+    fedzero join {name} --data FOLDER
+
+`fedzero join` runs until Ctrl-C, and the same command rejoins. Its options are kept in `local/fedzero.toml` and never
+leave the site. `fedzero join --help` lists them. What goes wrong is in `console.txt` and `log.txt`.
+
+The scripts in `startup` are those of NVIDIA FLARE. fedzero does not use them.
+"""
+SERVER_KIT = """\
+# A kit of the server's machine
+
+It stays where it is: `fedzero serve`, with the folder of the project, uses it. The folder `startup` contains a private
+key. Its scripts are those of NVIDIA FLARE. fedzero does not use them.
+"""
+
+
+def _describe(kit: Path, project: Project) -> None:
+    """Our words in the place of FLARE's, whose scripts nobody should run."""
+    for place in (kit, kit / "startup"):
+        (place / THEIRS).unlink(missing_ok=True)
+    text = SITE_KIT if kit.name in project.sites else SERVER_KIT
+    files.write(kit / READ_ME, text.format(name=kit.name, host=project.host, port=project.port))
 
 
 COMMUNICATION = {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from fedzero.errors import FedzeroError
+from fedzero.model.imports import imported
 from fedzero.model.value import Value
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Unusable, quoted, short
 from fedzero.oracles.blackbox.contract import Told
@@ -180,18 +178,10 @@ def find(name: str, functions: Functions) -> Callable[..., Any]:
             f"task.boxes names the function {name!r}, which was not given: call fedzero.minimise again with "
             "the same functions and the same `out`, or name it as module:function in the recipe"
         )
-    here = str(Path.cwd())
-    if here not in sys.path:  # for functions beside the recipe; last, so that they hide nothing
-        sys.path.append(here)
     try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # importing runs a user's code, which may raise anything
-        raise FedzeroError(
-            f"task.boxes names {name!r}, but module {module!r} cannot be imported ({type(error).__name__}: {error}): "
-            "run fedzero in its folder, or install it"
-        ) from error
-    for part in path.split("."):
-        found = getattr(found, part, None)
+        found = imported(name)
+    except FedzeroError as error:
+        raise FedzeroError(f"task.boxes names {error}") from error
     if not callable(found):
         raise FedzeroError(f"task.boxes names {name!r}, but module {module!r} has no function {path!r}")
     return found  # type: ignore[no-any-return]

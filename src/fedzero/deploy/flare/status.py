@@ -1,0 +1,54 @@
+"""How a federation stands, from the files of its project: `fedzero status`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import Struct
+
+from fedzero.deploy import queue
+from fedzero.deploy.flare.project import CONNECTED_SITES, Project
+from fedzero.ledger import replay
+from fedzero.ledger.store import Ledger
+from fedzero.model import files
+from fedzero.run import recipe as recipes
+from fedzero.run.session import LEDGER
+
+
+class RunStatus(Struct, frozen=True):
+    """round: how many are on the ledger."""
+
+    name: str
+    folder: str
+    round: int
+    rounds: int | None
+    """None before the run has a ledger"""
+
+
+class Status(Struct, frozen=True):
+    """server: its process, if it runs; sites: whether each is connected; run: the one that is played."""
+
+    server: int | None
+    sites: dict[str, bool]
+    queue: tuple[str, ...]
+    run: RunStatus | None
+
+
+def status_of(project: Path) -> Status:
+    sites, found, here = Project.of(project).sites, queue.supervisor(project), project / CONNECTED_SITES
+    connected = files.decoded(here, list[str]) if found is not None and here.exists() else []
+    run = None if found is None or found.run is None else _run_in(Path(found.run))
+    waiting = tuple(map(queue.name_of, queue.entries(project)))
+    if run is not None and waiting[:1] == (run.name,):  # an entry stays until its run has ended
+        waiting = waiting[1:]
+    return Status(None if found is None else found.pid, {site: site in connected for site in sites}, waiting, run)
+
+
+def _run_in(folder: Path) -> RunStatus:
+    if not (folder / LEDGER).exists():
+        return RunStatus(folder.name, str(folder), 0, None)
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
+        start, rounds = ledger.start(), len(replay.read(ledger).rounds)
+    recipe = recipes.from_canonical(start.recipe, start.needs)
+    return RunStatus(recipe.name, str(folder), rounds, recipe.rounds)

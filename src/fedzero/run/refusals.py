@@ -1,0 +1,41 @@
+"""Clients that are left out of rounds, in sentences: one for all with the same reason, and not one every round."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedzero.ledger.records import Round
+
+SHOWN = 8
+"""Clients that are listed by number."""
+AT_SITE = "its site"
+"""How a reason begins that is the same for all clients of a site."""
+
+
+def named(clients: Collection[int]) -> str:
+    """client 3; clients 3, 4, 5; clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"""
+    numbers = sorted(clients)
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:SHOWN]))}{more}"
+
+
+class Refusals:
+    """What is new in a round's refusals; a reason is said again once its client has counted in between.
+
+    of_sites: also reasons that are a site's; who serves a run says these by himself, as they happen.
+    """
+
+    def __init__(self, of_sites: bool = True):
+        self._of_sites = of_sites
+        self._said: dict[int, str] = {}
+
+    def news(self, record: Round) -> list[str]:
+        refused = dict(record.refused)
+        fresh: dict[str, list[int]] = {}
+        for client, reason in refused.items():
+            if self._said.get(client) != reason and (self._of_sites or AT_SITE not in reason):
+                fresh.setdefault(reason, []).append(client)
+        for client in record.cohort:
+            self._said.pop(client, None)
+        self._said |= refused
+        return [f"round {record.round}: {named(clients)} {reason}" for reason, clients in fresh.items()]
