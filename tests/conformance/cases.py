@@ -27,7 +27,7 @@ FEW_QUERIES = {"initial": 6, "a_step": 2, "candidates": 6, "around": 4, "around_
 CHOICES: dict[str, list[Any]] = {
     "local_steps": [3],
     "directions": [{"start": 3, "then": [[2, 6]]}],
-    "rate": [{"kind": "inverse-sqrt", "start": 4e-3}],
+    "rate": [{"kind": "inverse-sqrt", "start": 4e-3}, "auto"],
     "form": ["dense"],
     "optimizer": [{"kind": kind} for kind in ("sgd", "momentum", "adam", "sign")],
     "local_optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],

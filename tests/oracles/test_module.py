@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.model.device import threads
 from fedzero.model.params import Params
 from fedzero.oracles import Gradient, GradientOracle, Losses, Oracle, answer_together, module
 from fedzero.oracles.module import ModuleObjective
@@ -128,3 +131,32 @@ def test_offsets_added_to_the_base_are_the_views(setting) -> None:
     _, params, points, _ = setting
     for row, point in zip(params.offsets(points), points, strict=True):
         assert torch.equal(params.vector() + row, params.view(point).vector())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_values_do_not_depend_on_the_number_of_threads(setting, monkeypatch, count: int) -> None:
+    net, params, points, batches = setting
+    objective = ModuleObjective(net, batches[0])
+    with threads(1):
+        alone = objective.losses(params, points, batches)
+    monkeypatch.setattr(module, "WORTH_A_THREAD", 0)
+    used = set()
+    real = objective._forward
+    monkeypatch.setattr(objective, "_forward", lambda *args: (used.add(threading.get_ident()), real(*args))[1])
+    with threads(count):
+        shared = objective.losses(params, points, batches)
+        assert torch.get_num_threads() == count, "as it was before"
+    assert np.array_equal(alone, shared)
+    assert threading.get_ident() not in used
+
+
+def test_a_pass_that_fails_in_a_thread_fails_in_the_open(setting, monkeypatch) -> None:
+    net, params, points, batches = setting
+    monkeypatch.setattr(module, "WORTH_A_THREAD", 0)
+
+    def broken(*args):
+        raise FedzeroError("no such loss")
+
+    objective = ModuleObjective(net, batches[0], loss=broken)
+    with threads(2), pytest.raises(FedzeroError, match="no such loss"):
+        objective.losses(params, points, batches)

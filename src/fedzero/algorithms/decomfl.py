@@ -14,6 +14,8 @@ coefficients g_i by g, so it is done there, exactly, and the client stands at ro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedzero.algorithms.contract import State
 from fedzero.algorithms.optimizers import Optimizer, Sgd
 from fedzero.algorithms.seeded import Moments, SeededMethod
@@ -27,4 +29,5 @@ class DeComFL(SeededMethod, tag="decomfl"):
     """Of the server's step; everybody repeats it, so its state never travels."""
 
     def init(self, params: Params, clients: int) -> State:
-        return State(params, Moments.of(self.optimizer, params), clients=clients)
+        begun = SeededMethod.init(self, params, clients)
+        return begun if self.rate == "auto" else replace(begun, carry=Moments.of(self.optimizer, params))

@@ -6,11 +6,12 @@
     everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]  when it next needs the model
 
 A method overrides the member in which its paper differs: `direction_keys` (where directions come from), `check`, or one
-of the four of the contract.
+of the four of the contract. `rate = "auto"` is in pacing.py: what it knows is carried in the state.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 from msgspec import Meta
 
 from fedzero.algorithms.contract import (
+    NOTHING,
     Carry,
     Contribution,
     Federation,
@@ -33,12 +35,13 @@ from fedzero.algorithms.contract import (
     rounds_of,
 )
 from fedzero.algorithms.optimizers import Optimizer, Sgd
+from fedzero.algorithms.pacing import Pace, Rate, measures
 from fedzero.directions import Distribution, Domain, Keys, Program, Rule, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
 from fedzero.model.params import Params
-from fedzero.model.schedules import Counts, Schedule, count_at, fewest, rate_at
+from fedzero.model.schedules import Counts, count_at, fewest, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 
@@ -49,8 +52,8 @@ Samples = Literal["batch", "all"]
 class Sampling(Method):
     """How slopes are sampled: the fields that all finite-difference methods have."""
 
-    rate: Schedule
-    """η"""
+    rate: Rate
+    """η, step size: a number, a schedule over rounds, or "auto": found from the scalars of the run"""
     directions: Counts = 10
     """P"""
     local_steps: Annotated[int, Meta(ge=1)] = 1
@@ -97,6 +100,11 @@ class SeededMethod(Sampling):
 
     def check(self, federation: Federation) -> None:
         expect_others(self.difference, fewest(self.directions))
+        if self.rate == "auto" and self.optimizer.rule is not Rule.SGD:
+            raise FedzeroError(
+                "algorithm.rate = 'auto' measures plain steps: leave out algorithm.optimizer, or give a number "
+                "(`fedzero tune` finds one)"
+            )
         if federation.sync and self.optimizer.rule is not Rule.SGD:
             raise FedzeroError(
                 "federation.sync = true works with plain SGD only (a stateful optimizer cannot be corrected linearly): "
@@ -120,23 +128,35 @@ class SeededMethod(Sampling):
         """Where the P directions of a step come from."""
         return direction_keys(keys, round, step, count)
 
+    def init(self, params: Params, clients: int) -> State:
+        return State(params, Pace() if self.rate == "auto" else NOTHING, clients=clients)
+
     def client(self, state: State, turn: Turn) -> Work:
         K, P, local = self.local_steps, count_at(self.directions, turn.round), state
         g, loss = np.empty((K, P), np.float32), 0.0
         for k in range(K):
-            keys = self.direction_keys(turn.keys, turn.round, k, P)
+            keys = self._keys(turn.keys, turn.round, k, P)
             g[k], here = yield from self.slopes_at(local.params, keys, k)
             loss = here if k == 0 else loss
             if k + 1 < K:
                 local = state.branch() if k == 0 else local
-                local = self._advance(local, [self._steps(turn.round, k, g[k : k + 1], turn.keys)])
+                rate = self._local_rate(state, turn.round, g[:1])
+                local = self._advance(local, [self._steps(turn.round, k, g[k : k + 1], turn.keys, rate)])
         return Contribution(g.reshape(-1), loss)
 
     def aggregate(self, gathered: Gathered) -> Update:
         return Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        rounds = [self._steps(u.round, 0, self.scalars_of(u).reshape(self.local_steps, -1), keys) for u in updates]
+        rounds = []
+        for update in updates:
+            g = self.scalars_of(update).reshape(self.local_steps, -1)
+            if self.rate == "auto":
+                carry, rate = self._pace(state).after(update.round, g, self._reach(state))
+                state = replace(state, carry=carry)
+            else:
+                rate = rate_at(self.rate, update.round)
+            rounds.append(self._steps(update.round, 0, g, keys, rate))
         return rounds_of(self._advance(state, rounds), updates)
 
     def scalars_of(self, update: Update) -> F32:
@@ -148,11 +168,31 @@ class SeededMethod(Sampling):
             raise FedzeroError(f"round {update.round} has {found} scalars where {self.name} has {expected}")
         return scalars
 
-    def _steps(self, round: int, first: int, g: F32, keys: Keys) -> Steps:
+    def _keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
+        """Keys of a step's directions; where the rate is being measured, those of the round before."""
+        again = self.rate == "auto" and measures(round)
+        return self.direction_keys(keys, round - 1 if again else round, step, count)
+
+    def _pace(self, state: State) -> Pace:
+        if not isinstance(state.carry, Pace):
+            raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.rate = 'auto'")
+        return state.carry
+
+    def _reach(self, state: State) -> float:
+        """How far a probe moves a coordinate, root mean square."""
+        return self.radius / math.sqrt(state.params.size) if self.distribution == "unit-sphere" else self.radius
+
+    def _local_rate(self, state: State, round: int, g: F32) -> float:
+        """η of a client's own steps, which come before anybody knows the round's scalars; g is its first (1, P)."""
+        if self.rate == "auto":
+            return self._pace(state).begun(g, self._reach(state)).rate(round)
+        return rate_at(self.rate, round)
+
+    def _steps(self, round: int, first: int, g: F32, keys: Keys, rate: float) -> Steps:
         """Local steps `first`, `first`+1, … of a round; g is (steps, P)."""
-        rate, stream, plain = rate_at(self.rate, round), stream_of(self.distribution), self.optimizer.rule is Rule.SGD
+        stream, plain = stream_of(self.distribution), self.optimizer.rule is Rule.SGD
         terms = [  # rules with a memory take the gradient and multiply by −η themselves
-            average(self.direction_keys(keys, round, first + k, row.size), row, -rate if plain else 1.0, stream)
+            average(self._keys(keys, round, first + k, row.size), row, -rate if plain else 1.0, stream)
             for k, row in enumerate(g)
         ]
         if plain:  # one sum, hence one rounding of 16-bit parameters, a round

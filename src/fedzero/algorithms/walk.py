@@ -41,6 +41,7 @@ from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, expect_others, queries_of
 from fedzero.model.params import Params
+from fedzero.model.schedules import Schedule
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
 from fedzero.oracles import Answer, Ask
 
@@ -62,6 +63,8 @@ class OwnDirections(Sampling):
     are plain ones.
     """
 
+    rate: Schedule
+    """η"""
     directions: Annotated[int, Meta(ge=1)] = 10
     """P"""
     samples: Samples = "batch"  # type: ignore[misc]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 
 import torch
 
@@ -46,3 +49,14 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def workers(count: int) -> ThreadPoolExecutor:
+    """So many threads, each of which computes alone. To be used inside `threads(1)`: MKL counts for all of them."""
+    return _workers(count, os.getpid())
+
+
+@cache
+def _workers(count: int, pid: int) -> ThreadPoolExecutor:
+    """One pool for each process: threads do not survive a fork."""
+    return ThreadPoolExecutor(count, "fedzero-point", initializer=torch.set_num_threads, initargs=(1,))

@@ -3,14 +3,16 @@
 Small models: the offsets c·z of all points are computed once, kept while the same points are asked for (a cohort that
 shares directions asks for the same points), and added to the base in one operation; where they are too many to keep,
 some points at a time. Large models: one point at a time through a scratch copy. On a GPU the points of a small model
-are evaluated together (vmap); on a CPU one after the other, which is faster because each pass stays in the cache. If
-the module has a method `prepare`, inputs are transformed by it once for all points.
+are evaluated together (vmap). On a CPU each point is one thread's work: a pass stays in the cache, values do not depend
+on the number of threads, and a core that is busy with something else takes fewer points instead of keeping the others
+waiting. If the module has a method `prepare`, inputs are transformed by it once for all points.
 
 Batches of several clients share a pass where the criterion gives a loss for every sample and their shapes fit.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedzero.directions import Terms
+from fedzero.model.device import threads, workers
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics, Points
 from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
@@ -27,6 +30,10 @@ from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, acc
 KEPT_NUMBERS = 1 << 27
 """Offsets kept between asks: at most this many float32 numbers."""
 CLASSIFICATION = Supervised(metrics={ACCURACY: accuracy})
+WORTH_A_THREAD = 1 << 20
+"""Parameters × samples from which a pass takes longer than handing it to another thread."""
+WORTH_ALL_THREADS = 1 << 22
+"""Parameters from which one pass keeps several threads busy, where there are fewer points than threads."""
 
 
 class _Called(nn.Module):
@@ -55,26 +62,37 @@ class ModuleObjective:
         self.prepare: Callable[[Tensor], Tensor] | None = getattr(module, "prepare", None)
         self.together = next(module.parameters()).device.type != "cpu" if together is None else together
         self._offsets: OrderedDict[Points, Tensor] = OrderedDict()
+        self._modules: list[nn.Module] = [self.module]
+        """One for each thread: a module holds the weights of one point at a time."""
+        self._copyable = True
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
-        together = joined(batches) if self.share else None
-        passes = [together] if together is not None else list(batches)
-        if self.prepare is not None and not self.together:
-            passes = [(self.prepare(x), y) for x, y in passes]
-        with torch.no_grad():
-            table = torch.cat(list(self._sample_losses(base, points, passes, basis))).double()  # (points, samples)
+        joint, at_once = joined(batches) if self.share else None, torch.get_num_threads()
+        passes = [joint] if joint is not None else list(batches)
+        few = len(points) < at_once and base.size >= WORTH_ALL_THREADS
+        alone = not (self.together or few or self._through_scratch(base, points))
+        with torch.no_grad(), threads(1 if alone else None):  # a thread for a point, or all for every operation
+            if self.prepare is not None and not self.together:
+                passes = [(self.prepare(x), y) for x, y in passes]
+            rows = list(self._sample_losses(base, points, passes, basis, at_once if alone else 1))
+            table = torch.cat(rows).double()  # (points, samples)
             sizes = [samples_of(batch) for batch in batches] if table.shape[1] > len(passes) else [1] * len(batches)
             means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
         return means.cpu().numpy()
 
+    @staticmethod
+    def _through_scratch(base: Params, points: Sequence[Terms]) -> bool:
+        """True if points are made one at a time: large models, 16-bit ones, points of several terms."""
+        short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
+        return base.size > KEPT_NUMBERS or short or any(len(terms) > 1 for terms in points)
+
     def _sample_losses(
-        self, base: Params, points: Sequence[Terms], passes: Sequence[Batch], basis: Basis | None
+        self, base: Params, points: Sequence[Terms], passes: Sequence[Batch], basis: Basis | None, at_once: int
     ) -> Iterator[Tensor]:
         """Losses of all samples, some points at a time, (points, samples) in all."""
-        short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
-        if base.size > KEPT_NUMBERS or short or any(len(terms) > 1 for terms in points):
+        if self._through_scratch(base, points):
             scratch = {name: torch.empty_like(tensor) for name, tensor in base.tensors.items()}
             for point, terms in enumerate(points):
                 base.view(terms).write(scratch)
@@ -85,10 +103,11 @@ class ModuleObjective:
         many = KEPT_NUMBERS // base.size
         for first in range(0, len(points), many):
             chosen = points if len(points) <= many else points[first : first + many]
-            yield from self._losses_at(base, base.vector() + self._offsets_of(base, chosen), first, passes, basis)
+            weights = base.vector() + self._offsets_of(base, chosen)
+            yield from self._losses_at(base, weights, first, passes, basis, at_once)
 
     def _losses_at(
-        self, base: Params, weights: Tensor, first: int, passes: Sequence[Batch], basis: Basis | None
+        self, base: Params, weights: Tensor, first: int, passes: Sequence[Batch], basis: Basis | None, at_once: int
     ) -> Iterator[Tensor]:
         """Losses of all samples with each row of `weights` (points, d); `first` is the number of the first point."""
         count = len(weights)
@@ -102,22 +121,45 @@ class ModuleObjective:
         if self.together:
             yield torch.vmap(lambda tensors: self.losses_of(tensors, passes))(stacked)
             return
-        for p in range(count):
-            yield self.losses_of({name: tensor[p] for name, tensor in stacked.items()}, passes)[None]
+        left, found = iter(range(count)), [torch.empty(0)] * count
 
-    def losses_of(self, tensors: dict[str, Tensor], passes: Sequence[Batch]) -> Tensor:
+        def work(module: nn.Module) -> None:
+            with torch.no_grad():  # holds for the thread it is said in
+                for p in left:
+                    tensors = {name: tensor[p] for name, tensor in stacked.items()}
+                    found[p] = self.losses_of(tensors, passes, module)[None]
+
+        samples = sum(map(samples_of, passes))
+        modules = self._copies(min(at_once, count) if base.size * samples >= WORTH_A_THREAD else 1)
+        if len(modules) == 1:
+            work(self.module)
+        else:
+            list(workers(len(modules)).map(work, modules))
+        yield from found
+
+    def _copies(self, wanted: int) -> list[nn.Module]:
+        """Modules for so many threads; one alone, if it cannot be copied."""
+        while len(self._modules) < wanted and self._copyable:
+            try:
+                self._modules.append(copy.deepcopy(self.module))
+            except Exception:  # whatever the module of somebody else holds
+                self._copyable = False
+        return self._modules[:wanted]
+
+    def losses_of(self, tensors: dict[str, Tensor], passes: Sequence[Batch], module: nn.Module | None = None) -> Tensor:
         """Losses of all samples of all passes, (samples,); of a criterion that gives one for a batch, (passes,)."""
-        found = [self._call(tensors, self.criterion.losses, batch) for batch in passes]
+        found = [self._call(module or self.module, tensors, self.criterion.losses, batch) for batch in passes]
         rows = [
             loss.reshape(1) if loss.dim() == 0 else loss.flatten(1).mean(1) if loss.dim() > 1 else loss
             for loss in found
         ]
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
-    def _call(self, tensors: dict[str, Tensor], f: Callable[..., Any], *arguments: Any) -> Any:
+    @staticmethod
+    def _call(module: nn.Module, tensors: dict[str, Tensor], f: Callable[..., Any], *arguments: Any) -> Any:
         """f(module, …) with the module's parameters replaced."""
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        return functional_call(self.module, named, (f, *arguments))
+        return functional_call(module, named, (f, *arguments))
 
     def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:
         """Σ c z of each point, (points, d), from the cache where the same points were asked for before."""
@@ -139,5 +181,5 @@ class ModuleObjective:
 
     def evaluate(self, params: Params) -> Metrics:
         with torch.no_grad():
-            metrics: Metrics = self._call(params.tensors, self.criterion.measure, self.test)
+            metrics: Metrics = self._call(self.module, params.tensors, self.criterion.measure, self.test)
         return metrics
