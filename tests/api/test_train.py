@@ -22,6 +22,7 @@ import fedzero
 from fedzero.errors import FedzeroError
 from fedzero.oracles.criteria import per_sample
 from fedzero.run import session
+from fedzero.run.progress import Silent
 
 
 def mlp(seed: int = 0, outputs: int = 3) -> nn.Sequential:
@@ -132,15 +133,11 @@ def test_killed_the_same_call_resumes(tmp_path: Path) -> None:
     assert resumed.stdout == whole.stdout
 
 
-class StopAt:
+class StopAt(Silent):
     """Interrupts a run, as Ctrl-C does."""
 
     def __init__(self, round: int):
         self.at = round
-
-    def begin(self, *_: Any) -> None: ...
-    def evaluation(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
 
     def round(self, record: Any) -> None:
         if record.round == self.at:

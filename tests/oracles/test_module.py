@@ -14,6 +14,7 @@ from fedzero.errors import FedzeroError
 from fedzero.model.device import threads
 from fedzero.model.params import Params
 from fedzero.oracles import Gradient, GradientOracle, Losses, Oracle, answer_together, module
+from fedzero.oracles.criteria import Supervised
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks.models import SmallCnn, initialise
 
@@ -136,13 +137,13 @@ def test_offsets_added_to_the_base_are_the_views(setting) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_values_do_not_depend_on_the_number_of_threads(setting, monkeypatch, count: int) -> None:
     net, params, points, batches = setting
-    objective = ModuleObjective(net, batches[0])
+    objective = ModuleObjective(net, batches[:1])
     with threads(1):
         alone = objective.losses(params, points, batches)
     monkeypatch.setattr(module, "WORTH_A_THREAD", 0)
     used = set()
-    real = objective._forward
-    monkeypatch.setattr(objective, "_forward", lambda *args: (used.add(threading.get_ident()), real(*args))[1])
+    real = objective.losses_of
+    monkeypatch.setattr(objective, "losses_of", lambda *args: (used.add(threading.get_ident()), real(*args))[1])
     with threads(count):
         shared = objective.losses(params, points, batches)
         assert torch.get_num_threads() == count, "as it was before"
@@ -157,6 +158,6 @@ def test_a_pass_that_fails_in_a_thread_fails_in_the_open(setting, monkeypatch) -
     def broken(*args):
         raise FedzeroError("no such loss")
 
-    objective = ModuleObjective(net, batches[0], loss=broken)
+    objective = ModuleObjective(net, batches[:1], Supervised(broken))
     with threads(2), pytest.raises(FedzeroError, match="no such loss"):
         objective.losses(params, points, batches)
