@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch.nn.functional as F
 from harness import recipe_of
 from sites import Here
 
+import fedzero
 from fedzero import plugins
 from fedzero.algorithms import DeComFL
 from fedzero.deploy import site_tasks
@@ -26,6 +29,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.oracles.blackbox import CommandBox, HttpBox, PythonBox
+from fedzero.run import recipe as recipes
 from fedzero.run import session
 from fedzero.run.progress import Silent
 from fedzero.run.session import Environment
@@ -93,6 +97,40 @@ def test_sites_train_on_data_that_only_they_have(tmp_path: Path, stand_in) -> No
     assert 4 < last < 4.5
     stored = list((tmp_path / "sites" / "kept").glob("*/*/facts.json"))
     assert sorted(path.read_text() for path in stored) == ['{"data":"0.000"}', '{"data":"2.000"}']
+
+
+class Clinics(Wards):
+    def begin(self):
+        Here.begin(self)
+        for name in NAMES:
+            settings = Settings(device="cpu", threads=1, tasks={"radiology": f"clinic:{name}"})
+            self.sites[name] = Site(settings, self.folder / "kept" / name)
+        return list(self.sites)
+
+
+def test_modules_and_data_of_sites_are_trained_as_those_of_one_process(tmp_path: Path, stand_in) -> None:
+    """`fedzero.site_task` at two sites, a client at each: the model that `fedzero.train` makes of the same data."""
+    import clinic
+
+    method = {"kind": "decomfl", "rate": 0.05, "directions": 4}
+    table = {
+        "name": "clinics",
+        "rounds": 6,
+        "evaluate_every": 3,
+        "seed": 3,
+        "algorithm": method,
+        "task": {"kind": "own", "name": "radiology", "batch": 8},
+        "federation": {"clients": 2, "cohort": 2, "server_model": False},
+    }
+    there = run(recipes.decode(table), tmp_path / "there", Clinics(tmp_path / "sites"))
+    model = copy.deepcopy(clinic.MODEL)
+    data = [clinic.rows(1), clinic.rows(2)]
+    here = fedzero.train(model, data, loss=F.cross_entropy, method=method, rounds=6, batch=8, seed=3, merge=False,
+                         out=tmp_path / "here", progress=False)  # fmt: skip
+    assert there.model_digest == here.summary.model_digest
+    with closing(Ledger.open(tmp_path / "there" / "ledger.db")) as ledger:
+        facts = ledger.start().facts
+    assert "Linear, 15 parameters" in facts["model"] and "data" not in facts, "what a site has is not told"
 
 
 def test_a_site_that_comes_back_with_other_data_is_left_out(tmp_path: Path, stand_in) -> None:

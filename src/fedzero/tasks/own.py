@@ -6,9 +6,10 @@ began with are kept in its folder: everything that needs no data (replay, verify
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -86,8 +87,13 @@ class Material:
     everywhere: bool = False
 
     def build(self, clients: int, batch: int) -> Problem:
-        if not self.everywhere and clients != len(self.clients):
+        if self.everywhere:  # a site may begin with several runs, and several times
+            return replace(self, module=copy.deepcopy(self.module), everywhere=False)._built(clients, batch, True)
+        if clients != len(self.clients):
             raise FedzeroError(f"there are data of {len(self.clients)} clients, but federation.clients = {clients}")
+        return self._built(clients, batch)
+
+    def _built(self, clients: int, batch: int, private: bool = False) -> Problem:
         params, device = Params.of_module(self.module), next(self.module.parameters()).device
         shards = OwnShards(self.clients, clients, batch, device, self._check)
         probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
@@ -96,7 +102,10 @@ class Material:
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))
         objective = ModuleObjective(self.module, test, self.criterion, together=vmapped, share=not scalar)
-        return Problem(params, objective, shards, self._facts(params), keep_base=True)
+        model, data = self._about_model(params), self._about_data()
+        if private:
+            return Problem(params, objective, shards, model, private_facts=data, keep_base=True)
+        return Problem(params, objective, shards, model | data, keep_base=True)
 
     def _check(self, batch: Batch) -> None:
         if isinstance(self.criterion, Supervised):
@@ -107,16 +116,16 @@ class Material:
                 )
             refuse_ignored(self.criterion.loss, batch[1])
 
-    def _facts(self, params: Params) -> dict[str, str]:
+    def _about_model(self, params: Params) -> dict[str, str]:
         name, total = type(self.module).__name__, sum(p.numel() for p in self.module.parameters())
-        facts = {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(self.module)}"}
-        if self.everywhere:
-            return facts
+        return {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(self.module)}"}
+
+    def _about_data(self) -> dict[str, str]:
         hashed = hashlib.sha256()
         for samples in (*self.clients, *self.test):
             hashed.update(samples.digest())
         count = sum(len(samples) for samples in self.clients)
-        return facts | {"data": f"{count:,} samples of {len(self.clients):,} clients, {hashed.hexdigest()[:16]}"}
+        return {"data": f"{count:,} samples of {len(self.clients):,} clients, {hashed.hexdigest()[:16]}"}
 
 
 class OwnShards:
