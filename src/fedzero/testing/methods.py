@@ -106,9 +106,9 @@ def _expect_replays(run: Trial, digests: Sequence[bytes]) -> None:
     expect(whole.round == run.replica.round, "the ledger replays to another round")
     wire = run.server.plan.wire(0)
     for round in (0 if wire.seeded else 10, 11):
-        expect(
-            run.replayed(round).digest() == digests[round], f"the ledger replays to another model before round {round}"
-        )
+        then = run.replayed(round)
+        same = (then.round, then.digest()) == (round, digests[round])
+        expect(same, f"the ledger replays to another model before round {round}, or to one of another round")
     if wire.seeded:
         single = run.prepared().replica()
         for update in replay.updates_of(run.ledger, view):
