@@ -274,11 +274,11 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
 def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | None:
     """The log of queries of a run that has one, found intact: a budget is counted by it."""
     metered = None if setup is None else setup.problem.metered
-    if metered is None or view.end is not None:
+    if setup is None or metered is None or view.end is not None:
         return None
     metered.ready()
     replay.check_queries(ledger, view)
-    log = LedgerLog(ledger)
+    log = LedgerLog(ledger, setup.recipe.federation.clients)
     metered.attach(log)
     return Meter(log, metered.unable)
 
