@@ -207,6 +207,9 @@ def test_other_recipes_and_bad_input_are_refused(tmp_path, fedzero):
         with pytest.raises(FedzeroError):
             optimiser(tmp_path / "bad", **options)
     assert not (tmp_path / "bad").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(FedzeroError, match="choose another folder"):
+        optimiser(tmp_path / "file")
     fedzero("resume", tmp_path / "run").refused("fedzero.Optimiser")
     assert fedzero("verify", tmp_path / "run").code == 0
     assert fedzero("report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0

@@ -241,6 +241,7 @@ def test_a_budget_ends_a_run_cleanly(tmp_path, fedzero):
     assert session.replayed(tmp_path, Environment(), None).digest() == view.end.model
     assert "ended early" in fedzero("verify", tmp_path).out
     outcome = fedzero("resume", tmp_path, "--json")  # which needs no functions: there is nothing to do
+    assert outcome.json["estimated"] is True
     assert outcome.json["reason"] == result.reason
     assert "ended early: no client can pay" in outcome.err
     assert story_of(tmp_path).entries == view.entries
@@ -566,6 +567,7 @@ def test_a_recipe_with_every_kind_of_box(tmp_path, web, fedzero, monkeypatch):
     outcome = fedzero("run", "mine.toml", "--out", "run", "--json")
     assert outcome.code == 0
     assert outcome.json["refused"] == 0
+    assert outcome.json["estimated"] is False
     assert outcome.json["queries"] == 3 * 3 * TURN
     assert outcome.json["attempts"] == 3 * 3 * TURN + 2 * 4  # two evaluations ask all four
     assert "intact: 3 rounds, complete" in fedzero("verify", "run").out

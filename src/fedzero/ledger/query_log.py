@@ -118,6 +118,11 @@ def at_models(ledger: Ledger) -> dict[int, dict[int, float]]:
     return found
 
 
+def estimated(ledger: Ledger, round: int, clients: int) -> bool:
+    """Whether an evaluation in a run with a log had to do without queries of some clients at the model."""
+    return _exists(ledger) and len(at_models(ledger).get(round, {})) < clients
+
+
 def best(ledger: Ledger, clients: int) -> tuple[F64, float] | None:
     """The smallest mean over clients at any point at which all of them gave a value, and the point, (d,)."""
     rows = list(_read(ledger))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
+from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.report.units import human_bytes
 from fedzero.run.recipe import Recipe, from_canonical
 from fedzero.run.session import LEDGER, folder_of
@@ -40,7 +41,8 @@ class Totals:
         parts = [] if self.loss is None else [f"loss {self.loss:.4f}"]
         if self.evaluation is not None:
             metrics = self.evaluation.metrics
-            parts.append(f"test {metrics.loss:.4f}")
+            about = "≈ " if ESTIMATED in metrics.others else ""
+            parts.append(f"test {about}{metrics.loss:.4f}")
             if metrics.accuracy is not None:
                 parts.append(f"accuracy {metrics.accuracy:.1%}")
         parts += [f"{human_bytes(self.bytes / self.clients)} per client", f"{self.queries:,} queries"]

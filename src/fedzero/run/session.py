@@ -321,6 +321,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     clients: int
     final_loss: float | None
     """of the last evaluation, if it is finite"""
+    estimated: bool
+    """of black boxes: the loss is not that of the model, but of points near it"""
     final_accuracy: float | None
     bytes_up_per_client: float
     bytes_down_per_client: float
@@ -354,6 +356,7 @@ def summary(ledger: Ledger) -> Summary:
         parameters=first.parameters,
         clients=recipe.federation.clients,
         final_loss=last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
+        estimated=last is not None and query_log.estimated(ledger, last.round, recipe.federation.clients),
         final_accuracy=None if last is None else last.metrics.accuracy,
         bytes_up_per_client=up / recipe.federation.clients,
         bytes_down_per_client=down / recipe.federation.clients,
