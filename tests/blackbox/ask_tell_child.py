@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from blackbox_child import Death, light
 
 from fedzero.algorithms import FedZO
-from fedzero.api import Optimiser
+from fedzero.api import Optimiser, default_algorithm
+from fedzero.estimators.surrogate import Transfer
 
 ROUNDS, DIRECTIONS = 6, 7
 POINTS = ROUNDS * (DIRECTIONS + 1) + 2
@@ -42,3 +44,16 @@ def work(folder: str, parties: int, death: Death = Death(), pause: float = 0.0) 
             mine.tell(point, f(point.x, point.party))
         if not points:
             time.sleep(0.01)
+
+
+SURROGATE = msgspec.structs.replace(default_algorithm(4, 1), local_steps=2, transfer=Transfer(count=50))
+"""the default method, with less to compute"""
+
+
+def a_few(folder: str, threads: int, asks: int) -> None:
+    """Some asks of two rounds of it, in a process with so many threads."""
+    torch.set_num_threads(threads)
+    mine = optimiser(folder, algorithm=SURROGATE, rounds=2)
+    for _ in range(asks):
+        for point in mine.ask(99):
+            mine.tell(point, f(point.x, point.party))

@@ -15,7 +15,7 @@ from typing import Any
 import ask_tell_child
 import numpy as np
 import pytest
-from ask_tell_child import DIRECTIONS, POINTS, ROUNDS, f, optimiser
+from ask_tell_child import DIRECTIONS, POINTS, ROUNDS, SURROGATE, f, optimiser
 from blackbox_child import Death
 
 import fedzero
@@ -107,6 +107,23 @@ def test_killed_at_statements_of_the_databases(server, right, tmp_path, when):
     time.sleep(0.5)  # until leases of the dead have ended
     finish(optimiser(folder, parties=PARTIES))
     check(folder, right)
+
+
+def test_a_surrogate_asks_the_same_points_in_every_process(server, tmp_path):
+    """It computes points from earlier values, several times a round, with however many threads a process has."""
+    alone = finish(optimiser(tmp_path / "alone", algorithm=SURROGATE, rounds=2))
+    for threads in (1, 2, 3, 1, 2):
+        process = server.Process(target=ask_tell_child.a_few, args=(str(tmp_path / "run"), threads, 2), daemon=True)
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+    together = optimiser(tmp_path / "run", algorithm=SURROGATE, rounds=2)
+    assert together.finished
+    assert (together.result().x == alone.x).all()
+    assert head(tmp_path / "run") == head(tmp_path / "alone")
+    assert (
+        together.result().queries == alone.queries == len(rows(tmp_path / "run" / "told.db", "SELECT id FROM points"))
+    )
 
 
 def test_it_is_the_same_run_as_that_of_functions_that_are_called(tmp_path):
@@ -207,6 +224,9 @@ def test_other_recipes_and_bad_input_are_refused(tmp_path, fedzero):
         with pytest.raises(FedzeroError):
             optimiser(tmp_path / "bad", **options)
     assert not (tmp_path / "bad").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(FedzeroError, match="choose another folder"):
+        optimiser(tmp_path / "file")
     fedzero("resume", tmp_path / "run").refused("fedzero.Optimiser")
     assert fedzero("verify", tmp_path / "run").code == 0
     assert fedzero("report", tmp_path / "run", "--out", tmp_path / "page.html").code == 0

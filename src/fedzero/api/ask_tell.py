@@ -90,6 +90,12 @@ class Optimiser:
         ledger = self.folder / session.LEDGER
         if not ledger.exists():
             session.prepare(recipe, self._environment)  # what is wrong shows before anything is written
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedzeroError(
+                f"out = {str(out)!r} cannot be made ({error.strerror}): choose another folder"
+            ) from error
         with locked(self._table.path), threads(1):
             begun = ledger.exists()
             if begun:

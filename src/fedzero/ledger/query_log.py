@@ -2,12 +2,14 @@
 
 A row is written before the box is called and again when there is a value, each in a durable transaction. When a round
 is recorded, its `queried` puts the rows on the chain: a SHA-256 for every client. Coordinates are kept of the points at
-which models were evaluated, and of those of each client's latest round; digests of all points are kept for good.
+which models were evaluated, of those of each client's latest round, and of the best one of earlier rounds at which all
+clients were asked; digests of all points are kept for good.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import struct
 from bisect import bisect_right
 from collections import Counter
@@ -19,7 +21,7 @@ import numpy as np
 
 from fedzero.ledger.records import Asked, Round
 from fedzero.ledger.store import LOG_OF_QUERIES, Ledger, Tampered
-from fedzero.oracles.blackbox import EVALUATION, MemoryLog, Query, point_digest
+from fedzero.oracles.blackbox import EVALUATION, MemoryLog, Query, mean, point_digest
 from fedzero.oracles.contract import F64
 
 _COLUMNS = "client, round, ordinal, attempt, digest, state, value, cause, point"
@@ -38,12 +40,15 @@ class Meter:
 class LedgerLog:
     """A `QueryLog` that survives a crash. Used from one thread, as its ledger is."""
 
-    def __init__(self, ledger: Ledger):
-        self._ledger, self._memory = ledger, MemoryLog()
+    def __init__(self, ledger: Ledger, clients: int):
+        self._ledger, self._clients, self._memory = ledger, clients, MemoryLog()
         if not _exists(ledger):
             with ledger.transaction() as db:
                 db.execute(LOG_OF_QUERIES)
-        self._memory.write(list(_read(ledger)))
+        rows = list(_read(ledger))
+        self._memory.write(rows)
+        self._best = min((row.round for row in rows if _locates(row)), default=0)
+        """the round of the best point so far, in the rounds before client 0's latest"""
 
     def write(self, rows: Sequence[Query]) -> None:
         with self._ledger.transaction() as db:
@@ -53,10 +58,22 @@ class LedgerLog:
             probes = [row for row in rows if row.point is not None and row.ordinal != EVALUATION]
             for client, round in {(row.client, row.round) for row in probes}:
                 stale = self._memory.latest_round(client)
-                if stale < round:
-                    forget = "UPDATE queries SET point = NULL WHERE round = ? AND client = ? AND ordinal >= 0"
-                    db.execute(forget, (stale, client))
+                if 0 <= stale < round:
+                    self._forget(db, client, stale)
         self._memory.write(rows)
+
+    def _forget(self, db: sqlite3.Connection, client: int, stale: int) -> None:
+        """The coordinates of a round that is over, but for those of the best point, which client 0's row has."""
+        rounds, best = {stale}, (-1, b"")
+        if client == 0:
+            rounds |= {self._best}
+            rows = list(_read(self._ledger, f"WHERE round IN ({stale}, {self._best}) AND ordinal >= 0"))
+            means, places = common_values(rows, self._clients), {(r.round, r.digest) for r in rows if _locates(r)}
+            best = min(means.keys() & places, key=lambda place: (means[place], place), default=best)
+            self._best = max(best[0], 0)
+        for round in rounds:
+            forget = "UPDATE queries SET point = NULL WHERE round = ? AND client = ? AND ordinal >= 0"
+            db.execute(f"{forget} AND NOT (round = ? AND digest = ?)", (round, client, *best))
 
     def spent(self, client: int) -> int:
         return self._memory.spent(client)
@@ -79,27 +96,42 @@ class LedgerLog:
         return _digests(_read(self._ledger, f"WHERE round = {after} AND ordinal = {EVALUATION}"))
 
 
-@dataclass(frozen=True, eq=False)
-class AtModel:
-    """What boxes gave at the model after so many rounds: values by client, and where that was, (d,).
-
-    point: None in ledgers of 0.1, and where client 0 gave no value.
-    """
-
-    round: int
-    values: Mapping[int, float]
-    point: F64 | None
+def common_values(rows: Iterable[Query], clients: int) -> dict[tuple[int, bytes], float]:
+    """By round and digest: the mean over clients at the points at which every client gave a value."""
+    values: dict[tuple[int, bytes], dict[int, float]] = {}
+    for row in rows:
+        if row.value is not None:
+            values.setdefault((row.round, row.digest), {}).setdefault(row.client, row.value)
+    return {place: mean([of[c] for c in range(clients)]) for place, of in values.items() if len(of) == clients}
 
 
-def at_models(ledger: Ledger) -> list[AtModel]:
-    """Of all evaluations that made queries of their own and got a value."""
-    rows = _read(ledger, f"WHERE ordinal = {EVALUATION} AND value IS NOT NULL")
-    found = []
-    for round, of_round in groupby(rows, lambda row: row.round):
-        kept = list(of_round)
-        point = next((np.frombuffer(row.point, "<f8") for row in kept if row.point is not None), None)
-        found.append(AtModel(round, {row.client: row.value for row in kept if row.value is not None}, point))
+def _locates(row: Query) -> bool:
+    return row.client == 0 and row.point is not None and row.ordinal != EVALUATION
+
+
+def at_models(ledger: Ledger) -> dict[int, dict[int, float]]:
+    """What evaluations that made queries of their own were given, by number of rounds and client."""
+    found: dict[int, dict[int, float]] = {}
+    for row in _read(ledger, f"WHERE ordinal = {EVALUATION}"):
+        if row.value is not None:
+            found.setdefault(row.round, {})[row.client] = row.value
     return found
+
+
+def estimated(ledger: Ledger, round: int, clients: int) -> bool:
+    """Whether an evaluation in a run with a log had to do without queries of some clients at the model."""
+    return _exists(ledger) and len(at_models(ledger).get(round, {})) < clients
+
+
+def best(ledger: Ledger, clients: int) -> tuple[F64, float] | None:
+    """The smallest mean over clients at any point at which all of them gave a value, and the point, (d,)."""
+    rows = list(_read(ledger))
+    places = {(row.round, row.digest): row.point for row in rows if row.point is not None}
+    means = {place: value for place, value in common_values(rows, clients).items() if place in places}
+    if not means:
+        return None
+    where = min(means, key=lambda place: (means[place], place))
+    return np.frombuffer(places[where], "<f8"), means[where]
 
 
 def spent(ledger: Ledger) -> int:

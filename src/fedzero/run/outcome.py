@@ -40,7 +40,7 @@ class Result:
 
     x: the point found, within the bounds, (d,). value: F(x), or, where `estimated`, the mean of values that boxes gave
     near x; None if no box ever answered. values: f_i(x), one per client, None where it was not asked. start_value: F at
-    the starting point, if it was asked. best_x, best_value: the smallest F that was asked at any model, and where.
+    the starting point, if it was asked. best_x, best_value: the smallest F at any point at which all boxes were asked.
     queries: attempts of all clients, retries included. history: all evaluations. reason: why the run ended before
     `rounds`, if it did.
     """
@@ -63,26 +63,24 @@ class Result:
 def result_of(folder: Path) -> Result:
     """The outcome of the run in a folder, finished or not."""
     with closing(Ledger.open(folder / LEDGER)) as ledger:
-        view, start, log = replay.read(ledger), ledger.start(), query_log.at_models(ledger)
+        view, start, asked = replay.read(ledger), ledger.start(), query_log.at_models(ledger)
+        recipe = recipes.from_canonical(start.recipe, start.needs)
+        task, clients, done = recipe.task, recipe.federation.clients, len(view.rounds)
         spent, total = query_log.spent_before(ledger), query_log.spent(ledger)
-    recipe = recipes.from_canonical(start.recipe, start.needs)
-    task, clients, done = recipe.task, recipe.federation.clients, len(view.rounds)
+        best = query_log.best(ledger, clients)
     if not isinstance(task, BlackBox):
         raise FedzeroError(f"{folder} holds no run of black boxes")
-    whole = {each.round: each for each in log if len(each.values) == clients}
-    exact = {round: mean([each.values[c] for c in range(clients)]) for round, each in whole.items()}
+    exact = {round: mean([of[c] for c in range(clients)]) for round, of in asked.items() if len(of) == clients}
     history = {e.round: Step(e.round, spent(e.round), e.metrics.loss, e.round not in exact) for e in view.evaluations}
-    best = min((round for round in exact if whole[round].point is not None), key=exact.__getitem__, default=None)
     last = history.get(max(history, default=-1))
-    here = next((each.values for each in log if each.round == done), {})
     return Result(
         x=_point(folder, task),
         value=None if last is None else last.value,
         estimated=last is not None and (last.estimated or last.rounds < done),
-        values=tuple(here.get(client) for client in range(clients)),
+        values=tuple(asked.get(done, {}).get(client) for client in range(clients)),
         start_value=exact.get(0),
-        best_x=None if best is None else whole[best].point,
-        best_value=None if best is None else exact[best],
+        best_x=None if best is None else best[0],
+        best_value=None if best is None else best[1],
         queries=total,
         rounds=done,
         history=tuple(history.values()),

@@ -17,6 +17,7 @@ from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line
+from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.report.units import human_bytes, human_loss, human_seconds
 from fedzero.run.recipe import Recipe, from_canonical
 from fedzero.run.refusals import Refusals
@@ -70,7 +71,8 @@ class Totals:
         parts = [] if self.loss is None else [(3, f"loss {human_loss(self.loss)}")]
         if self.evaluation is not None:
             metrics = self.evaluation.metrics
-            parts.append((4, f"test {human_loss(metrics.loss)}"))
+            about = "≈ " if ESTIMATED in metrics.others else ""
+            parts.append((4, f"test {about}{human_loss(metrics.loss)}"))
             if metrics.accuracy is not None:
                 parts.append((5, f"accuracy {metrics.accuracy:.1%}"))
         parts += [

@@ -320,11 +320,11 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
 def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | None:
     """The log of queries of a run that has one, found intact: a budget is counted by it."""
     metered = None if setup is None else setup.problem.metered
-    if metered is None or view.end is not None:
+    if setup is None or metered is None or view.end is not None:
         return None
     metered.ready()
     replay.check_queries(ledger, view)
-    log = LedgerLog(ledger)
+    log = LedgerLog(ledger, setup.recipe.federation.clients)
     metered.attach(log)
     return Meter(log, metered.unable)
 
@@ -367,6 +367,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     clients: int
     final_loss: float | None
     """of the last evaluation, if it is finite"""
+    estimated: bool
+    """of black boxes: the loss is not that of the model, but of points near it"""
     final_accuracy: float | None
     bytes_up_per_client: float
     bytes_down_per_client: float
@@ -402,6 +404,7 @@ def summary(ledger: Ledger) -> Summary:
         parameters=first.parameters,
         clients=recipe.federation.clients,
         final_loss=last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
+        estimated=last is not None and query_log.estimated(ledger, last.round, recipe.federation.clients),
         final_accuracy=None if last is None else last.metrics.accuracy,
         bytes_up_per_client=up / recipe.federation.clients,
         bytes_down_per_client=down / recipe.federation.clients,
