@@ -90,9 +90,16 @@ def test_a_full_disk_keeps_the_run_that_was_to_be_replaced(tiny: Path, tmp_path:
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
-@pytest.mark.parametrize("key", ["directions", "local_steps"])
-def test_more_numbers_than_a_message_holds(fedzero, tiny: Path, tmp_path: Path, key: str) -> None:
-    outcome = fedzero("run", tiny, "--set", f"algorithm.{key}=99999999999", "--out", tmp_path / "out")
+@pytest.mark.parametrize(
+    "override",
+    [
+        "algorithm.directions=99999999999",
+        "algorithm.local_steps=99999999999",
+        'algorithm={kind="fedzo",rate=0.01,form="dense",directions=99999999999}',
+    ],
+)
+def test_turns_that_no_client_can_make(fedzero, tiny: Path, tmp_path: Path, override: str) -> None:
+    outcome = fedzero("run", tiny, "--set", override, "--out", tmp_path / "out")
     outcome.refused("numbers", "algorithm.directions")
     assert not (tmp_path / "out").exists()
 

@@ -7,6 +7,7 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,8 +136,8 @@ def test_a_history_has_what_the_ledger_has(tmp_path: Path, monkeypatch: pytest.M
     """Pictures, facts and other metrics on their way from an objective to the report."""
     prepare = session.prepare
 
-    def prepared(recipe: recipes.Recipe, environment: session.Environment) -> session.Setup:
-        setup = prepare(recipe, environment)
+    def prepared(recipe: recipes.Recipe, environment: session.Environment, *more: Any) -> session.Setup:
+        setup = prepare(recipe, environment, *more)
         plain = setup.problem.objective
         assert isinstance(plain, QuadraticObjective)
         seen = Seen(plain.curvature, plain.optimum[None])

@@ -41,6 +41,8 @@ from fedzero.tasks.contract import BASE, BuildContext, Phase, Problem, unheard
 LEDGER, MODEL = "ledger.db", "model.safetensors"
 MOST_NUMBERS = 1 << 30
 """float32 numbers of one message: msgpack has 32 bits for a length."""
+MOST_QUERIES = 1 << 32
+"""evaluations of one turn: a thousand a second would take seven weeks"""
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,22 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) ->
     if wire.delivery == "snapshot":
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
-    numbers = max(sum(setup.plan.wire(round).replies) for round in (0, recipe.rounds - 1))
-    if numbers >= MOST_NUMBERS:
-        raise FedzeroError(
-            f"algorithm.kind = {method!r}: a client would send {numbers:,} numbers, a message holds fewer than "
-            f"{MOST_NUMBERS:,}: lower algorithm.directions or algorithm.local_steps, or train fewer parameters"
-        )
+    _check_size(setup)
     setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting)
     return setup
+
+
+def _check_size(setup: Setup) -> None:
+    """Refuse turns that no client can make, before there is a ledger of them."""
+    wires = [setup.plan.wire(round) for round in (0, setup.recipe.rounds - 1)]
+    numbers, queries = max(max(wire.replies) for wire in wires), max(wire.queries for wire in wires)
+    most = MOST_NUMBERS * (32 if setup.chain.codes else 1)  # a coder needs a bit for a number at least
+    if numbers >= most or queries >= MOST_QUERIES:
+        raise FedzeroError(
+            f"algorithm.kind = {setup.algorithm.name!r}: a turn would take {queries:,} evaluations and a reply of "
+            f"{numbers:,} numbers; the limits are {MOST_QUERIES:,} and {most:,}: lower algorithm.directions or "
+            "algorithm.local_steps, or train fewer parameters"
+        )
 
 
 def folder_of(path: Path) -> Path:
