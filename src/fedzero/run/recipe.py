@@ -181,7 +181,7 @@ def load(source: str | Path, overrides: list[str] | None = None, **replacements:
     except OSError as error:
         raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
     for override in overrides or []:
-        _override(table, override)
+        override(table, override)
     table |= {key: value for key, value in replacements.items() if value is not None}
     return decode(table, str(path))
 
@@ -223,7 +223,7 @@ def _refuse_infinite(value: Any, where: str, path: str) -> None:
         )
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def override(table: dict[str, Any], override: str) -> None:
     """`a.b=c`, c in TOML; a bare word is taken as a string."""
     path, equals, text = override.partition("=")
     if not equals or not path:
