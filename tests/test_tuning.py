@@ -118,6 +118,7 @@ def test_the_command(tmp_path: Path) -> None:
     recipe = tmp_path / "bowl.toml"
     recipe.write_text(TOML.format(kind="decomfl"))
     arguments = ["tune", str(recipe), "--trials", "3", "--rounds", "8", "--out", str(tmp_path / "t")]
+    arguments += ["--set", "algorithm.directions=4"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "best: --set algorithm.rate=" in done.output

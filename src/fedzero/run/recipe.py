@@ -180,8 +180,8 @@ def load(source: str | Path, overrides: list[str] | None = None, **replacements:
         raise FedzeroError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
-    for override in overrides or []:
-        override(table, override)
+    for each in overrides or []:
+        override(table, each)
     table |= {key: value for key, value in replacements.items() if value is not None}
     return decode(table, str(path))
 
@@ -223,11 +223,11 @@ def _refuse_infinite(value: Any, where: str, path: str) -> None:
         )
 
 
-def override(table: dict[str, Any], override: str) -> None:
+def override(table: dict[str, Any], setting: str) -> None:
     """`a.b=c`, c in TOML; a bare word is taken as a string."""
-    path, equals, text = override.partition("=")
+    path, equals, text = setting.partition("=")
     if not equals or not path:
-        raise FedzeroError(f"--set {override}: write it as key=value, for instance --set algorithm.directions=20")
+        raise FedzeroError(f"--set {setting}: write it as key=value, for instance --set algorithm.directions=20")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -236,7 +236,7 @@ def override(table: dict[str, Any], override: str) -> None:
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
-            raise FedzeroError(f"--set {override}: {parent} is a value, not a table")
+            raise FedzeroError(f"--set {setting}: {parent} is a value, not a table")
     table[last] = value
 
 
