@@ -46,9 +46,9 @@ def measures(round: int) -> bool:
     return round % 2 == 1 if round < WARM_UP else round % EVERY == EVERY - 1
 
 
-def _sum(numbers: Iterable[float]) -> float:
-    """Correctly rounded, so that no library's order of summation shows."""
-    return math.fsum(numbers)
+def _product(a: Iterable[float], b: Iterable[float]) -> float:
+    """aᵀb, the sum rounded once, so that no library's order of summation shows."""
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Pace(Carry):
 
     def begun(self, g: F32, reach: float) -> Pace:
         """With the first rate, if there is none yet: a step along g (steps, P) moves a coordinate by `reach`."""
-        square = _sum(float(x) * float(x) for x in g.flat) / g.size
+        now = tuple(map(float, g.flat))
+        square = _product(now, now) / g.size
         if self.measured or not square:
             return self
         return replace(self, measured=reach * math.sqrt(g.shape[1] / square), square=square)
@@ -78,10 +79,10 @@ class Pace(Carry):
     def after(self, round: int, g: F32, reach: float) -> tuple[Pace, float]:
         """(what is known after a round's scalars (steps, P), η of the round)."""
         now, pace = tuple(map(float, g.flat)), self.begun(g, reach)
-        length, measured = _sum(x * x for x in now), pace.measured
+        length, measured = _product(now, now), pace.measured
         if measures(round) and self.last == round - 1 and len(self.scalars) == len(now):
-            both = length + _sum(x * x for x in self.scalars)
-            c = 2 * _sum(x * y for x, y in zip(self.scalars, now, strict=True)) / both if both else 0.0
+            both = length + _product(self.scalars, self.scalars)
+            c = 2 * _product(self.scalars, now) / both if both else 0.0
             measured = measured * (1 + c) if c > 0 else measured / (1 - c)
         square = KEPT * pace.square + (1 - KEPT) * length / len(now)
         kept = now if measures(round + 1) else ()

@@ -15,7 +15,7 @@ from fedzero.errors import FedzeroError
 
 # Commands come to be by import, and help shows them in that order.
 # isort: off
-from fedzero.cli import runs, patching, federation, listing, new  # noqa: F401
+from fedzero.cli import runs, tuning, patching, federation, listing, new  # noqa: F401
 
 # isort: on
 

@@ -272,7 +272,7 @@ class SiteRun:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.2)
-        metered.attach(LedgerLog(ledger))
+        metered.attach(LedgerLog(ledger, self.recipe.federation.clients))
         return ledger
 
     def _expect_paid(self, number: int, round: int) -> None:

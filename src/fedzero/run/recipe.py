@@ -191,8 +191,8 @@ def load(source: str | Path, overrides: list[str] | None = None, **replacements:
     """Read a recipe from a file or from those in the package, with `a.b=c` overrides."""
     path = find(source)
     table = read(path)
-    for override in overrides or []:
-        _override(table, override)
+    for each in overrides or []:
+        override(table, each)
     table |= {key: value for key, value in replacements.items() if value is not None}
     return decode(table, str(path))
 
@@ -245,16 +245,16 @@ def _refuse_infinite(value: Any, where: str, path: str) -> None:
         )
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def override(table: dict[str, Any], setting: str) -> None:
     """`a.b=c`, c in TOML; a bare word is taken as a string."""
-    path, equals, text = override.partition("=")
+    path, equals, text = setting.partition("=")
     if not equals or not path:
-        raise FedzeroError(f"--set {override}: write it as key=value, for instance --set algorithm.directions=20")
+        raise FedzeroError(f"--set {setting}: write it as key=value, for instance --set algorithm.directions=20")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    put(table, path, value, f"--set {override}")
+    put(table, path, value, f"--set {setting}")
 
 
 def put(table: dict[str, Any], path: str, value: Any, where: str) -> None:

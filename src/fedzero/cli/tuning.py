@@ -1,0 +1,86 @@
+"""The command that searches for a rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from fedzero.cli.common import (
+    AsJson,
+    Data,
+    Overrides,
+    RecipeName,
+    Secret,
+    Seed,
+    app,
+    environment_of,
+    err,
+    out,
+    say,
+    tell,
+)
+from fedzero.cli.runs import PANEL
+from fedzero.errors import FedzeroError
+
+if TYPE_CHECKING:
+    from fedzero.run.tuning import Trial
+
+
+@app.command(rich_help_panel=PANEL)
+def tune(
+    recipe: RecipeName,
+    set_: Overrides = None,
+    key: Annotated[str, typer.Option(help="A key of the recipe that takes a number.")] = "algorithm.rate",
+    trials: Annotated[int, typer.Option(help="Values to try.")] = 8,
+    rounds: Annotated[
+        int | None, typer.Option(help="Of the longest runs; default: a quarter of the recipe's.", show_default=False)
+    ] = None,
+    low: Annotated[float | None, typer.Option("--from", help="The smallest value.", show_default=False)] = None,
+    high: Annotated[float | None, typer.Option("--to", help="The largest value.", show_default=False)] = None,
+    seed: Seed = None,
+    data: Data = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the runs; default runs/tune-NAME.", show_default=False)
+    ] = None,
+    secret: Secret = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
+
+    After Ctrl-C or a crash the same command goes on where it was. Example: fedzero tune demo --rounds 80
+    """
+    from fedzero.run import recipe as recipes
+    from fedzero.run import tuning
+
+    if (low is None) != (high is None):
+        raise FedzeroError("--from and --to go together: give both, or neither")
+    loaded = recipes.load(recipe, set_, seed=seed)
+    folder, console = out_ or Path("runs") / f"tune-{loaded.name}", err if as_json else out
+    bounds = None if low is None or high is None else (low, high)
+    environment = environment_of(data, secret)
+    try:
+        found = tuning.tune(loaded, folder, environment, key, trials, rounds, bounds, lambda t: say(_line(key, t)))
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in (key, "rounds", "training loss"):
+        table.add_column(heading, justify="right")
+    for trial in found.trials:
+        table.add_row(str(trial.value), str(trial.rounds), _loss(trial))
+    console.print(table)
+    tell(f"best: --set {key}={found.best}", console)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+
+
+def _line(key: str, trial: Trial) -> str:
+    return f"{key} = {trial.value}, {trial.rounds} rounds: training loss {_loss(trial)}"
+
+
+def _loss(trial: Trial) -> str:
+    return "not finite" if trial.loss is None else f"{trial.loss:.4g}"
