@@ -209,7 +209,7 @@ def calls(tmp_path: Path, stand_in, monkeypatch) -> Path:
 
 
 def test_black_boxes_at_sites_are_those_of_one_process_and_no_query_is_paid_twice(tmp_path: Path, calls) -> None:
-    recipe = recipe_of_boxes()
+    recipe = recipe_of_boxes(evaluate="log")
     environment = Environment(functions=site_tasks.loaded({"cost": "hospital:cost"}))
     here = session.start(recipe, tmp_path / "here", environment, Silent())
     alone = len(calls.read_text())
