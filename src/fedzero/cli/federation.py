@@ -142,17 +142,19 @@ def serve(
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
+    from fedzero.deploy.flare.project import Project
+
+    found = Project.of(project)
+    say(f"serving {project} at {found.host}:{found.port}")  # imports take seconds
     from fedzero.deploy import site_tasks
     from fedzero.deploy.conduct import conduct
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import service_of
-    from fedzero.deploy.flare.project import Project
     from fedzero.deploy.queue import supervising
     from fedzero.deploy.supervisor import serve_queue
     from fedzero.run import recipe as recipes
     from fedzero.run.progress import watch_on
 
-    Project.of(project)
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     environment = environment_of(data, None, site_tasks.loaded(site_tasks.places_of(task or [])))
     policy = WaitPolicy(minimum, patience, deadline, say)
