@@ -27,7 +27,7 @@ from fedzero.ledger.store import Ledger
 from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
-from fedzero.run.server import Plan, Server
+from fedzero.runs.server import Plan, Server
 
 SIZES, ROUNDS, LOOK_EVERY, LIMIT = (10**5, 10**8), 10_000, 2000, 240
 """d; rounds, and between two looks; seconds that one size may take"""

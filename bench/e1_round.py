@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.local import LocalEngine
-from fedzero.run import recipe as recipes
-from fedzero.run.server import Server, cohort_of
-from fedzero.run.session import Environment, Setup, prepare
+from fedzero.runs import recipe as recipes
+from fedzero.runs.server import Server, cohort_of
+from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks.models import SmallCnn
 
 N, M, P, MU, ETA = 100, 10, 10, 1e-3, 1e-3

@@ -19,9 +19,9 @@ from looking import add_layers, trained
 from table import show
 
 from fedzero.estimators.spsa import direction_keys, points_of, slopes
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.session import Environment, Setup
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.session import Environment, Setup
 
 DIRECTIONS, RADIUS, ROUNDS, REPEATS = 10, 1e-3, 6, 3
 

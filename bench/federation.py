@@ -21,7 +21,7 @@ from fedzero.model.params import Params
 from fedzero.oracles import Metrics
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.run.server import Plan, Server
+from fedzero.runs.server import Plan, Server
 
 CLIENTS, COHORT, ROUNDS = 1000, 100, 200
 

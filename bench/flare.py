@@ -42,10 +42,10 @@ from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.site import Settings
 from fedzero.ledger.records import Round
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.recipe import Recipe, decode
-from fedzero.run.session import Environment
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.recipe import Recipe, decode
+from fedzero.runs.session import Environment
 
 P, WARM, WANTED = 10, 50, 0.03
 """directions; rounds at the start of an epoch that are not counted; seconds of a round at 3 sites at most"""

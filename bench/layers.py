@@ -29,9 +29,9 @@ from table import show
 
 from fedzero.model.params import Params
 from fedzero.oracles.language import NO_TERMS, Texts
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.session import Environment, Setup
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.session import Environment, Setup
 
 DIRECTIONS, RADIUS, CLIENTS, BATCH = 10, 1e-3, 4, 64
 

@@ -16,9 +16,9 @@ import torch
 import fedzero
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import initialise

@@ -13,9 +13,9 @@ from table import show
 import fedzero
 from fedzero.directions import Keys
 from fedzero.model.params import Params
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 from fedzero.tasks import images
 from fedzero.tasks.models import SmallCnn, initialise
 

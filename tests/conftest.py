@@ -161,7 +161,7 @@ def quiet() -> Quiet:
 @pytest.fixture(scope="session")
 def run_recipe() -> Callable[..., dict[str, Any]]:
     """run_recipe(path, folder, *overrides): a whole run in this process; its summary."""
-    from fedzero.run import recipe, session
+    from fedzero.runs import recipe, session
 
     def run(path: Path, folder: Path, *overrides: str) -> dict[str, Any]:
         return session.start(recipe.load(path, list(overrides)), folder, session.Environment(), Quiet())

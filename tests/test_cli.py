@@ -23,9 +23,9 @@ from fedzero.ledger.replay import read
 from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 ENTRY = [sys.executable, "-c", "from fedzero.cli import main; main()"]
 

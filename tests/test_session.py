@@ -10,8 +10,8 @@ from harness import small
 
 from fedzero.algorithms import DeComFL
 from fedzero.ledger import Ledger
-from fedzero.run import recipe as recipes
-from fedzero.run import session
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
 
 
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from fedzero.ledger import Ledger
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.oracles import Metrics
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.stopping import Stop
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.stopping import Stop
 
 HERE = session.Environment()
 

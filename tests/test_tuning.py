@@ -12,10 +12,10 @@ from fedzero.cli import app
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.run import recipe as recipes
-from fedzero.run import session, tuning
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session, tuning
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 
 TOML = """
 name = "bowl"

@@ -11,9 +11,9 @@ import pytest
 import fedzero_papers
 from fedzero import plugins
 from fedzero.ledger.store import Ledger
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 PAPERS = Path(__file__).parents[1]
 PROJECT = tomllib.loads((PAPERS / "pyproject.toml").read_text())["project"]
@@ -99,6 +99,6 @@ def test_nothing_private_is_used():
 
 def test_what_the_check_of_private_names_sees(tmp_path):
     (tmp_path / "a.py").write_text(
-        "from fedzero._x import a\nfrom fedzero.run import session\nfrom fedzero.y import _b\nsession._c()\n"
+        "from fedzero._x import a\nfrom fedzero.runs import session\nfrom fedzero.y import _b\nsession._c()\n"
     )
     assert private(tmp_path / "a.py") == ["_x", "_b", "_c"]

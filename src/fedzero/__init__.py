@@ -2,6 +2,7 @@
 
     fedzero.train(model, clients=…, loss=…)        any module, data and loss
     fedzero.finetune(model, tokenizer, …)          language models of transformers, on rows with a prompt
+    fedzero.run("demo", out=…)                     a recipe: packaged, a file, or a table
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
@@ -25,6 +26,7 @@ _PUBLIC = {
     "finetune": "fedzero.api.finetune",
     "site_task": "fedzero.api.train",
     "accuracy": "fedzero.oracles.criteria",
+    "run": "fedzero.api.runs",
     "Run": "fedzero.api.runs",
     "minimise": "fedzero.api.minimise",
     "Optimiser": "fedzero.api.ask_tell",

@@ -19,7 +19,7 @@ from fedzero.directions import SHARED, reference
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.local import LocalEngine
-from fedzero.run.server import cohort_of
+from fedzero.runs.server import cohort_of
 from fedzero.tasks import Quadratic
 
 EPS = 2.0**-24

@@ -17,9 +17,9 @@ from fedzero.ledger.store import Ledger
 from fedzero.model.params import Params
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.run import recipe as recipes
-from fedzero.run.server import Server
-from fedzero.run.session import Environment, Setup, prepare
+from fedzero.runs import recipe as recipes
+from fedzero.runs.server import Server
+from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks import Quadratic
 
 

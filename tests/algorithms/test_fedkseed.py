@@ -15,7 +15,7 @@ from fedzero.algorithms.fedkseed import FedKSeed
 from fedzero.directions import Keys
 from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
-from fedzero.run import recipe as recipes
+from fedzero.runs import recipe as recipes
 
 S, K, ETA = 6, 4, 5e-3
 CASES = [How(P=1, central=True), How(P=3, central=True), How(P=2)]

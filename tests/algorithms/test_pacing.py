@@ -11,10 +11,10 @@ import pytest
 
 from fedzero.algorithms.pacing import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.errors import FedzeroError
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 
 
 def recipe_of(rate: Any, **algorithm: Any) -> recipes.Recipe:

@@ -19,8 +19,8 @@ from fedzero.filters import mean
 from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
 from fedzero.protocol.local import LocalEngine
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 TAU = 3
 

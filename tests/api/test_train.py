@@ -21,8 +21,8 @@ from torch.utils.data import Dataset, TensorDataset
 import fedzero
 from fedzero.errors import FedzeroError
 from fedzero.oracles.criteria import per_sample
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 
 def mlp(seed: int = 0, outputs: int = 3) -> nn.Sequential:

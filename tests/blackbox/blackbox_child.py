@@ -22,8 +22,8 @@ import torch
 
 from fedzero import api as blackbox
 from fedzero.algorithms import FedZO
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 CLIENTS, TURN, ROUNDS = 2, 3, 4
 

@@ -20,11 +20,11 @@ from fedzero.ledger import Asked, Evaluation, Ledger, replay
 from fedzero.model.checkpoint import load_model
 from fedzero.report import sentence
 from fedzero.report.page import page
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.history import history
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.history import history
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 
 CENTRES = np.array([[1.0, -2.0, 3.0], [2.0, 0.0, 1.0], [3.0, -1.0, -1.0]])
 BOUNDS = [(-5.0, 5.0), (-4.0, 4.0), (-2.0, 8.0)]

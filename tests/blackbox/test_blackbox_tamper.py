@@ -20,8 +20,8 @@ from fedzero.algorithms import FedZO
 from fedzero.ledger import End, Ledger, Tampered
 from fedzero.ledger.records import encode_record
 from fedzero.ledger.store import link
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 ROUNDS, TURN = 3, 3
 

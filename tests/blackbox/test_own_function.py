@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedzero.run import session
+from fedzero.runs import session
 
 
 def test_three_services_agree(tmp_path, capsys) -> None:

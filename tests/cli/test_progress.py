@@ -23,9 +23,9 @@ from rich.console import Console
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.lines import fitting
 from fedzero.oracles import Metrics
-from fedzero.run import progress
-from fedzero.run import recipe as recipes
-from fedzero.run.progress import LiveWatch, PlainWatch
+from fedzero.runs import progress
+from fedzero.runs import recipe as recipes
+from fedzero.runs.progress import LiveWatch, PlainWatch
 
 REASON = "failed: [bold]it gave '[/x]' instead of a number"
 ENTRY = [sys.executable, "-m", "fedzero"]

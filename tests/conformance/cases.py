@@ -15,8 +15,8 @@ import pytest
 from fedzero import plugins
 from fedzero.algorithms.contract import Wire
 from fedzero.filters import Chain
-from fedzero.run import recipe as recipes
-from fedzero.run.server import Plan
+from fedzero.runs import recipe as recipes
+from fedzero.runs.server import Plan
 from fedzero.testing.trial import DIMENSION, federation_for
 
 KINDS = tuple(kind.type for kind in plugins.kinds("methods").values())

@@ -10,8 +10,8 @@ import torch
 from cases import VARIANTS, label
 
 from fedzero.ledger import replay
-from fedzero.run import session
-from fedzero.run.session import Environment
+from fedzero.runs import session
+from fedzero.runs.session import Environment
 from fedzero.testing.trial import recipe_of, trial
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -12,10 +12,10 @@ import pytest
 from fedzero import plugins
 from fedzero.algorithms.contract import Scale
 from fedzero.errors import FedzeroError
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 from fedzero.tasks.language.task import Language
 
 LESS: dict[str, dict[str, Any]] = {

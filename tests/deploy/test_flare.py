@@ -26,8 +26,8 @@ from fedzero.deploy.site import SiteState
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.run import session
-from fedzero.run.session import Environment
+from fedzero.runs import session
+from fedzero.runs.session import Environment
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
 

@@ -41,11 +41,11 @@ from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Undelivered
 from fedzero.protocol.messages import Reply
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.refusals import Refusals, named
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.refusals import Refusals, named
+from fedzero.runs.session import Environment
 from fedzero.tasks import Quadratic
 
 SITES = ["north", "south", "west"]

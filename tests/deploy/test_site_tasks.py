@@ -29,10 +29,10 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.oracles.blackbox import CommandBox, HttpBox, PythonBox
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
 OWN = Path(__file__).parent / "own"

@@ -26,9 +26,9 @@ from fedzero.deploy.flare.launch import free_port
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 T = TypeVar("T")
 SITES = ("north", "south", "west")

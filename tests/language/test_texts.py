@@ -18,7 +18,7 @@ from small_language import words
 
 from fedzero.errors import FedzeroError
 from fedzero.oracles.language import measured
-from fedzero.run import recipe as recipes
+from fedzero.runs import recipe as recipes
 from fedzero.tasks.language import TEXTS, Language, Text
 from fedzero.tasks.language import rows as loader
 from fedzero.tasks.language.encoding import Encoder

@@ -20,9 +20,9 @@ import torch
 
 from fedzero.errors import FedzeroError
 from fedzero.model.checkpoint import load_model
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 
 class Quiet(Silent):

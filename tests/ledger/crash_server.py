@@ -10,7 +10,7 @@ import torch
 
 from fedzero.directions import Domain, Program, Rule, Terms
 from fedzero.model.params import Params
-from fedzero.run import session  # noqa: F401  (what the children import)
+from fedzero.runs import session  # noqa: F401  (what the children import)
 
 torch.set_num_threads(1)
 params = Params.of_vector(torch.zeros(8))

@@ -104,7 +104,7 @@ def undisturbed(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Callab
     made: dict[tuple[str, ...], Run] = {}
 
     def make(path: Path, overrides: list[str]) -> Run:
-        from fedzero.run import recipe as recipes
+        from fedzero.runs import recipe as recipes
 
         name = (str(path), *overrides)
         if name not in made:

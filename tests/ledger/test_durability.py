@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedzero.ledger.store import Ledger
-from fedzero.run import recipe, session
+from fedzero.runs import recipe, session
 
 
 @pytest.fixture

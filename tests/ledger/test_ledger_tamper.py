@@ -26,8 +26,8 @@ from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model.checkpoint import load_model
 from fedzero.model.updates import Seeded, decode_update, encode_update
-from fedzero.run import session
-from fedzero.run.progress import Silent
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
 
 GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 TABLES = ("entries", "clock", "dense", "checkpoint")

@@ -15,9 +15,9 @@ from fedzero import plugins
 from fedzero.errors import FedzeroError
 from fedzero.ledger.replay import LedgerView
 from fedzero.model.checkpoint import save_model
-from fedzero.run import history, patches, session
-from fedzero.run import recipe as recipes
-from fedzero.run.session import Environment
+from fedzero.runs import history, patches, session
+from fedzero.runs import recipe as recipes
+from fedzero.runs.session import Environment
 
 FOLDER = Path(__file__).parent / "v0_1"
 HERE = Environment()

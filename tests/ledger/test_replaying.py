@@ -10,9 +10,9 @@ from rich.console import Console
 
 from fedzero.ledger import replay
 from fedzero.model.checkpoint import save_model
-from fedzero.run import patches, progress, session
-from fedzero.run import recipe as recipes
-from fedzero.run.session import Environment
+from fedzero.runs import patches, progress, session
+from fedzero.runs import recipe as recipes
+from fedzero.runs.session import Environment
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from fedzero.model.params import Params
 from fedzero.oracles import Metrics, Pictures
 from fedzero.report.page import page
 from fedzero.report.pictures import images
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.history import history
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.history import history
+from fedzero.runs.progress import Silent
 from fedzero.tasks.quadratic import QuadraticObjective
 
 HOSTILE = '"><script>alert(1)</script>'

@@ -13,10 +13,10 @@ from test_report_page import SEEDED
 
 from fedzero import plugins
 from fedzero.report.page import page
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.history import history
-from fedzero.run.recipe import Recipe
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.history import history
+from fedzero.runs.recipe import Recipe
 
 QUADRATIC = {"kind": "quadratic", "dimension": 8}
 TWO = {"clients": 2, "cohort": 2}

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 from toy import drive
 
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.session import Environment
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import TEXTS
 from fedzero.tasks.language.trainable import Full

@@ -11,7 +11,7 @@ from toy import drive
 
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
-from fedzero.run import recipe as recipes
+from fedzero.runs import recipe as recipes
 from fedzero_papers.experiments.alignment import alignment
 from fedzero_papers.experiments.contract import Options, Stage
 from fedzero_papers.experiments.curves import by_query, by_round

@@ -20,9 +20,9 @@ from toy import TOY, job
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
-from fedzero.run import session
-from fedzero.run.history import history
-from fedzero.run.progress import Silent
+from fedzero.runs import session
+from fedzero.runs.history import history
+from fedzero.runs.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage
 from fedzero_papers.experiments.display import Display, Pace

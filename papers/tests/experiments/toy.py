@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from fedzero.report.history import History
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.history import history
-from fedzero.run.progress import Silent
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.history import history
+from fedzero.runs.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, Stage
 from fedzero_papers.experiments.outcome import Figure, Line, Outcome, Panel, Table

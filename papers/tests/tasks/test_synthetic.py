@@ -18,11 +18,11 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
 from fedzero.report.history import History
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.history import history
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.history import history
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 from fedzero.tasks import BuildContext, Problem
 from fedzero_papers.tasks.synthetic import Synthetic
 

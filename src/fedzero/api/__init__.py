@@ -2,7 +2,7 @@
 
 from fedzero.api.ask_tell import Optimiser, Point
 from fedzero.api.minimise import Batched, Function, command, default_algorithm, http, minimise
-from fedzero.run.outcome import Result, Step
+from fedzero.runs.outcome import Result, Step
 
 __all__ = [
     "Batched",

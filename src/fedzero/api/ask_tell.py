@@ -27,10 +27,10 @@ from fedzero.model.device import threads
 from fedzero.model.files import locked
 from fedzero.oracles.blackbox import Evaluate, ToldBox, Waiting
 from fedzero.oracles.blackbox.attempts import Unusable, numbers, short
-from fedzero.run import session
-from fedzero.run.outcome import Result, result_of
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import session
+from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 
 TOLD = "told.db"
 

@@ -19,9 +19,9 @@ from fedzero.api.runs import Run
 from fedzero.api.train import DEFAULT, cohort_of, name_of, trained
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.run import recipe as recipes
-from fedzero.run.loop import Watch
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs.loop import Watch
+from fedzero.runs.session import Environment
 from fedzero.tasks.language.given import GIVEN, Given
 from fedzero.tasks.language.texts import Row
 from fedzero.tasks.partition import Iid, split

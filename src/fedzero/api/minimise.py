@@ -28,11 +28,11 @@ from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
 from fedzero.model.schedules import InverseSqrt
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.loop import Watch
-from fedzero.run.outcome import Result, result_of
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.loop import Watch
+from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
 LARGE = 5000

@@ -25,14 +25,14 @@ from fedzero.model import files
 from fedzero.model.checkpoint import load_model
 from fedzero.report import page
 from fedzero.report.units import human_bytes
-from fedzero.run import history as histories
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.loop import Watch
-from fedzero.run.patches import export_patch
-from fedzero.run.progress import Replaying, Silent, watch_on
-from fedzero.run.recipe import Recipe
-from fedzero.run.session import Environment, Summary
+from fedzero.runs import history as histories
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.loop import Watch
+from fedzero.runs.patches import export_patch
+from fedzero.runs.progress import Replaying, Silent, watch_on
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.session import Environment, Summary
 
 
 class History(Mapping[str, NDArray[Any]]):

@@ -29,10 +29,10 @@ from fedzero.errors import FedzeroError
 from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
-from fedzero.run import recipe as recipes
-from fedzero.run.loop import Watch
-from fedzero.run.recipe import Recipe
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs.loop import Watch
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.session import Environment
 from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split

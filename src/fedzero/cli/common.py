@@ -18,7 +18,7 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
 
 if TYPE_CHECKING:
-    from fedzero.run.session import Summary
+    from fedzero.runs.session import Summary
 
 app = typer.Typer(
     help="Federated optimization with zero gradients and near-zero communication.",
@@ -49,8 +49,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 
 
 def environment_of(data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None) -> Any:
-    from fedzero.run.progress import Replaying
-    from fedzero.run.session import Environment, data_folder, secret_of
+    from fedzero.runs.progress import Replaying
+    from fedzero.runs.session import Environment, data_folder, secret_of
 
     key = os.environ.get("FEDZERO_SECRET", "").encode() or None
     if secret is not None:
@@ -89,7 +89,7 @@ def finish(summary: Summary, folder: Path, as_json: bool) -> None:
 
 def show(folder: Path, console: Console = out) -> None:
     from fedzero.report.tables import terminal_table
-    from fedzero.run.history import history
+    from fedzero.runs.history import history
 
     console.print(terminal_table([history(folder)]))
 

@@ -75,8 +75,8 @@ def federate(
     from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import federate as carry_out
-    from fedzero.run import recipe as recipes
-    from fedzero.run.progress import watch_on
+    from fedzero.runs import recipe as recipes
+    from fedzero.runs.progress import watch_on
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
@@ -152,8 +152,8 @@ def serve(
     from fedzero.deploy.flare.launch import service_of
     from fedzero.deploy.queue import supervising
     from fedzero.deploy.supervisor import serve_queue
-    from fedzero.run import recipe as recipes
-    from fedzero.run.progress import watch_on
+    from fedzero.runs import recipe as recipes
+    from fedzero.runs.progress import watch_on
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     environment = environment_of(data, None, site_tasks.loaded(site_tasks.places_of(task or [])))
@@ -181,7 +181,7 @@ def submit(
     from fedzero.deploy import queue as submissions
     from fedzero.deploy.flare.project import Project
     from fedzero.deploy.supervisor import check_name_free
-    from fedzero.run import recipe as recipes
+    from fedzero.runs import recipe as recipes
 
     Project.of(project)
     loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)

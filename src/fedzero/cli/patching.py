@@ -34,7 +34,7 @@ def patch_export(
     """
     from fedzero.model import files
     from fedzero.report.units import human_bytes
-    from fedzero.run.patches import export_patch
+    from fedzero.runs.patches import export_patch
 
     if best and round_ is not None:
         raise FedzeroError("--round and --best: choose one")
@@ -67,8 +67,8 @@ def patch_apply(
     Example: fedzero patch apply sentiment.patch --base smollm2-135m --out tuned, and then
     AutoModelForCausalLM.from_pretrained("tuned").
     """
-    from fedzero.run.patches import apply_patch
-    from fedzero.run.progress import Replaying
+    from fedzero.runs.patches import apply_patch
+    from fedzero.runs.progress import Replaying
 
     params = apply_patch(patch, base, out_, tokenizer, merge, Replaying(err, "applying"))
     tell(f"model {params.digest().hex()} → {out_}")

@@ -49,9 +49,9 @@ def run(
 
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
-    from fedzero.run import recipe as recipes
-    from fedzero.run import session
-    from fedzero.run.progress import watch_on
+    from fedzero.runs import recipe as recipes
+    from fedzero.runs import session
+    from fedzero.runs.progress import watch_on
 
     loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
     folder = out_ or Path("runs") / loaded.name
@@ -63,8 +63,8 @@ def run(
 @app.command(rich_help_panel=PANEL)
 def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit."""
-    from fedzero.run import session
-    from fedzero.run.progress import watch_on
+    from fedzero.runs import session
+    from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
         summary = session.resume(folder, environment_of(data, secret), watch_on(err))
@@ -76,7 +76,7 @@ def watch(
     folder: Folder, once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False
 ) -> None:
     """Show the progress of a run of another process; only reads the ledger."""
-    from fedzero.run.progress import follow, watch_on
+    from fedzero.runs.progress import follow, watch_on
 
     try:
         follow(folder, watch_on(err), once)
@@ -96,7 +96,7 @@ def replay(
 ) -> None:
     """Rebuild the model of any round from the ledger."""
     from fedzero.model import checkpoint as weights
-    from fedzero.run import session
+    from fedzero.runs import session
 
     replica = session.replayed(folder, environment_of(data, secret), round_)
     weights.save_model(replica.state.params, out_)
@@ -107,7 +107,7 @@ def replay(
 def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
     """Check a run: hash chain, updates, digests, model file. Exit status 1 and the first bad round on any change."""
     from fedzero.ledger.store import Tampered
-    from fedzero.run import session
+    from fedzero.runs import session
 
     try:
         view = session.verified(folder, environment_of(data, secret))
@@ -128,7 +128,7 @@ def report(
     """Write one self-contained HTML page about a run or a comparison of runs."""
     from fedzero.report import page
     from fedzero.report.tables import terminal_table
-    from fedzero.run.history import history
+    from fedzero.runs.history import history
 
     expect_file(out_)
     histories = [history(folder) for folder in folders]
@@ -152,8 +152,8 @@ def export(
     Example: fedzero export runs/first --csv --out first.csv
     """
     from fedzero.model import files
-    from fedzero.run.export import as_csv, rows
-    from fedzero.run.export import as_json as json_of
+    from fedzero.runs.export import as_csv, rows
+    from fedzero.runs.export import as_json as json_of
 
     found = rows(folder)
     text = json_of(found) if as_json else as_csv(found)

@@ -27,7 +27,7 @@ from fedzero.cli.runs import PANEL
 from fedzero.errors import FedzeroError
 
 if TYPE_CHECKING:
-    from fedzero.run.tuning import Trial
+    from fedzero.runs.tuning import Trial
 
 
 @app.command(rich_help_panel=PANEL)
@@ -53,8 +53,8 @@ def tune(
 
     After Ctrl-C or a crash the same command goes on where it was. Example: fedzero tune demo --rounds 80
     """
-    from fedzero.run import recipe as recipes
-    from fedzero.run import tuning
+    from fedzero.runs import recipe as recipes
+    from fedzero.runs import tuning
 
     if (low is None) != (high is None):
         raise FedzeroError("--from and --to go together: give both, or neither")

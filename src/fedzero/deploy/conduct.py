@@ -21,11 +21,11 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Interrupted
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.loop import Watch
-from fedzero.run.recipe import Recipe
-from fedzero.run.session import LEDGER, Assembly, Environment, Setup, Summary
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.loop import Watch
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.session import LEDGER, Assembly, Environment, Setup, Summary
 
 
 def conduct(

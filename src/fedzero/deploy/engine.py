@@ -26,8 +26,8 @@ from fedzero.oracles import Metrics, Objective
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Interrupted, Undelivered
 from fedzero.protocol.messages import MemoryChange
-from fedzero.run.refusals import AT_SITE, named
-from fedzero.run.server import Server
+from fedzero.runs.refusals import AT_SITE, named
+from fedzero.runs.server import Server
 
 T = TypeVar("T", bound=messages.Answer)
 

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from fedzero.errors import FedzeroError
 from fedzero.model import files
-from fedzero.run import recipe as recipes
-from fedzero.run.recipe import Recipe
+from fedzero.runs import recipe as recipes
+from fedzero.runs.recipe import Recipe
 
 QUEUE, SUPERVISOR = "queue", "serve.json"
 

@@ -31,10 +31,10 @@ from fedzero.oracles import GradientOracle, Oracle
 from fedzero.oracles.blackbox import QueryFailed, Unmeasured
 from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Close, Continue, decode_instruction
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.recipe import Recipe
-from fedzero.run.session import Environment, Setup
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.session import Environment, Setup
 
 SAVE_EVERY = 60.0
 """Seconds between two copies of the replica on disk."""

@@ -10,9 +10,9 @@ from fedzero.deploy import queue
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
 from fedzero.errors import FedzeroError
-from fedzero.run import recipe as recipes
-from fedzero.run.loop import Watch
-from fedzero.run.session import LEDGER, Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs.loop import Watch
+from fedzero.runs.session import LEDGER, Environment
 
 LOOK_EVERY = 0.5
 

@@ -20,10 +20,10 @@ from fedzero.ledger import replay
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense
 from fedzero.protocol.messages import Reply, decode_reply, encode_reply
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment, Summary
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment, Summary
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing.engines import Change, Changing, Counting, LocalSites, Replies
 from fedzero.testing.trial import Check, Trial, expect, federation_for, recipe_of, run_checks, trial

@@ -15,10 +15,10 @@ from fedzero.algorithms.decomfl import DeComFL
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.oracles import ALL_DATA
 from fedzero.oracles.blackbox import Unmeasured
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.session import Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.testing.trial import Check, expect, run_checks
 

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from fedzero.errors import FedzeroError
 from fedzero.report.history import History
-from fedzero.run import recipe as recipes
-from fedzero.run.recipe import Recipe
-from fedzero.run.schema import written
+from fedzero.runs import recipe as recipes
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.schema import written
 from fedzero_papers.experiments.outcome import Outcome
 
 Part = TypeVar("Part")

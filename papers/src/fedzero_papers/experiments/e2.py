@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fedzero.report.history import History
 from fedzero.report.units import human_count, percent, times
-from fedzero.run import recipe as recipes
+from fedzero.runs import recipe as recipes
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
 from fedzero_papers.experiments.curves import averaged, by_round, loss, percentage
 from fedzero_papers.experiments.outcome import Figure, Outcome, Panel, Table

@@ -20,8 +20,8 @@ from msgspec import to_builtins
 
 from fedzero.report.history import History
 from fedzero.report.units import human_bytes, percent
-from fedzero.run import recipe as recipes
-from fedzero.run.schema import written
+from fedzero.runs import recipe as recipes
+from fedzero.runs.schema import written
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
 from fedzero_papers.experiments.curves import Reading, averaged, by_round, loss, percentage
 from fedzero_papers.experiments.outcome import Cell, Figure, Line, Outcome, Panel, Table

@@ -17,8 +17,8 @@ from fedzero.ledger.store import Claim
 from fedzero.model.files import write
 from fedzero.report.history import History
 from fedzero.report.units import human_seconds
-from fedzero.run.history import history
-from fedzero.run.session import LEDGER, MODEL, recipe_in
+from fedzero.runs.history import history
+from fedzero.runs.session import LEDGER, MODEL, recipe_in
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Stage
 from fedzero_papers.experiments.display import Display
 from fedzero_papers.experiments.figures import draw

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Round
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.recipe import Recipe
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.recipe import Recipe
 
 REPORT_EVERY = 0.25
 """Seconds between two reports of progress."""

@@ -29,9 +29,9 @@ from fedzero.deploy.flare.presence import Kind
 from fedzero.deploy.site import Settings
 from fedzero.errors import FedzeroError
 from fedzero.model import files
-from fedzero.run.loop import Watch
-from fedzero.run.recipe import Recipe
-from fedzero.run.session import LEDGER, Environment, Summary
+from fedzero.runs.loop import Watch
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.session import LEDGER, Environment, Summary
 
 FEDERATION = "federation"
 """The project of a federation on one machine, in the folder of its run."""

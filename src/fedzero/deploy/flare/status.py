@@ -12,8 +12,8 @@ from fedzero.deploy.flare.project import CONNECTED_SITES, Project
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
-from fedzero.run import recipe as recipes
-from fedzero.run.session import LEDGER
+from fedzero.runs import recipe as recipes
+from fedzero.runs.session import LEDGER
 
 
 class RunStatus(Struct, frozen=True):

@@ -32,10 +32,10 @@ from fedzero.model.params import Params
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.run import recipe as recipes
-from fedzero.run.loop import Watch, play
-from fedzero.run.recipe import Recipe
-from fedzero.run.server import Plan, Server
+from fedzero.runs import recipe as recipes
+from fedzero.runs.loop import Watch, play
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.server import Plan, Server
 from fedzero.tasks.contract import BASE, BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"

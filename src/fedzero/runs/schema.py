@@ -35,8 +35,8 @@ from msgspec.inspect import (
 )
 
 from fedzero import plugins
-from fedzero.run.explain import structs_in
-from fedzero.run.recipe import Recipe
+from fedzero.runs.explain import structs_in
+from fedzero.runs.recipe import Recipe
 
 Kind = type[Struct]
 

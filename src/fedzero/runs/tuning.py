@@ -23,11 +23,11 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.progress import Silent
-from fedzero.run.recipe import Recipe
-from fedzero.run.session import LEDGER, Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.session import LEDGER, Environment
 
 RATE = "algorithm.rate"
 SPAN = 10.0

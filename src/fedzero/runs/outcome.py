@@ -18,9 +18,9 @@ from fedzero.ledger import query_log, replay
 from fedzero.ledger.store import Ledger
 from fedzero.model.checkpoint import load_model
 from fedzero.oracles.blackbox import mean
-from fedzero.run import recipe as recipes
-from fedzero.run import session
-from fedzero.run.session import LEDGER, MODEL, Environment
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.session import LEDGER, MODEL, Environment
 from fedzero.tasks.blackbox import BlackBox
 
 

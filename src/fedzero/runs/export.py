@@ -13,8 +13,8 @@ from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
 from fedzero.oracles import Metrics
-from fedzero.run import recipe as recipes
-from fedzero.run.session import LEDGER, folder_of
+from fedzero.runs import recipe as recipes
+from fedzero.runs.session import LEDGER, folder_of
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from fedzero.ledger.records import Evaluation, Shown
 from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import Found, History, Point
-from fedzero.run import recipe as recipes
-from fedzero.run.outcome import result_of
-from fedzero.run.session import LEDGER, folder_of
+from fedzero.runs import recipe as recipes
+from fedzero.runs.outcome import result_of
+from fedzero.runs.session import LEDGER, folder_of
 from fedzero.tasks.blackbox import BlackBox
 
 

@@ -11,8 +11,8 @@ from fedzero.ledger import replay
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Engine, Interrupted
-from fedzero.run.recipe import Recipe
-from fedzero.run.server import Server
+from fedzero.runs.recipe import Recipe
+from fedzero.runs.server import Server
 
 T = TypeVar("T")
 

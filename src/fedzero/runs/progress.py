@@ -19,9 +19,9 @@ from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line
 from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.report.units import human_bytes, human_loss, human_seconds
-from fedzero.run.recipe import Recipe, from_canonical
-from fedzero.run.refusals import Refusals
-from fedzero.run.session import LEDGER, folder_of
+from fedzero.runs.recipe import Recipe, from_canonical
+from fedzero.runs.refusals import Refusals
+from fedzero.runs.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
 FIRST_SECONDS = 3.0

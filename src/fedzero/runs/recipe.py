@@ -17,8 +17,8 @@ from fedzero import __version__, plugins
 from fedzero.algorithms.contract import Federation, Method
 from fedzero.errors import FedzeroError, near
 from fedzero.filters import Chain, Filter
-from fedzero.run.explain import explain
-from fedzero.run.stopping import Stop
+from fedzero.runs.explain import explain
+from fedzero.runs.stopping import Stop
 from fedzero.tasks.contract import Task
 
 
