@@ -93,7 +93,7 @@ def test_everything_but_resuming_works_without_the_model(tmp_path: Path, request
 
 def test_a_run_shows_itself(tmp_path: Path) -> None:
     html = go(tmp_path / "run")._repr_html_()
-    assert "<svg" in html and "<table" in html and "decomfl" in html
+    assert "<svg" in html and ">total / client</th>" in html and ">decomfl</td>" in html
 
 
 KILLED = textwrap.dedent(

@@ -123,14 +123,16 @@ def distinct(histories: Sequence[History]) -> tuple[History, ...]:
 
 
 def card(history: History) -> str:
-    """One run as a small picture and a table, for a notebook."""
+    """One run as a small picture and a table, for a notebook: styles are inline, since there is no page around it."""
     (metric, *_) = metrics([history])
     drawing = panel([history], metric, "bytes") if history.bytes > 0 else ""
+    left = "style='text-align:left'"
     cells = "".join(
-        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
-        for name, value in zip(COLUMNS, rows([history])[0], strict=True)
+        f"<tr><th {left}>{escape(column.heading)}</th><td {left}>{escape(value)}</td></tr>"
+        for column, value in zip(COLUMNS, rows([history])[0], strict=True)
     )
-    return f"<div style='display:flex;flex-wrap:wrap;gap:1em'><div>{drawing}</div><table>{cells}</table></div>"
+    picture = f"<div style='width:380px;background:#fff'>{drawing}</div>"
+    return f"<div style='display:flex;flex-wrap:wrap;gap:2em;align-items:start'>{picture}<table>{cells}</table></div>"
 
 
 def title_of(histories: Sequence[History]) -> str:
