@@ -97,7 +97,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     again = tuning.tune(bowl(), tmp_path / "cut", Environment(), **search)
     assert [(t.value, t.rounds, t.loss) for t in again.trials] == [(t.value, t.rounds, t.loss) for t in whole.trials]
     assert all(path.read_bytes() == before for path, before in written.items())
-    assert [rounds_in(Path(t.folder)) for t in again.trials] == [32, 32, 16, 16]
+    assert [rounds_in(Path(t.folder)) for t in again.trials] == [32, 32, 32, 16]
     for trial in again.trials:
         session.verified(Path(trial.folder), Environment())
 

@@ -88,5 +88,5 @@ class Pace(Carry):
         kept = now if measures(round + 1) else ()
         after = Pace(measured=measured, square=square, scalars=kept, last=round)
         longest = CLIP * math.sqrt(square)
-        usual = math.sqrt(length / len(now))
-        return after, after.rate(round) * (min(1.0, longest / usual) if usual else 1.0)
+        found = math.sqrt(length / len(now))
+        return after, after.rate(round) * (min(1.0, longest / found) if found else 1.0)

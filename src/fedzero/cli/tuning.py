@@ -37,7 +37,7 @@ def tune(
     key: Annotated[str, typer.Option(help="A key of the recipe that takes a number.")] = "algorithm.rate",
     trials: Annotated[int, typer.Option(help="Values to try.")] = 8,
     rounds: Annotated[
-        int | None, typer.Option(help="Of the longest runs; default: a quarter of the recipe's.", show_default=False)
+        int | None, typer.Option(help="Of the longest runs; default: half of the recipe's.", show_default=False)
     ] = None,
     low: Annotated[float | None, typer.Option("--from", help="The smallest value.", show_default=False)] = None,
     high: Annotated[float | None, typer.Option("--to", help="The largest value.", show_default=False)] = None,

@@ -1,6 +1,6 @@
 """Find a rate, or another number of a recipe, by short runs: successive halving (Jamieson and Talwalkar, 2016).
 
-    n values play R/2^s rounds; the better half goes on to twice as many rounds, until two of them play R rounds
+    n values play R/2^s rounds; the better half goes on to twice as many rounds, until three of them play R rounds
 
 A run is judged by its training loss, the mean over the last quarter of its rounds: every round has it, on mini-batches
 that the model has not been fitted to yet, and the test data stays unseen. Every trial is an ordinary run in a folder of
@@ -32,6 +32,8 @@ from fedzero.runs.session import LEDGER, Environment
 RATE = "algorithm.rate"
 SPAN = 10.0
 """Without bounds, values from 1/SPAN to SPAN times what the search begins with are tried."""
+SURVIVORS = 3
+"""Values that play all rounds. Rates that are a little too large look best in short runs, so two would be too few."""
 LEAST = 4
 """Rounds of the shortest run."""
 
@@ -93,10 +95,10 @@ def tune(
     bounds: tuple[float, float] | None = None,
     told: Told = lambda trial: None,
 ) -> Tuned:
-    """Search for the value of `key`; `rounds`: of the longest runs, default a quarter of the recipe's."""
+    """Search for the value of `key`; `rounds`: of the longest runs, default half of the recipe's."""
     if trials < 2:
         raise FedzeroError(f"--trials {trials}: a search compares two values at least")
-    longest = max(rounds or recipe.rounds // 4, LEAST)
+    longest = max(rounds or recipe.rounds // 2, LEAST)
     halvings = max(0, min(math.ceil(math.log2(trials)) - 1, int(math.log2(longest / LEAST))))
     limits = [longest >> (halvings - s) for s in range(halvings + 1)]
     recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
@@ -116,7 +118,7 @@ def tune(
     ended: list[Trial] = []
     alive = sorted(first, key=_merit)
     for limit in limits[1:]:
-        half = max(2, len(alive) // 2)
+        half = max(SURVIVORS, len(alive) // 2)
         ended, alive = alive[half:] + ended, alive[:half]
         alive = sorted((played(trial.value, limit) for trial in alive), key=_merit)
     if alive[0].loss is None:
