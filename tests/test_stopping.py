@@ -83,7 +83,7 @@ def test_a_run_that_diverges_is_named_while_it_does_and_afterwards(fedzero, tiny
     assert (outcome.json["diverged"], outcome.json["complete"], outcome.json["reason"]) == (True, True, "")
     good = fedzero("run", tiny, "--out", tmp_path / "good", "--json")
     assert good.json["diverged"] is False
-    assert "diverge" not in good.err
+    assert "the run diverges" not in good.err
 
 
 @pytest.mark.parametrize("stop", ["{above=1e6}", "{patience=2}"])

@@ -40,7 +40,7 @@ def test_the_example_is_the_readmes() -> None:
     block = code_of((ROOT / "README.md").read_text(), "import fedzero, torch")
     example = (ROOT / "examples" / "digits.py").read_text().replace("  # fmt: skip", "")
     for line in block[2:]:
-        assert line.split("  #")[0] in example
+        assert line.split("  #")[0].rstrip() in example
 
 
 def test_transformers(tmp_path: Path, small_model) -> None:

@@ -89,4 +89,4 @@ def test_what_is_seen_of_it(monkeypatch: pytest.MonkeyPatch):
     assert lines(True, 1) == ""
     assert "replaying" in lines(True, 5)
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
-    assert "replaying: round 4/5 · 0 s left" in lines(False, 5)
+    assert "replaying: round 4/5 · 0.0 s left" in lines(False, 5)
