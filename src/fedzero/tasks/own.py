@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -156,7 +157,7 @@ def _passes(parts: Sequence[Samples], device: torch.device) -> Iterator[Batch]:
 
 def _structure(module: nn.Module) -> str:
     """Digest of a module without its trained parameters: layers, shapes, frozen weights and buffers."""
-    hashed = hashlib.sha256(repr(module).encode())
+    hashed = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())  # addresses say nothing
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad} | dict(module.named_buffers())
     for name, tensor in module.state_dict(keep_vars=True).items():
         hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
