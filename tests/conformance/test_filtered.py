@@ -80,9 +80,12 @@ SOLVES = [
     (algorithm, chain)
     for algorithm in WIRES
     for chain in SOLVED_WITH
-    if allowed(algorithm, chain) and not (chain is SOFT_CLIP and wire_of(algorithm).seeded)
+    if allowed(algorithm, chain)
+    and not (chain is SOFT_CLIP and wire_of(algorithm).seeded)
+    and not (chain.feedback and wire_of(algorithm).remembers)
 ]
-"""Clipping is tried where numbers are of the size of a step; slopes may be as large as they like."""
+"""Clipping is tried where numbers are of the size of a step; slopes may be as large as they like. With signs and
+a memory of their own, clients need a minute; that what they keep is right has tests above."""
 
 
 @pytest.mark.parametrize(("algorithm", "chain"), SOLVES, ids=label)

@@ -16,6 +16,7 @@ from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
+from fedzero.tasks.classify import Fashion
 from fedzero.tasks.language.task import Language
 
 LESS: dict[str, dict[str, Any]] = {
@@ -43,6 +44,8 @@ def overrides_for(recipe: recipes.Recipe) -> list[str]:
         for name, value in values.items()
         if name in getattr(recipe, table).__struct_fields__ and getattr(getattr(recipe, table), name) != 1
     ]
+    if isinstance(recipe.task, Fashion):
+        smaller.append("task.model=small")  # the large one has tests of its own
     sampled = 3 < recipe.federation.cohort < recipe.federation.clients
     return ["rounds=2", "evaluate_every=2", *smaller, *(["federation.cohort=3"] if sampled else [])]
 
