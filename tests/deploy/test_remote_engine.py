@@ -11,7 +11,6 @@ import pytest
 from harness import recipe_of
 from hypothesis import given
 from hypothesis import strategies as st
-from sites import Here
 
 from fedzero import plugins
 from fedzero.algorithms import DeComFL, FedZO
@@ -47,6 +46,7 @@ from fedzero.runs.progress import Silent
 from fedzero.runs.refusals import Refusals, named
 from fedzero.runs.session import Environment
 from fedzero.tasks import Quadratic
+from fedzero.testing.engines import LocalSites
 
 SITES = ["north", "south", "west"]
 METHOD = DeComFL(rate=2e-3, directions=4)
@@ -57,7 +57,7 @@ def recipe_for(rounds=8, **options):
     return msgspec.structs.replace(recipe_of(**options), rounds=rounds, evaluate_every=4)
 
 
-def run(tmp_path: Path, link: Here, recipe=None, **service):
+def run(tmp_path: Path, link: LocalSites, recipe=None, **service):
     return conduct(
         recipe or recipe_for(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES, **service)
     )
@@ -103,7 +103,7 @@ def test_a_reply_that_does_not_count_is_refused_by_name(tmp_path: Path, kind) ->
         replies = {c: spoil(data) if c == first else data for c, data in found.replies.items()}
         return encode(Replies(replies, found.failed))
 
-    link = Here(tmp_path / "sites", SITES)
+    link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = spoiled
     run(tmp_path, link)
     for record in rounds_of(tmp_path):
@@ -122,7 +122,7 @@ def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
             return encode(Replies({**found.replies, 0: next(iter(found.replies.values()))}, {}))
         return answer
 
-    link = Here(tmp_path / "sites", SITES)
+    link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = spoiled
     run(tmp_path, link)
     for record in rounds_of(tmp_path):
@@ -132,14 +132,14 @@ def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
 
 
 def test_a_site_that_answers_something_else(tmp_path: Path) -> None:
-    link = Here(tmp_path / "sites", SITES)
+    link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = lambda site, answer: encode(Failed("no disk left")) if _late(link, site) else answer
     run(tmp_path, link)
     refused = [dict(record.refused) for record in rounds_of(tmp_path)]
     assert refused[-1] == dict.fromkeys((2, 5), "failed: no disk left")
 
 
-def _late(link: Here, site: str) -> bool:
+def _late(link: LocalSites, site: str) -> bool:
     return site == "west" and link.asked > 12
 
 
@@ -148,7 +148,7 @@ def _late(link: Here, site: str) -> bool:
 
 def test_a_replica_that_was_corrupted_is_rebuilt(tmp_path: Path) -> None:
     """Named on the ledger once, then as good as the others."""
-    recipe, link = recipe_for(rounds=8), Here(tmp_path / "sites", SITES)
+    recipe, link = recipe_for(rounds=8), LocalSites(tmp_path / "sites", SITES)
 
     def corrupted(site, answer):
         if site == "west" and link.asked == 3 + 3 * 4:  # after four rounds
@@ -178,10 +178,10 @@ def updates_after(tmp_path: Path, round: int):
 
 def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
     """Say, the ledger was brought back from yesterday's copy."""
-    recipe, link = recipe_for(rounds=6), Here(tmp_path / "sites", SITES)
+    recipe, link = recipe_for(rounds=6), LocalSites(tmp_path / "sites", SITES)
     whole = run(tmp_path, link, recipe)
     short = tmp_path / "short"
-    stopped = Here(tmp_path / "elsewhere", SITES)
+    stopped = LocalSites(tmp_path / "elsewhere", SITES)
     stopped.spoil = _stop_after(stopped, 3 + 3 * 3)
     with pytest.raises(KeyboardInterrupt):
         conduct(recipe, short, Environment(), Silent(), Service(stopped, lambda: SITES))
@@ -191,7 +191,7 @@ def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
     assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
 
 
-def _stop_after(link: Here, asked: int):
+def _stop_after(link: LocalSites, asked: int):
     def spoil(site, answer):
         if link.asked > asked:
             raise KeyboardInterrupt
@@ -205,7 +205,7 @@ def test_what_a_client_remembered_is_asked_for(tmp_path: Path) -> None:
     recipe = recipe_for(
         rounds=6, algorithm=FedZO(rate=2e-3, form="dense"), filters=(TopK(fraction=0.2, feedback=True),)
     )
-    link = Here(tmp_path / "sites", SITES, {12}.__contains__, forgetful=True)
+    link = LocalSites(tmp_path / "sites", SITES, {12}.__contains__, forgetful=True)
     run(tmp_path, link, recipe)
     reasons = {why for record in rounds_of(tmp_path) for _, why in record.refused}
     assert reasons
@@ -216,7 +216,7 @@ def test_what_a_client_remembered_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_site_that_is_away_sits_out_and_one_that_comes_is_let_in(tmp_path: Path) -> None:
-    link = Here(tmp_path / "sites", SITES[:2])
+    link = LocalSites(tmp_path / "sites", SITES[:2])
 
     def arriving(site, answer):
         if link.asked == 2 + 2 * 3:
@@ -232,7 +232,7 @@ def test_a_site_that_is_away_sits_out_and_one_that_comes_is_let_in(tmp_path: Pat
     assert dict(records[0].refused)[2] == "failed: its site west is away"
 
 
-class Leaving(Here):
+class Leaving(LocalSites):
     """South says nothing any more after some answers, and is back after some more."""
 
     gone, back = 3 + 3 * 2, 3 + 3 * 2 + 2 * 3
@@ -290,7 +290,7 @@ def test_refusals_are_said_by_reason_and_again_after_a_turn_that_counted() -> No
 
 def test_a_site_with_another_base_is_left_out(tmp_path: Path) -> None:
     said: list[str] = []
-    link = Here(tmp_path / "sites", SITES)
+    link = LocalSites(tmp_path / "sites", SITES)
 
     def other(site, answer):
         found = decode_answer(answer)
@@ -305,7 +305,7 @@ def test_a_site_with_another_base_is_left_out(tmp_path: Path) -> None:
 
 
 def test_no_site_is_ready(tmp_path: Path) -> None:
-    link = Here(tmp_path / "sites", SITES)
+    link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = lambda site, answer: encode(Failed("has no data"))
     reasons = "; ".join(f"{site} cannot take part: has no data" for site in SITES)
     with pytest.raises(FedzeroError, match=f"no site is ready: {reasons}"):
@@ -324,7 +324,7 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
         monkeypatch.setenv("FEDZERO_SECRET", "between us")
     secret = b"between us" if private else None
     here = session.start(recipe, tmp_path / "here", Environment(secret=secret), Silent())
-    link = Here(tmp_path / "sites", SITES, {20}.__contains__)
+    link = LocalSites(tmp_path / "sites", SITES, {20}.__contains__)
     built = session.prepare
     sites = []
     monkeypatch.setattr(
@@ -374,7 +374,7 @@ def test_work_before_it_is_prepared(tmp_path: Path) -> None:
 # ---- what a site keeps
 
 
-class Recording(Here):
+class Recording(LocalSites):
     """Notes every order and its answer, by epoch."""
 
     def begin(self):
@@ -457,7 +457,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(plugins._registered[group], plugins.tag_of(kind), known)
 
 
-class Lacking(Here):
+class Lacking(LocalSites):
     """The site south does not have one of them."""
 
     group = "methods"
@@ -522,7 +522,7 @@ def canonical_without_rate() -> bytes:
 def test_a_queue_survives_recipes_that_cannot_be_played(tmp_path: Path, theirs, monkeypatch) -> None:
     """What is no recipe, one of another release, one whose method is gone, and one for which no site is ready."""
     said: list[str] = []
-    project, link = tmp_path / "project", Here(tmp_path / "sites", SITES)
+    project, link = tmp_path / "project", LocalSites(tmp_path / "sites", SITES)
     queue.submit(project, msgspec.structs.replace(recipe_for(algorithm=TheirMethod(rate=2e-3)), name="theirs"))
     queue.submit(project, msgspec.structs.replace(recipe_for(task=Quadratic(dimension=3)), name="unready"))
     for number, content in enumerate((b"\xff\x00", b"{}", canonical_without_rate())):

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 import torch.nn.functional as F
 from harness import recipe_of
-from sites import Here
 
 import fedzero
 from fedzero import plugins
@@ -34,6 +33,7 @@ from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
+from fedzero.testing.engines import LocalSites
 
 OWN = Path(__file__).parent / "own"
 NAMES = ["north", "south"]
@@ -49,7 +49,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
     return StandIn
 
 
-class Wards(Here):
+class Wards(LocalSites):
     """Sites with tasks of their own."""
 
     def __init__(self, folder: Path, **tasks: str):
@@ -76,7 +76,7 @@ def recipe_for(stand_in, rounds=60, **options):
     return msgspec.structs.replace(recipe, rounds=rounds, evaluate_every=rounds)
 
 
-def run(recipe, folder: Path, link: Here, said=None):
+def run(recipe, folder: Path, link: LocalSites, said=None):
     report = (lambda text: None) if said is None else said.append
     return conduct(recipe, folder, Environment(), Silent(), Service(link, lambda: NAMES, report=report))
 
@@ -101,7 +101,7 @@ def test_sites_train_on_data_that_only_they_have(tmp_path: Path, stand_in) -> No
 
 class Clinics(Wards):
     def begin(self):
-        Here.begin(self)
+        LocalSites.begin(self)
         for name in NAMES:
             settings = Settings(device="cpu", threads=1, tasks={"radiology": f"clinic:{name}"})
             self.sites[name] = Site(settings, self.folder / "kept" / name)
@@ -173,7 +173,7 @@ def test_a_server_with_a_model_has_a_task_of_its_own(tmp_path: Path, stand_in) -
 # ---- black boxes
 
 
-class Boxes(Here):
+class Boxes(LocalSites):
     """Sites with a function of their own each, under one name."""
 
     def __init__(self, folder: Path, breaks=lambda asked: False, **functions: str):

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Small, small
+from harness import small
 from vectors import EPS, chain_of
 
 from fedzero.algorithms import ScaffoldZO, ZoneS
 from fedzero.filters import Chain
 from fedzero.protocol.client import ClientMemory
+from fedzero.testing.trial import Trial
 
 CLIP, TOP_K, QUANTISE, SIGN = {"kind": "clip", "norm": 0.05}, {"kind": "top-k"}, {"kind": "quantise"}, {"kind": "sign"}
 LOSSY = [
@@ -42,7 +43,7 @@ FORGETFUL = [chain for chain in LOSSY if not chain.feedback]
 """ZONE-S carries on what was left out by itself, and refuses feedback."""
 
 
-def remembered(run: Small) -> np.ndarray:
+def remembered(run: Trial) -> np.ndarray:
     """What every client has, (N, d), float64; zeros for those who had no turn."""
     found = np.zeros((run.setup.recipe.federation.clients, 50))
     for client, pieces in run.memories().items():
@@ -52,7 +53,7 @@ def remembered(run: Small) -> np.ndarray:
     return found
 
 
-def carried(run: Small) -> np.ndarray:
+def carried(run: Trial) -> np.ndarray:
     """What the server has of it, (d,): Λ, or c."""
     (vector,) = run.replica.state.carry.tensors()
     return vector.numpy()
@@ -64,7 +65,7 @@ def tolerance(largest: float) -> float:
     return 8 * ROUNDS * EPS * largest
 
 
-def played(folder: Path, algorithm: Any, chain: Chain, **places: Any) -> tuple[Small, float]:
+def played(folder: Path, algorithm: Any, chain: Chain, **places: Any) -> tuple[Trial, float]:
     """A run, and the largest number that any client or the server ever kept."""
     run, largest = small(folder, algorithm, filters=chain.links, **places), 0.0
     for _ in range(ROUNDS):

@@ -6,7 +6,6 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from fedzero.algorithms.contract import Method, Observer, unobserved
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.filters import Chain
-from fedzero.ledger import query_log, replay
+from fedzero.ledger import replay
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
@@ -36,6 +34,8 @@ from fedzero.runs import recipe as recipes
 from fedzero.runs.loop import Watch, play
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.server import Plan, Server
+from fedzero.runs.summary import Summary as Summary
+from fedzero.runs.summary import summary as summary
 from fedzero.tasks.contract import BASE, BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
@@ -363,73 +363,6 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
             if before.get(key) != now.get(key):
                 return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
     return f"{path} = {before!r} there and {now!r} here"
-
-
-class Summary(Struct, frozen=True, kw_only=True):
-    """The totals of a run, as `--json` prints them."""
-
-    name: str
-    algorithm: str
-    rounds: int
-    """made so far"""
-    parameters: int
-    """d"""
-    clients: int
-    final_loss: float | None
-    """of the last evaluation, if it is finite"""
-    estimated: bool
-    """of black boxes: the loss is not that of the model, but of points near it"""
-    final_accuracy: float | None
-    bytes_up_per_client: float
-    bytes_down_per_client: float
-    bytes_up_per_turn: float
-    """mean over the turns of all clients"""
-    bytes_down_per_turn: float
-    queries: int
-    """evaluations of the objective by all clients"""
-    attempts: int
-    """of black boxes: attempts on record, retries included"""
-    refused: int
-    """replies that were not accepted"""
-    seconds: float
-    complete: bool
-    reason: str
-    """why the run ended before its last round, if it did"""
-    diverged: bool
-    """the last loss is not finite, above stop.above, or far above the first"""
-    ledger_head: str
-    model_digest: str
-
-
-def summary(ledger: Ledger) -> Summary:
-    view, first = replay.read(ledger), ledger.start()
-    recipe = recipes.from_canonical(first.recipe, first.needs)
-    rounds, last = view.rounds, view.evaluations[-1] if view.evaluations else None
-    up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
-    turns = sum(len(set(r.cohort)) for r in rounds)
-    return Summary(
-        name=recipe.name,
-        algorithm=recipe.algorithm.name,
-        rounds=len(rounds),
-        parameters=first.parameters,
-        clients=recipe.federation.clients,
-        final_loss=last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
-        estimated=last is not None and query_log.estimated(ledger, last.round, recipe.federation.clients),
-        final_accuracy=None if last is None else last.metrics.accuracy,
-        bytes_up_per_client=up / recipe.federation.clients,
-        bytes_down_per_client=down / recipe.federation.clients,
-        bytes_up_per_turn=up / turns if turns else 0.0,
-        bytes_down_per_turn=down / turns if turns else 0.0,
-        queries=sum(r.queries for r in rounds),
-        attempts=query_log.spent(ledger),
-        refused=sum(len(r.refused) for r in rounds),
-        seconds=round(view.seconds, 3),
-        complete=view.end is not None,
-        reason="" if view.end is None else view.end.reason,
-        diverged=recipe.stop.diverged(view.evaluations),
-        ledger_head=ledger.head.hex(),
-        model_digest=(model.model if (model := view.end or last) is not None else first.base).hex(),
-    )
 
 
 def replayed(folder: Path, environment: Environment, upto: int | None) -> Replica:
