@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import Small, small
+from harness import small
 
 from fedzero.directions import SHARED, reference
 from fedzero.model.params import Params
@@ -21,6 +21,7 @@ from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.local import LocalEngine
 from fedzero.runs.server import cohort_of
 from fedzero.tasks import Quadratic
+from fedzero.testing.trial import Trial
 
 EPS = 2.0**-24
 """Half a unit in the last place of float32: the relative error of one rounding."""
@@ -47,7 +48,7 @@ def bound(mu: float) -> float:
 class World:
     """f_i(x; ξ) = ½ Σ_j a_j (x_j − b_ij)² + ⟨ξ, x⟩, written down again."""
 
-    run: Small
+    run: Trial
     sizes: tuple[int, ...] = SIZES
 
     @property
@@ -159,7 +160,7 @@ def params(dtype: torch.dtype = torch.float32, sizes: Sequence[int] = SIZES) -> 
 
 def federation(
     folder: Path, algorithm: Any, dtype: torch.dtype = torch.float32, replicas: bool = False, **options: Any
-) -> tuple[Small, World]:
+) -> tuple[Trial, World]:
     """`small` with a model of two tensors that starts at `start()`."""
     options.setdefault("task", Quadratic(dimension=D, condition=4.0, spread=1.0, noise=0.3))
     run = small(folder, algorithm, **options)
@@ -170,7 +171,7 @@ def federation(
     return run, World(run)
 
 
-def model(run: Small) -> Vector:
+def model(run: Trial) -> Vector:
     return run.replica.state.params.vector().double().numpy()
 
 
@@ -182,7 +183,7 @@ def assert_near(got: Any, expected: Vector, relative: float) -> None:
     assert error < relative, f"relative error {error:.2e}, allowed {relative:.2e}"
 
 
-def updates_of(run: Small) -> list[Update]:
+def updates_of(run: Trial) -> list[Update]:
     """The updates of a seeded run, of the rounds that had one."""
     return [decode_update(r.update) for r in run.records if r.update is not None]
 
