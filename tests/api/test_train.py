@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -96,41 +91,33 @@ def test_a_run_shows_itself(tmp_path: Path) -> None:
     assert "<svg" in html and ">total / client</th>" in html and ">decomfl</td>" in html
 
 
-KILLED = textwrap.dedent(
-    """
-    import sys
-    sys.path.insert(0, {tests!r})
-    from test_train import go
-    from pathlib import Path
-    print(go(Path(sys.argv[1]), rounds=150).summary.model_digest)
-    """
-)
+def go_far(folder: Path) -> None:
+    torch.set_num_threads(1)
+    go(folder, rounds=150)
 
 
-def test_killed_the_same_call_resumes(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(KILLED.format(tests=str(Path(__file__).parent)))
-    command = [sys.executable, str(script), str(tmp_path / "killed")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment)
+def test_killed_the_same_call_resumes(tmp_path: Path, warm_server) -> None:
+    server = warm_server(Path(__file__).parent, "test_train")
+
+    def process(name: str) -> Any:
+        started = server.Process(target=go_far, args=(tmp_path / name,), daemon=True)
+        started.start()
+        return started
+
+    killed = process("killed")
     ledger = tmp_path / "killed" / session.LEDGER
     end = time.monotonic() + 300
     while not (ledger.exists() and fedzero.Run.open(tmp_path / "killed").summary.rounds >= 10):
-        assert process.poll() is None and time.monotonic() < end
+        assert killed.is_alive() and time.monotonic() < end
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait(300)
+    killed.kill()
+    killed.join(300)
     assert fedzero.Run.open(tmp_path / "killed").summary.rounds < 150
-    resumed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
-    whole = subprocess.run(
-        [*command[:-1], str(tmp_path / "whole")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert resumed.stdout == whole.stdout
+    for again in [process(name) for name in ("killed", "whole")]:
+        again.join(300)
+        assert again.exitcode == 0
+    resumed, whole = (fedzero.Run.open(tmp_path / name).summary for name in ("killed", "whole"))
+    assert (resumed.rounds, resumed.model_digest) == (whole.rounds, whole.model_digest)
 
 
 class StopAt(Silent):

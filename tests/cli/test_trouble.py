@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import sqlite3
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import forked_command
 import msgspec
 import pytest
 
@@ -31,62 +31,70 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def fedzero(*arguments: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own; limit: the largest file it may write, in bytes."""
+@pytest.fixture
+def process(warm_server, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
+    """process("run", path, …, limit=None): the command in a process of its own; limit: the largest file it may write,
+    in bytes."""
+    server = warm_server(Path(__file__).parent, "forked_command")
 
-    def confine() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    def call(*arguments: object, limit: int | None = None) -> Outcome:
+        folder = tmp_path_factory.mktemp("streams")
+        streams = str(folder / "out"), str(folder / "err")
+        process = server.Process(target=forked_command.run, args=([*map(str, arguments)], streams, limit), daemon=True)
+        process.start()
+        process.join(300)
+        assert process.exitcode is not None, "the process hangs"
+        return Outcome(process.exitcode, *(Path(stream).read_text() for stream in streams))
 
-    return subprocess.run(
-        [sys.executable, "-m", "fedzero", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        preexec_fn=confine,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def refusal(done: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence of a command that failed; a run may have shown its progress before."""
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    *_, sentence = done.stderr.splitlines()
-    assert sentence.startswith("fedzero: ")
-    return sentence
+    return call
 
 
-def rounds_in(done: subprocess.CompletedProcess[str]) -> int:
-    """As `fedzero verify` says it."""
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split(" rounds")[0].split()[-1])
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def refusal(self) -> str:
+        """The one sentence of a command that failed; a run may have shown its progress before."""
+        assert self.code == 2, self.err
+        assert "Traceback" not in self.err
+        *_, sentence = self.err.splitlines()
+        assert sentence.startswith("fedzero: ")
+        return sentence
+
+    @property
+    def rounds(self) -> int:
+        """As `fedzero verify` says it."""
+        assert self.code == 0, self.err
+        return int(self.out.split(" rounds")[0].split()[-1])
 
 
-def test_disk_full_in_mid_run_and_at_the_start(small_disk: Path, tiny: Path, tmp_path: Path) -> None:
+def test_disk_full_in_mid_run_and_at_the_start(process, small_disk: Path, tiny: Path, tmp_path: Path) -> None:
     run = small_disk / "run"
-    sentence = refusal(fedzero("run", tiny, "--rounds", 100_000, "--out", run))
+    sentence = process("run", tiny, "--rounds", 100_000, "--out", run).refusal
     assert "ledger.db cannot be written" in sentence and "make room" in sentence and "resumes" in sentence
-    assert "cannot be written" in refusal(fedzero("resume", run)), "there still is no room"
+    assert "cannot be written" in process("resume", run).refusal, "there still is no room"
     second = small_disk / "second"
-    assert "ledger.db cannot be written" in refusal(fedzero("run", tiny, "--out", second))
+    assert "ledger.db cannot be written" in process("run", tiny, "--out", second).refusal
     assert not second.exists()
     moved = shutil.copytree(run, tmp_path / "moved")
-    assert rounds_in(fedzero("verify", moved)) > 10
+    assert process("verify", moved).rounds > 10
 
 
-def test_files_that_may_not_grow(tiny: Path, tmp_path: Path, run_recipe) -> None:
+def test_files_that_may_not_grow(process, tiny: Path, tmp_path: Path, run_recipe) -> None:
     run_recipe(tiny, tmp_path / "first")  # kernels are in numba's cache then
     run = tmp_path / "run"
-    assert "cannot be written" in refusal(fedzero("run", tiny, "--rounds", 100_000, "--out", run, limit=300_000))
-    assert rounds_in(fedzero("verify", run)) > 10
+    assert "cannot be written" in process("run", tiny, "--rounds", 100_000, "--out", run, limit=300_000).refusal
+    assert process("verify", run).rounds > 10
 
 
-def test_a_full_disk_keeps_the_run_that_was_to_be_replaced(tiny: Path, tmp_path: Path, run_recipe) -> None:
+def test_a_full_disk_keeps_the_run_that_was_to_be_replaced(process, tiny: Path, tmp_path: Path, run_recipe) -> None:
     run = tmp_path / "run"
     run_recipe(tiny, run)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    assert "cannot be written" in refusal(fedzero("run", tiny, "--out", run, "--overwrite", limit=4096))
+    assert "cannot be written" in process("run", tiny, "--out", run, "--overwrite", limit=4096).refusal
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
@@ -104,10 +112,9 @@ def test_turns_that_no_client_can_make(fedzero, tiny: Path, tmp_path: Path, over
     assert not (tmp_path / "out").exists()
 
 
-def test_no_memory(tiny: Path, tmp_path: Path) -> None:
+def test_no_memory(process, tiny: Path, tmp_path: Path) -> None:
     """A terabyte for one array is more than the system promises."""
-    done = fedzero("run", tiny, "--set", f"task.dimension={1 << 40}", "--out", tmp_path / "out")
-    assert "memory" in refusal(done)
+    assert "memory" in process("run", tiny, "--set", f"task.dimension={1 << 40}", "--out", tmp_path / "out").refusal
     assert not (tmp_path / "out").exists()
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-import pytest
 
 from fedzero import plugins
 from fedzero.algorithms.contract import Wire
@@ -155,9 +154,8 @@ def _every_choice_once() -> list[Any]:
 
 
 EVERY_CHOICE_ONCE = _every_choice_once()
-
-methods = pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
-shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)
+UNLIKE = list({(w.seeded, w.remembers, len(w.replies)): a for a in reversed(WIRES) if (w := wire_of(a))}.values())
+"""Methods that send and leave unlike things: what the server and the ledger do is the same for all others."""
 
 
 def chain_of(*links: dict[str, Any]) -> Chain:

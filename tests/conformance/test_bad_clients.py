@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from cases import CHAINS, KEEPS_A_REST, SHAPES, WIRES, allowed, label, wire_of
+from cases import CHAINS, KEEPS_A_REST, UNLIKE, WIRES, allowed, label, wire_of
 from trouble import BAD_CODES, BAD_NUMBERS, BAD_PLACES, BAD_REPLIES, BAD_SCALES
 
 from fedzero.filters import NO_FILTERS, Chain
@@ -99,6 +99,7 @@ EVERY_WAY = [
     pytest.param(algorithm, exchange, bad, id=f"{label(algorithm)}-{exchange}-{name}")
     for algorithm, exchange in every_kind_once()
     for name, bad in (BAD_REPLIES | BAD_NUMBERS).items()
+    if algorithm in UNLIKE or name in ("late", "nan", "diverged")
 ]
 
 
@@ -107,7 +108,10 @@ def test_every_way_to_go_wrong(tmp_path: Path, algorithm, exchange, bad) -> None
     refused_without_a_trace(tmp_path, algorithm, exchange, bad)
 
 
-@pytest.mark.parametrize(("algorithm", "chain"), KEEPS_A_REST, ids=label)
+ONE_LINK = [(algorithm, chain) for algorithm, chain in KEEPS_A_REST if len(chain.links) == 1]
+
+
+@pytest.mark.parametrize(("algorithm", "chain"), ONE_LINK, ids=label)
 def test_what_a_filter_left_out_is_kept_for_turns_that_count(tmp_path: Path, algorithm, chain) -> None:
     last = len(wire_of(algorithm).replies) - 1
     run = refused_without_a_trace(tmp_path, algorithm, last, BAD_REPLIES["late"], chain, replicas=True)
@@ -141,7 +145,7 @@ def test_the_reason_is_on_record(tmp_path: Path, name) -> None:
     assert REASONS[name] in reason
 
 
-@pytest.mark.parametrize("algorithm", SHAPES, ids=label)
+@pytest.mark.parametrize("algorithm", WIRES, ids=label)
 def test_of_two_answers_the_first_counts(tmp_path: Path, algorithm) -> None:
     def twice(reply: Reply, data: bytes) -> list[bytes | Exception]:
         return [data, altered(reply, values=bytes(len(reply.values)))]
@@ -153,7 +157,7 @@ def test_of_two_answers_the_first_counts(tmp_path: Path, algorithm) -> None:
     assert outcome(run) == outcome(clean)
 
 
-@pytest.mark.parametrize("name", sorted(BAD_REPLIES.keys() - {"silent", "diverged"}))
+@pytest.mark.parametrize("name", ["late", "garbage", "failed", "no loss"])
 @pytest.mark.parametrize("algorithm", [a for a in WIRES if wire_of(a).remembers], ids=label)
 def test_nonsense_before_an_answer_does_not_spoil_it(tmp_path: Path, algorithm, name) -> None:
     """Say, the late answer to the round before: the right one counts, and the books say so.
@@ -204,7 +208,7 @@ ALL_CHAINS = next(a for a in WIRES if not wire_of(a).seeded and all(allowed(a, c
 FILTERED_WAYS = [
     pytest.param(algorithm, chain, bad, id=f"{label(algorithm)}-{label(chain)}-{name}")
     for algorithm in (ALL_CHAINS, *REMEMBERS[:1])
-    for chain in CHAINS
+    for chain in {(type(chain.coder), chain.sparse, chain.feedback): chain for chain in CHAINS}.values()
     if algorithm is ALL_CHAINS or (chain.feedback and allowed(algorithm, chain))
     for name, bad in bad_values(chain).items()
 ]

@@ -5,21 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cases import CLIP, FILTERED, MEDIAN, REFUSED, SIGN_FEEDBACK, TOP_K, WIRES, allowed, chain_of, label, wire_of
+from cases import (
+    CLIP,
+    FILTERED,
+    MEDIAN,
+    REFUSED,
+    SIGN_FEEDBACK,
+    TOP_K,
+    UNLIKE,
+    WIRES,
+    allowed,
+    chain_of,
+    label,
+    wire_of,
+)
 
 from fedzero.errors import FedzeroError
 from fedzero.testing import methods as checks
 from fedzero.testing.engines import Changing
 from fedzero.testing.trial import recipe_of, trial
 
-UNLIKE = list({(w.seeded, w.remembers, len(w.replies)): a for a in reversed(WIRES) if (w := wire_of(a))}.values())
-"""Methods that leave unlike things in a ledger; those with feedback are all stopped and resumed below."""
-filtered = pytest.mark.parametrize(("algorithm", "chain"), FILTERED, ids=label)
-SAMPLED = [(algorithm, chain) for algorithm, chain in FILTERED if chain.feedback or chain.combiner is not None]
+OF_UNLIKE = [(algorithm, chain) for algorithm, chain in FILTERED if algorithm in UNLIKE]
+LONG = [(algorithm, chain) for algorithm, chain in FILTERED if algorithm not in UNLIKE and len(chain.links) > 1]
+"""Every other method with chains that have all kinds of links."""
+SAMPLED = [(algorithm, chain) for algorithm, chain in OF_UNLIKE if chain.feedback or chain.combiner is not None]
 """Where it matters that somebody was drawn twice: in what is kept for the next turn, and in what is combined."""
 
 
-@filtered
+@pytest.mark.parametrize(("algorithm", "chain"), [*OF_UNLIKE, *LONG], ids=label)
 def test_live_replayed_and_real_replicas_are_the_same(tmp_path: Path, algorithm, chain) -> None:
     """In whatever order the replies come; and bytes are the encoded sizes."""
     shared, real = (
@@ -40,7 +53,10 @@ def test_live_replayed_and_real_replicas_are_the_same(tmp_path: Path, algorithm,
     assert shared.memories().keys() == ({c for r in shared.records for c in r.cohort} if keeps else set())
 
 
-@pytest.mark.parametrize(("algorithm", "chain"), [pair for pair in FILTERED if pair[0] in UNLIKE], ids=label)
+STOPPED = [(algorithm, chain) for algorithm, chain in OF_UNLIKE if chain.feedback or len(chain.links) > 1]
+
+
+@pytest.mark.parametrize(("algorithm", "chain"), STOPPED, ids=label)
 def test_a_resumed_run_ends_in_the_same_ledger(tmp_path: Path, algorithm, chain) -> None:
     """What filters left out for the next turn outlives the process; stopped behind the checkpoint of round 10."""
     checks.resumes(algorithm, tmp_path, chain.links, stops=(10,))

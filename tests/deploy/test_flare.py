@@ -52,6 +52,7 @@ def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> Non
     assert processes.until(300, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
 
 
+@pytest.mark.slow
 def test_a_project_from_nothing_to_a_model(tmp_path: Path, tiny: Path, recipe_folder: Path) -> None:
     """Every command by itself: provision, serve, join, submit, watch, stop."""
     project, local = tmp_path / "project", tmp_path / "local"

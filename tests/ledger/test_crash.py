@@ -26,7 +26,7 @@ import crash_child
 import pytest
 
 WORKERS = 3
-SEEDED = ["rounds=6", "evaluate_every=2", "task.dimension=6", "algorithm.directions=2", "federation.clients=3"]
+SEEDED = ["rounds=4", "evaluate_every=2", "task.dimension=6", "algorithm.directions=2", "federation.clients=3"]
 REPLICAS = [*SEEDED, "engine.replicas=true"]
 DENSE = ["rounds=11", "evaluate_every=4", "task.dimension=4"]
 T = TypeVar("T")

@@ -118,7 +118,7 @@ def test_bytes_are_the_same_for_a_model_ten_times_larger(tmp_path: Path, small_m
     small_language.words().save_pretrained(large)
     found = []
     for model in (small_model("smollm"), large):
-        less = ["rounds=20", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
+        less = ["rounds=4", "task.training=64", "task.testing=16", "task.batch=2", "task.length=40"]
         recipe = recipes.load("e3-sst2", [*less, f'task.model="{model}"'])
         found.append(session.start(recipe, tmp_path / f"run-{len(found)}", Environment(full_data("sst2")), quiet))
     assert found[1].parameters > 10 * found[0].parameters
