@@ -20,6 +20,7 @@ from rich.console import Console
 from torch import Tensor
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.model.checkpoint import load_model
@@ -137,9 +138,11 @@ class Run:
         page.write([histories.history(self.folder)], Path(path))
         return Path(path)
 
-    def patch(self, path: str | Path, which: Any = "last") -> Path:
-        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round."""
-        files.write(Path(path), export_patch(self.folder, self._reading, which))
+    def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
+        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round. That of a private
+        run is applied with the secret, unless it is `open`: then whoever has it knows the run's directions."""
+        content = export_patch(self.folder, self._reading, which, open)
+        files.write(Path(path), content, private=is_private(content))
         return Path(path)
 
     @property

@@ -5,7 +5,6 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +32,8 @@ from fedzero.protocol.replica import Replica
 from fedzero.runs import recipe as recipes
 from fedzero.runs.loop import Watch, play
 from fedzero.runs.recipe import Recipe
+from fedzero.runs.secret import keys_of as keys_of
+from fedzero.runs.secret import secret_of as secret_of
 from fedzero.runs.server import Plan, Server
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
@@ -48,8 +49,8 @@ MOST_QUERIES = 1 << 32
 @dataclass(frozen=True)
 class Environment:
     """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
-    objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, and whether the
-    recipe is trusted to name code."""
+    objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, whether the
+    recipe is trusted to name code and files, and, where it is not, the files and the model that it may name."""
 
     data: Path | None = None
     secret: bytes | None = None
@@ -57,11 +58,8 @@ class Environment:
     replaying: replay.Progress = replay.unseen
     folder: Path | None = None
     trusted: bool = True
-
-
-def secret_of(key: bytes | None) -> bytes | None:
-    """What a person gave as the clients' secret, as a key."""
-    return hashlib.sha256(key).digest() if key is not None and len(key) > 64 else key
+    files: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
 
 
 def data_folder(path: str | Path | None) -> Path | None:
@@ -112,22 +110,20 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
     return Plan(recipe.algorithm, recipe.federation, keys, size, Chain(recipe.filters))
 
 
-def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) -> Setup:
+def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None) -> Setup:
     """Build task and base model. What is wrong with a recipe shows here, before anything is written.
 
-    phase: is told what is going on.
+    phase: is told what is going on. keys: of a run that has begun, or begins elsewhere.
     """
     phase(f"building the task: {recipe.task.label}")
-    private = recipe.federation.private
-    if private and not environment.secret:
-        raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
-    keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
+    keys = keys or keys_of(recipe, environment.secret)
     device, own = device_of(recipe.engine.device), environment
-    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase, own.trusted)
+    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
+        path = place.path(recipe.base, "base")
         try:
-            problem.params.load(load_model(Path(recipe.base)))
+            problem.params.load(load_model(Path(path)))
         except FedzeroError as error:
             raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
     setup = Setup(recipe, keys, problem, environment.replaying)
@@ -176,7 +172,8 @@ def reopen(
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
-        setup = prepare(recipe, replace(environment, folder=path.parent), phase)
+        keys = keys_of(recipe, environment.secret, start.secret, start.recipe)
+        setup = prepare(recipe, replace(environment, folder=path.parent), phase, keys)
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
@@ -188,6 +185,8 @@ def reopen(
     if writable:
         ledger.close()
         ledger = Ledger.open(path, writable=True)
+        if start.secret is not None:
+            ledger.hide()
     return ledger, setup
 
 
