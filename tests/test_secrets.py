@@ -77,7 +77,7 @@ def test_what_is_no_fingerprint_fits_nothing(known: str) -> None:
 
 
 def test_a_short_secret_begins_no_run(tmp_path: Path) -> None:
-    with pytest.raises(FedzeroError, match="has 12 bytes.*fedzero secret FILE.*at least 16 bytes"):
+    with pytest.raises(FedzeroError, match=r"has 12 bytes.*fedzero secret FILE.*at least 16 bytes"):
         session.start(recipe_for(private=True), tmp_path / "run", Environment(secret=WEAK), Silent())
     assert not (tmp_path / "run").exists()
 

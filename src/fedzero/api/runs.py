@@ -116,9 +116,12 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True) -> Run:
-        """Continue a run that was stopped or killed; it ends in the same bits as if it had not been."""
-        session.resume(self.folder, self._environment(progress), watch_of(progress))
+    def resume(self, progress: bool | Watch = True, trust: bool = False) -> Run:
+        """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
+
+        trust: also one that this user did not start and that names programs, modules or services to be called.
+        """
+        session.resume(self.folder, self._environment(progress), watch_of(progress), trust)
         return self
 
     def verify(self) -> None:
@@ -176,7 +179,7 @@ def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watc
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     if (folder / session.LEDGER).exists():
         session.recipe_in(folder, recipe)
-        return session.resume(folder, environment, watch)
+        return session.resume(folder, environment, watch, trusted=True)  # whoever calls names the same boxes
     return session.start(recipe, folder, environment, watch)
 
 

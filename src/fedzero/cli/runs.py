@@ -63,13 +63,25 @@ def run(
 
 
 @app.command(rich_help_panel=PANEL)
-def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
-    """Resume a run that was stopped or killed; the final model is the same, bit for bit."""
+def resume(
+    folder: Folder,
+    data: Data = None,
+    secret: Secret = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the programs, modules and services that a ledger of others names.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a run that was stopped or killed; the final model is the same, bit for bit.
+
+    It is computed with as many threads as the run was started with. A ledger that you did not start yourself and that
+    names black boxes is resumed with --trust only.
+    """
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err))
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust)
     finish(summary, folder, as_json)
 
 

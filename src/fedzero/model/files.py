@@ -74,6 +74,12 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedzero", appauthor=False))
 
 
+def state_folder() -> Path:
+    """FEDZERO_STATE, or where this platform keeps what programs remember for a user."""
+    named = os.environ.get("FEDZERO_STATE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_state_dir("fedzero", appauthor=False))
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait until no other process holds this file of the cache; a lock ends with the process that holds it."""

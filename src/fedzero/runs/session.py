@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,15 @@ from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_base, save_model
-from fedzero.model.device import device_of, threads
+from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
 from fedzero.runs import recipe as recipes
+from fedzero.runs import thread_counts, trust
+from fedzero.runs.environment import Environment as Environment
+from fedzero.runs.environment import data_folder as data_folder
 from fedzero.runs.loop import Watch, play
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.secret import keys_of as keys_of
@@ -44,28 +47,6 @@ MOST_NUMBERS = 1 << 30
 """float32 numbers of one message: msgpack has 32 bits for a length."""
 MOST_QUERIES = 1 << 32
 """evaluations of one turn: a thousand a second would take seven weeks"""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
-    objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, whether the
-    recipe is trusted to name code and files, and, where it is not, the files and the model that it may name."""
-
-    data: Path | None = None
-    secret: bytes | None = None
-    functions: Mapping[str, Any] = field(default_factory=dict)
-    replaying: replay.Progress = replay.unseen
-    folder: Path | None = None
-    trusted: bool = True
-    files: Mapping[str, str] = field(default_factory=dict)
-    model: str | None = None
-
-
-def data_folder(path: str | Path | None) -> Path | None:
-    if path is not None and not Path(path).is_dir():
-        raise FedzeroError(f"--data {path}: no such folder")
-    return None if path is None else Path(path)
 
 
 @dataclass(frozen=True)
@@ -217,8 +198,11 @@ def start(
         if setup.problem.metered is not None:
             setup.problem.metered.ready()
         watch.phase("digest of the base model: kernels are compiled or loaded")
-        base = setup.problem.params if setup.problem.keep_base else None
-        ledger = create(folder, setup.start, overwrite, base)
+        base, first = setup.problem.params if setup.problem.keep_base else None, setup.start
+        if recipe.engine.merge:
+            first = msgspec.structs.replace(first, threads=thread_count())
+        ledger = create(folder, first, overwrite, base)
+        trust.note(first.recipe, recipe.task, environment.functions)
     return drive(local(setup, observe), ledger, folder, watch)
 
 
@@ -251,13 +235,23 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Params | N
         raise
 
 
-def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
-    """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
+def resume(folder: Path, environment: Environment, watch: Watch, trusted: bool = False) -> Summary:
+    """Continue a run from its ledger; ends in the same bits as if it had never stopped.
+
+    trusted: whoever resumes it knows what programs, modules and services its ledger names.
+    """
     with ending(watch):
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
-        if setup.problem.incomplete:
+        try:
+            if setup.problem.incomplete:
+                raise FedzeroError(setup.problem.incomplete)
+            if not trusted:
+                trust.expect(ledger.start().recipe, setup.recipe.task, environment.functions)
+        except FedzeroError:
             ledger.close()
-            raise FedzeroError(setup.problem.incomplete)
+            raise
+        if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
+            watch.warn(doubt)
     return drive(local(setup), ledger, folder_of(folder), watch)
 
 
@@ -316,7 +310,7 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
                 return []
             return [Shown(after, how.setup.problem.pictures(replica.state.params))]
 
-        with threads(None if recipe.engine.merge else 1):
+        with threads(thread_counts.used(recipe, ledger.start())):
             play(recipe, view, server, engine, watch, seconds, pictures, how.interrupted)
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
