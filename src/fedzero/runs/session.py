@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -241,15 +241,12 @@ def resume(folder: Path, environment: Environment, watch: Watch, trusted: bool =
     trusted: whoever resumes it knows what programs, modules and services its ledger names.
     """
     with ending(watch):
+        if not trusted:
+            trust.expect(_start_in(folder), environment.functions)
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
-        try:
-            if setup.problem.incomplete:
-                raise FedzeroError(setup.problem.incomplete)
-            if not trusted:
-                trust.expect(ledger.start().recipe, setup.recipe.task, environment.functions)
-        except FedzeroError:
+        if setup.problem.incomplete:
             ledger.close()
-            raise
+            raise FedzeroError(setup.problem.incomplete)
         if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
             watch.warn(doubt)
     return drive(local(setup), ledger, folder_of(folder), watch)
@@ -334,11 +331,7 @@ def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | Non
 
 def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
     """The recipe of the run in a folder; `wanted`: refuse any other, words about the run aside."""
-    ledger = Ledger.open(folder_of(folder) / LEDGER)
-    try:
-        start = ledger.start()
-    finally:
-        ledger.close()
+    start = _start_in(folder)
     found = recipes.from_canonical(start.recipe, start.needs)
     if wanted is not None and wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
@@ -347,6 +340,11 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
             "replace it with --overwrite"
         )
     return found
+
+
+def _start_in(folder: Path) -> Start:
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        return ledger.start()
 
 
 def _difference(before: Any, now: Any, path: str = "") -> str:

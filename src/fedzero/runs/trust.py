@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.records import Start
 from fedzero.model.files import state_folder
+from fedzero.runs import recipe as recipes
 from fedzero.tasks.contract import Task
 
 
@@ -29,9 +31,10 @@ def note(recipe: bytes, task: Task, functions: Mapping[str, Any]) -> None:
             path.touch(0o600)
 
 
-def expect(recipe: bytes, task: Task, functions: Mapping[str, Any]) -> None:
-    """Refuse to run what a recipe names if this user has not started it."""
-    if (named := task.runs(functions)) and not _mine(_noted(recipe)):
+def expect(start: Start, functions: Mapping[str, Any]) -> None:
+    """Refuse to run what the recipe of a ledger names if this user has not started it."""
+    task = recipes.from_canonical(start.recipe, start.needs).task
+    if (named := task.runs(functions)) and not _mine(_noted(start.recipe)):
         more = f" and {len(named) - 1} more" if len(named) > 1 else ""
         raise FedzeroError(
             f"the ledger would run what it names, {named[0]}{more}, and this user has not started this run here: "
