@@ -65,8 +65,12 @@ class BlackBox(Task, tag="black-box"):
         return structs.replace(self, evaluate="log") if self.evaluate == "ends" else self
 
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
-        given = [isinstance(box, ToldBox) or getattr(box, "name", None) in functions for box in self.boxes]
-        return list(dict.fromkeys(box.label for box, known in zip(self.boxes, given, strict=True) if not known))
+        def harmless(box: AnyBox) -> bool:  # a function without a module has to be given
+            return isinstance(box, ToldBox) or (
+                isinstance(box, PythonBox) and (box.name in functions or ":" not in box.name)
+            )
+
+        return list(dict.fromkeys(box.label for box in self.boxes if not harmless(box)))
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         if len(self.boxes) != clients:
