@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Models that tests train are kept beside the test run's own files, never among the user's.
 os.environ.setdefault("FEDZERO_CACHE", str(Path(tempfile.gettempdir()) / "fedzero-tests-cache"))
+os.environ.setdefault("FEDZERO_STATE", str(Path(tempfile.gettempdir()) / "fedzero-tests-state"))
 
 TINY = """
 name = "tiny"

@@ -10,7 +10,12 @@ class FedzeroError(Exception):
     """Bad input or an impossible request; the command line prints it and exits with 2."""
 
 
-class Refused(FedzeroError):
+class Sendable(FedzeroError):
+    """Speaks of a recipe, of messages and of a site's terms alone, never of data, of places on a disk or of what some
+    code said: a site may tell it to the server. Of every other error the server learns the kind only."""
+
+
+class Refused(Sendable):
     """A message that does not count: wrong round, wrong length, not finite, unknown sender, …"""
 
 

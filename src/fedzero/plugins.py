@@ -53,7 +53,11 @@ class Kind:
 
 
 class NotInstalled(FedzeroError):
-    """A recipe names something that no installed distribution has."""
+    """A recipe names something that no installed distribution has; `what`: in a word or two."""
+
+    def __init__(self, sentence: str, what: str):
+        super().__init__(sentence)
+        self.what = what
 
 
 _registered: dict[Group, dict[str, Kind]] = {"methods": {}, "tasks": {}, "filters": {}}
@@ -101,10 +105,11 @@ def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> K
         return known[tag]
     if isinstance(tag, str) and tag in unusable:
         raise FedzeroError(unusable[tag])
+    what = f"{group[:-1]} {tag!r}"
     missing = [f"{name}=={version}" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
-        raise NotInstalled(f"{group[:-1]} {tag!r} is not installed: pip install {' '.join(missing)}")
-    raise NotInstalled(f"there is no {group[:-1]} {tag!r}; {near(tag, known) or '`fedzero list` shows all'}")
+        raise NotInstalled(f"{what} is not installed: pip install {' '.join(missing)}", what)
+    raise NotInstalled(f"there is no {what}; {near(tag, known) or '`fedzero list` shows all'}", what)
 
 
 def needed(*chosen: tuple[Group, object]) -> dict[str, str]:

@@ -156,7 +156,9 @@ def test_mezo_against_a_plain_loop(tmp_path: Path) -> None:
 
 def test_private_shift_changes_the_directions_and_nothing_else(tmp_path: Path) -> None:
     algorithm = DeComFL(rate=1e-3)
-    open_, private = (small(tmp_path / str(s), algorithm, secret=s, server_model=False) for s in (None, b"between us"))
+    open_, private = (
+        small(tmp_path / str(s), algorithm, secret=s, server_model=False) for s in (None, b"known to the clients alone")
+    )
     open_.play(10)
     private.play(10)
     for a, b in zip(open_.records, private.records, strict=True):

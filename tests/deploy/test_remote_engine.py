@@ -321,15 +321,13 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
     """Sites say what the model is and how good it is; with a secret of theirs the server could not even make it."""
     recipe = recipe_for(private=private, server_model=False)
     if private:
-        monkeypatch.setenv("FEDZERO_SECRET", "between us")
-    secret = b"between us" if private else None
+        monkeypatch.setenv("FEDZERO_SECRET", "known to the clients alone")
+    secret = b"known to the clients alone" if private else None
     here = session.start(recipe, tmp_path / "here", Environment(secret=secret), Silent())
     link = LocalSites(tmp_path / "sites", SITES, {20}.__contains__)
     built = session.prepare
     sites = []
-    monkeypatch.setattr(
-        session, "prepare", lambda r, environment: sites.append(environment.secret) or built(r, environment)
-    )
+    monkeypatch.setattr(session, "prepare", lambda r, here, **more: sites.append(here.secret) or built(r, here, **more))
     found = run(tmp_path, link, recipe)
     assert set(sites) == {secret}
     assert len(sites) == 3 * link.epochs

@@ -146,14 +146,14 @@ def test_a_site_that_comes_back_with_other_data_is_left_out(tmp_path: Path, stan
     with pytest.raises(KeyboardInterrupt):
         run(recipe, tmp_path / "run", link)
     run(None, tmp_path / "run", Wards(tmp_path / "sites", north="north", south="moved"), said)
-    assert said == ["south cannot take part: its data is not that which it began this run with"]
+    assert said == ["south cannot take part: its data or its model are not those it began this run with"]
 
 
 def test_what_a_site_s_own_code_raises_is_not_told(tmp_path: Path, stand_in, capsys) -> None:
     said: list[str] = []
     link = Wards(tmp_path / "sites", north="north", south="broken")
     run(recipe_for(stand_in, rounds=2), tmp_path / "run", link, said)
-    assert said == ["south cannot take part: KeyError in the site's own code: see its console.txt"]
+    assert said == ["south cannot take part: its task could not be built: the site's log has the reason"]
     assert "patient 4711" in capsys.readouterr().err
     assert link.sites["south"].state.problem
 

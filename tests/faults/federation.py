@@ -153,8 +153,8 @@ class Federation:
         command = ["fedzero", "federate", *arguments, "--out", self.out, "--deadline", "3", "--json"]
         self.supervisor = self.start("serve", *command)
 
-    def join(self, site: str) -> None:
-        self.start(f"join-{site}", "fedzero", "join", self.kit(site), "--threads", "1")
+    def join(self, site: str, *options: object) -> None:
+        self.start(f"join-{site}", "fedzero", "join", self.kit(site), "--threads", "1", *options)
 
     def start(self, log: str, *module: object) -> subprocess.Popen[bytes]:
         """A Python module and its arguments, of which one is in this federation's folder."""

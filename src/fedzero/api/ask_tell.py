@@ -156,4 +156,4 @@ class Optimiser:
         with locked(self._table.path), threads(1):
             if not self.finished and not self._table.awaited():  # or somebody was quicker
                 with suppress(Waiting):
-                    session.resume(self.folder, self._environment, Silent())
+                    session.resume(self.folder, self._environment, Silent(), trusted=True)

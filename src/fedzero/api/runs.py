@@ -20,6 +20,7 @@ from rich.console import Console
 from torch import Tensor
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.model.checkpoint import load_model
@@ -115,9 +116,12 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True) -> Run:
-        """Continue a run that was stopped or killed; it ends in the same bits as if it had not been."""
-        session.resume(self.folder, self._environment(progress), watch_of(progress))
+    def resume(self, progress: bool | Watch = True, trust: bool = False) -> Run:
+        """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
+
+        trust: also one that this user did not start and that names programs, modules or services to be called.
+        """
+        session.resume(self.folder, self._environment(progress), watch_of(progress), trust)
         return self
 
     def verify(self) -> None:
@@ -137,9 +141,11 @@ class Run:
         page.write([histories.history(self.folder)], Path(path))
         return Path(path)
 
-    def patch(self, path: str | Path, which: Any = "last") -> Path:
-        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round."""
-        files.write(Path(path), export_patch(self.folder, self._reading, which))
+    def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
+        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round. That of a private
+        run is applied with the secret, unless it is `open`: then whoever has it knows the run's directions."""
+        content = export_patch(self.folder, self._reading, which, open)
+        files.write(Path(path), content, private=is_private(content))
         return Path(path)
 
     @property
@@ -173,7 +179,7 @@ def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watc
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     if (folder / session.LEDGER).exists():
         session.recipe_in(folder, recipe)
-        return session.resume(folder, environment, watch)
+        return session.resume(folder, environment, watch, trusted=True)  # whoever calls names the same boxes
     return session.start(recipe, folder, environment, watch)
 
 

@@ -52,7 +52,7 @@ def environment_of(data: Path | None, secret: Path | None, functions: Mapping[st
     from fedzero.runs.progress import Replaying
     from fedzero.runs.session import Environment, data_folder, secret_of
 
-    key = os.environ.get("FEDZERO_SECRET", "").encode() or None
+    key = os.fsencode(os.environ.get("FEDZERO_SECRET", "")) or None
     if secret is not None:
         if not secret.is_file():
             raise FedzeroError(f"--secret {secret}: no such file")

@@ -235,12 +235,46 @@ def join(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)] = None,
     secret: Secret = None,
     task: OwnTask = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            metavar="NAME=PATH",
+            help="A file or folder that recipes may name (rows, a model, …), and where it is; may be repeated.",
+        ),
+    ] = None,
+    only_method: Annotated[
+        list[str] | None, typer.Option("--only-method", help="Serve this method and no other; may be repeated.")
+    ] = None,
+    only_task: Annotated[
+        list[str] | None, typer.Option("--only-task", help="Serve this kind of task and no other; may be repeated.")
+    ] = None,
+    private: Annotated[
+        bool | None,
+        typer.Option(
+            "--private/--no-private",
+            help="Serve private runs only, or open ones as well; default: private ones where there is a secret.",
+            show_default=False,
+        ),
+    ] = None,
+    approve: Annotated[
+        list[str] | None,
+        typer.Option("--approve", metavar="HASH", help="Serve recipes with this hash only; may be repeated."),
+    ] = None,
+    queries_per_day: Annotated[
+        int | None, typer.Option(min=1, help="Evaluations a day (UTC) at most, over all runs.", show_default=False)
+    ] = None,
 ) -> None:
     """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
+
+    A recipe names only what the site has declared with --task, --file and --model. What else the site insists on are
+    its terms: --only-method, --only-task, --private, --approve, --queries-per-day. `fedzero list site` explains them.
 
     Examples: fedzero join kits/north --data /srv/data
 
     fedzero join kits/north --task hospital.radiology:task
+
+    fedzero join kits/north --approve HASH, which `fedzero recipe-hash RECIPE` prints
     """
     from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.launch import configure, settings_of
@@ -253,6 +287,12 @@ def join(
     given |= {name: value for name, value in values.items() if value is not None}
     if task:
         given["tasks"] = site_tasks.places_of(task)
+    if file:
+        given["files"] = dict(map(_declared, file))
+    terms: dict[str, Any] = {"methods": only_method, "tasks": only_task, "private": private, "approved": approve}
+    terms |= {"queries_per_day": queries_per_day}
+    if chosen := {name: value for name, value in terms.items() if value is not None}:
+        given["terms"] = msgspec.to_builtins(settings.terms) | chosen
     if given:
         settings = settings.with_values(**given)
         configure(kit, settings)
@@ -263,6 +303,14 @@ def join(
     except KeyboardInterrupt:
         say("left the federation; the same command rejoins it")
         raise typer.Exit(130) from None
+
+
+def _declared(option: str) -> tuple[str, str]:
+    """Name and place of what `--file` gives; a place that is no path here is taken as it is (the name of a model)."""
+    name, equals, place = option.partition("=")
+    if not (name and equals and place):
+        raise FedzeroError(f"--file {option}: write it as NAME=PATH, with the name that recipes have for it")
+    return name, str(Path(place).resolve()) if Path(place).exists() else place
 
 
 class SiteLine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,7 +25,7 @@ def list_(
         str | None,
         typer.Argument(
             help="An algorithm, filter or task: all of its options. A recipe: its text. `recipe`: all other keys. "
-            "`recipes`: all recipes."
+            "`recipes`: all recipes. `site`: what a site decides for itself, in the file that `fedzero join` keeps."
         ),
     ] = None,
 ) -> None:
@@ -85,11 +85,17 @@ def _tables(title: str, found: dict[str, dict[str, str]], broken: dict[str, str]
         out.print(table)
 
 
+def _settings() -> Any:
+    from fedzero.deploy.settings import Settings
+
+    return Settings
+
+
 def _in_full(name: str, known: list[str]) -> None:
     from fedzero import plugins
     from fedzero.runs import schema
 
-    sections = schema.named(name)
+    sections = schema.named(name) if name != "site" else schema.of_struct(_settings())
     if sections is None:
         for _, group in schema.TABLES.values():
             if name in plugins.broken(group):
@@ -99,7 +105,7 @@ def _in_full(name: str, known: list[str]) -> None:
     for section in sections:
         place = f"[[{section.place}]]" if section.place == "filters" else f"[{section.place}]" if section.place else ""
         chosen = f' kind = "{section.kind}"' if section.kind else ""
-        out.print(f"[bold cyan]{escape((place + chosen).strip() or 'A recipe')}", highlight=False)
+        out.print(f"[bold cyan]{escape((place + chosen).strip() or f'A {name}')}", highlight=False)
         out.print(escape(section.about), highlight=False)
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
         for option in section.options:

@@ -25,6 +25,12 @@ def patch_export(
         ),
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="Export the model with the best evaluation.")] = False,
+    open_: Annotated[
+        bool,
+        typer.Option(
+            "--open", help="Of a private run: a patch that needs no secret, but whoever has it knows the directions."
+        ),
+    ] = False,
     data: Data = None,
     secret: Secret = None,
 ) -> None:
@@ -32,6 +38,7 @@ def patch_export(
 
     Example: fedzero patch export runs/sentiment --best --out sentiment.patch
     """
+    from fedzero.ledger.patch import is_private
     from fedzero.model import files
     from fedzero.report.units import human_bytes
     from fedzero.runs.patches import export_patch
@@ -39,11 +46,12 @@ def patch_export(
     if best and round_ is not None:
         raise FedzeroError("--round and --best: choose one")
     expect_file(out_)
-    content = export_patch(
-        folder, environment_of(data, secret), "best" if best else "last" if round_ is None else round_
-    )
-    files.write(out_, content)
-    tell(f"patch of {human_bytes(len(content))}: {out_}")
+    environment = environment_of(data, secret)
+    content = export_patch(folder, environment, "best" if best else "last" if round_ is None else round_, open_)
+    private = is_private(content)
+    files.write(out_, content, private=private)
+    how = "" if not private else "; it holds the run's directions" if open_ else "; it is applied with the secret"
+    tell(f"patch of {human_bytes(len(content))}: {out_}{how}")
 
 
 @patches.command("apply")
@@ -61,6 +69,7 @@ def patch_apply(
     ],
     tokenizer: Annotated[str | None, typer.Option(help="Path or name of the tokenizer, if not the model's.")] = None,
     merge: Annotated[bool, typer.Option(help="Merge LoRA adapters into the weights.")] = False,
+    secret: Secret = None,
 ) -> None:
     """Apply a patch to its base model; the result is checked against the digest in the patch.
 
@@ -70,5 +79,6 @@ def patch_apply(
     from fedzero.runs.patches import apply_patch
     from fedzero.runs.progress import Replaying
 
-    params = apply_patch(patch, base, out_, tokenizer, merge, Replaying(err, "applying"))
+    key = environment_of(None, secret).secret
+    params = apply_patch(patch, base, out_, tokenizer, merge, Replaying(err, "applying"), key)
     tell(f"model {params.digest().hex()} → {out_}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from fedzero.cli.common import (
     out,
     tell,
 )
+from fedzero.errors import FedzeroError
 
 PANEL = "Runs"
 
@@ -61,14 +63,45 @@ def run(
 
 
 @app.command(rich_help_panel=PANEL)
-def resume(folder: Folder, data: Data = None, secret: Secret = None, as_json: AsJson = False) -> None:
-    """Resume a run that was stopped or killed; the final model is the same, bit for bit."""
+def resume(
+    folder: Folder,
+    data: Data = None,
+    secret: Secret = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the programs, modules and services that a ledger of others names.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a run that was stopped or killed; the final model is the same, bit for bit.
+
+    It is computed with as many threads as the run was started with. A ledger that you did not start yourself and that
+    names black boxes is resumed with --trust only.
+    """
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err))
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust)
     finish(summary, folder, as_json)
+
+
+@app.command("recipe-hash", rich_help_panel=PANEL)
+def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None) -> None:
+    """Print the hash of a recipe, by which a site approves of it: fedzero join KIT --approve HASH."""
+    from fedzero.runs import recipe as recipes
+
+    print(recipes.hash_of(recipes.load(recipe, set_, rounds=rounds, seed=seed)))
+
+
+@app.command(rich_help_panel=PANEL)
+def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)]) -> None:
+    """Write a new secret for the clients of a private run: random characters in a file that only you can read."""
+    from fedzero.model import files
+
+    if file.exists():
+        raise FedzeroError(f"{file} exists: runs may have been started with it; choose another name")
+    files.write(file, secrets.token_hex(32) + "\n", private=True)
+    tell(f"secret: {file}; give it to the clients over a channel you trust, and never to the server")
 
 
 @app.command(rich_help_panel=PANEL)

@@ -61,7 +61,9 @@ def conduct(
 
     then = _start_of(folder) if resuming else None
     # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
-    prepare = Prepare(sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs)
+    prepare = Prepare(
+        sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs, then.secret if then else None
+    )
     engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective)
     while True:  # the first epoch may end while sites get ready, like any other
         try:
@@ -75,6 +77,8 @@ def conduct(
             f"{now.base.hex()} and {now.secret}"
         )
     ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
+    if now.secret is not None:
+        ledger.hide()
     plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
     how = Assembly(recipe, plan, setup, lambda replica: engine, lambda e, server, *_: e.attach(server), interrupted)
     summary = session.drive(how, ledger, folder, watch)

@@ -18,13 +18,15 @@ T = TypeVar("T")
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
-    """Get ready for a run: what tells it from all others, its recipe (canonical JSON), the clients that are here, and
-    distributions, with versions, that the recipe needs beside fedzero."""
+    """Get ready for a run: what tells it from all others, its recipe (canonical JSON), the clients that are here,
+    distributions, with versions, that the recipe needs beside fedzero, and the fingerprint of the clients' secret that
+    the run began with."""
 
     run: str
     recipe: bytes
     clients: tuple[Natural, ...]
     needs: dict[str, str] = {}
+    secret: str | None = None
 
 
 class Recover(Struct, frozen=True, array_like=True, tag=2):

@@ -8,21 +8,22 @@ site that has lost its folder rebuilds its replica from base model and ledger.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 import torch
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fedzero.algorithms.contract import Numbers
-from fedzero.deploy import messages, site_tasks
-from fedzero.errors import FedzeroError, Refused
+from fedzero.deploy import messages, reasons, site_tasks
+from fedzero.deploy.reasons import Reason
+from fedzero.deploy.settings import Settings as Settings
+from fedzero.deploy.terms import Allowance
+from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.store import Claimed, Ledger
 from fedzero.model import files
@@ -34,7 +35,7 @@ from fedzero.protocol.messages import Close, Continue, decode_instruction
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.recipe import Recipe
-from fedzero.runs.session import Environment, Setup
+from fedzero.runs.session import Setup
 
 SAVE_EVERY = 60.0
 """Seconds between two copies of the replica on disk."""
@@ -44,44 +45,16 @@ QUERIES = "queries.db"
 """Of a run at this site: the log of queries, where its functions have one."""
 PRIVATE = "facts.json"
 """Of a run at this site: what is known of its data and stays here."""
-
-
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site decides for itself, in a file that never leaves it."""
-
-    data: str | None = None
-    """Folder with this site's data."""
-    model: str | None = None
-    """Where this site has the model that the recipe names."""
-    secret: str | None = None
-    """File with the secret that clients share and the server has not (or set FEDZERO_SECRET)."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, Meta(ge=1)] | None = None
-    """Of a CPU; default: all. The last bits of a loss depend on it: with 1 a run equals that of the local engine."""
-    tasks: dict[str, str] = {}
-    """Tasks of this site's own, by name: module:attribute; "*" stands for any name."""
-    keep: str | None = None
-    """Folder for what outlasts a restart; default: beside the settings."""
-
-    @staticmethod
-    def read(path: Path) -> Settings:
-        return files.decoded(path, Settings) if path.exists() else Settings()
-
-    def with_values(self, **given: Any) -> Settings:
-        try:
-            return msgspec.convert(msgspec.to_builtins(self) | given, Settings)
-        except msgspec.ValidationError as error:
-            raise FedzeroError(f"settings of the site: {error}") from error
-
-    def environment(self) -> Environment:
-        secret = os.environ.get("FEDZERO_SECRET", "").encode() or None
-        if self.secret is not None:
-            try:
-                secret = Path(self.secret).read_bytes().strip()
-            except OSError as error:
-                raise FedzeroError(f"the secret {self.secret} cannot be read: {error.strerror}") from error
-        functions = site_tasks.loaded(self.tasks)
-        return Environment(session.data_folder(self.data), session.secret_of(secret), functions, trusted=False)
+LOGGED = 1000
+"""Errors that a process prints at most."""
+KINDS: dict[type[messages.Order], Reason] = {
+    messages.Prepare: Reason.TASK,
+    messages.Recover: Reason.REBUILD,
+    messages.Deliver: Reason.REBUILD,
+    messages.Exchange: Reason.TURN,
+    messages.Measure: Reason.MEASURE,
+}
+"""What is said of an order that could not be obeyed, where the error itself is not to be sent."""
 
 
 class SiteState(Struct, frozen=True, rename={"run": "name"}):
@@ -103,24 +76,31 @@ class Site:
         self.settings, self.keep = settings, keep
         self.run: SiteRun | None = None
         self.state: SiteState | None = None
+        self._logged = "", 0
+        """the last error, and how many there were"""
 
     def answer(self, data: bytes) -> bytes:
-        problem = ""
+        """Whatever comes is answered: what cannot be done, by a sentence that says nothing of what is here."""
+        problem, kind = "", Reason.ORDER
         try:
             order = messages.decode_order(data)
-            self.state = _begun(order, self.state)
+            self.state, kind = _begun(order, self.state), KINDS.get(type(order), kind)
             return messages.encode(self._obey(order))
-        except FedzeroError as error:
-            problem = str(error)
-            return messages.encode(messages.Failed(problem))
-        except Exception as error:  # of the site's own code: what it says may be private
-            traceback.print_exc()
-            problem = f"{type(error).__name__} in the site's own code: see its console.txt"
-            return messages.encode(messages.Failed(problem))
+        except (Exception, SystemExit) as error:  # also of the site's own code, which may raise anything
+            problem = reasons.kept(error)
+            self.log(error)
+            return messages.encode(messages.Failed(reasons.sent(error, kind)))
         finally:
             if self.state is not None:
                 unable = problem if self.run is None else ""
                 self.state = msgspec.structs.replace(self.state, busy=False, problem=unable)
+
+    def log(self, error: BaseException) -> None:
+        """Once, where the same happens again and again, and not without end: orders must not fill the disk."""
+        text, (last, count) = reasons.kept(error), self._logged
+        if text != last and count < LOGGED:
+            self._logged = text, count + 1
+            reasons.log(error)
 
     def _obey(self, order: messages.Order) -> messages.Answer:
         if isinstance(order, messages.Prepare):
@@ -128,7 +108,7 @@ class Site:
                 torch.set_num_threads(self.settings.threads)
             self.leave()
             self.run = None
-            self.run = SiteRun(order, self.settings, self.keep)
+            self.run = SiteRun(order, self.settings, self.keep, self.log)
             return self.run.prepared()
         if self.run is None:
             raise Refused("was given work before it was prepared for a run")
@@ -154,7 +134,8 @@ def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
     """The state of a site that begins to obey an order."""
     if isinstance(order, messages.Prepare):
         with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
+            found = msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
+            return msgspec.structs.replace(found, run=reasons.shown(found.run))
     if before is None:
         return None
     if isinstance(order, messages.Finish):
@@ -164,16 +145,20 @@ def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
 
 
 class SiteRun:
-    """A run at this site."""
+    """A run at this site. Recipe and terms are checked before anything that the site has is touched."""
 
-    def __init__(self, order: messages.Prepare, settings: Settings, keep: Path):
-        if not order.clients:
-            raise FedzeroError("no client is assigned to this site")
-        self.recipe, self.settings = _localized(recipes.from_canonical(order.recipe, order.needs), settings), settings
+    def __init__(self, order: messages.Prepare, settings: Settings, keep: Path, log: Callable[[BaseException], None]):
+        recipe, secret = recipes.received(order.recipe, order.needs), settings.secret_bytes()
+        settings.terms.check(recipe, secret is not None)
+        _check_clients(order.clients, recipe.federation.clients)
+        self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
+        self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
+        self._allowance = Allowance(settings.terms.queries_per_day, keep)
         self.setup = self._fresh()
         self.base = self.setup.problem.params.digest()
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base).hexdigest()[:24]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
+        self.folder.mkdir(0o700, exist_ok=True)
         _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
         self._saved, self._cache = time.monotonic(), dict[Any, Any]()
         self.replica = self.setup.replica()
@@ -182,7 +167,8 @@ class SiteRun:
         self._recall()
 
     def _fresh(self) -> Setup:
-        return session.prepare(self.recipe, site_tasks.named_for(self.recipe, self.settings.environment()))
+        environment = site_tasks.named_for(self.recipe, self.settings.environment())
+        return session.prepare(self.recipe, environment, keys=self._keys)
 
     def _client(self, number: int) -> Client:
         setup, replica = self.setup, self.replica
@@ -205,9 +191,10 @@ class SiteRun:
                     raise Refused("is not at this site")
                 replies[number] = self._turn(self.clients[number], order, instruction)
             except QueryFailed:  # what a function of the site's own says may be private
-                failed[number] = f"its box gave no value: the site has the reason in {QUERIES}"
-            except FedzeroError as error:
-                failed[number] = str(error)
+                failed[number] = f"{Reason.BOX}: the site has the reason in {QUERIES}"
+            except Exception as error:  # of one client: the others go on
+                self.log(error)
+                failed[number] = reasons.sent(error, Reason.TURN)
         if time.monotonic() - self._saved > SAVE_EVERY:
             self.save()
         return messages.Replies(replies, failed)
@@ -221,7 +208,7 @@ class SiteRun:
             counted = None if isinstance(message, Close | Continue) else message.counted
             if client.keeps_memory and not client.remembers(counted):
                 raise Refused(f"has lost what it remembered of round {counted}: restore its folder")
-            self._expect_paid(client.number, order.round)
+            self._expect_paid(client, order.round)
             client.begin(order.round, instruction, True)
         asked = client.step(answer)
         while not isinstance(asked, bytes):
@@ -247,6 +234,7 @@ class SiteRun:
         return messages.Done()
 
     def measure(self, order: messages.Measure) -> messages.Measured:
+        self._allowance.spend(1)
         self.replica.follow([decode_update(update) for update in order.updates])
         params, metrics = self.replica.state.params, None
         with suppress(Unmeasured):
@@ -275,12 +263,14 @@ class SiteRun:
         metered.attach(LedgerLog(ledger, self.recipe.federation.clients))
         return ledger
 
-    def _expect_paid(self, number: int, round: int) -> None:
+    def _expect_paid(self, client: Client, round: int) -> None:
+        """Before a turn: its queries are within the budget of its box, and are taken from those of the day."""
         metered, wire = self.setup.problem.metered, self.setup.plan.wire(round)
         if metered is not None:
-            unable = metered.unable(round, {number: wire.queries + wire.first_queries})
-            if number in unable:
-                raise Refused(unable[number])
+            unable = metered.unable(round, {client.number: wire.queries + wire.first_queries})
+            if client.number in unable:
+                raise Refused(unable[client.number])
+        self._allowance.spend(wire.queries + (wire.first_queries if client.kept.memory is None else 0))
 
     # ---- what outlasts the process
 
@@ -323,6 +313,13 @@ class SiteRun:
                     self.replica.state = self.replica.state.restored(content[4 + size :], round, numbers)
 
 
+def _check_clients(assigned: Sequence[int], clients: int) -> None:
+    if not assigned:
+        raise Sendable("no client is assigned to this site")
+    if max(assigned) >= clients:
+        raise Sendable(f"client {max(assigned)} is assigned to this site, but federation.clients = {clients}")
+
+
 def _localized(recipe: Recipe, settings: Settings) -> Recipe:
     """The recipe with what this site decides for itself."""
     engine = msgspec.structs.replace(recipe.engine, device=settings.device)
@@ -336,7 +333,7 @@ def _keep_private(path: Path, now: Mapping[str, str] | None) -> None:
     then = files.decoded(path, dict[str, str]) if path.exists() else {}
     for name in sorted(then.keys() | (now or {}).keys()):
         if then.get(name) != (now or {}).get(name):
-            raise FedzeroError(f"its {name} is not that which it began this run with")
+            raise Sendable(Reason.DATA) from FedzeroError(f"its {name} is not that which it began this run with")
 
 
 _Chunks = list[bytes]

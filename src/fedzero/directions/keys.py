@@ -9,11 +9,14 @@ the directions follow from the root and the round number.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import struct
 from dataclasses import dataclass
 
 import numpy as np
 
+SCRYPT = "scrypt-"
+"""How the fingerprint of a secret begins that is salted and stretched."""
 SHARED = -1
 """The client in the key of a direction that the whole cohort shares."""
 
@@ -37,9 +40,29 @@ def shift(root: bytes, secret: bytes) -> bytes:
     return hashlib.blake2b(root, digest_size=32, key=secret, person=b"fedzero-shift").digest()
 
 
-def fingerprint(secret: bytes) -> str:
-    """What a ledger keeps of the secret: enough to notice a wrong one, not enough to find it."""
-    return hashlib.blake2b(b"", digest_size=8, key=secret, person=b"fedzero-check").hexdigest()
+def fingerprint(secret: bytes, salt: bytes | None = None) -> str:
+    """What a ledger keeps of the secret: enough to notice a wrong one. A guess costs scrypt's 32 MiB and a tenth of a
+    second, and guesses for one salt (16 bytes) are worth nothing for another. Without a salt: as 0.1 wrote it."""
+    if salt is None:
+        return hashlib.blake2b(b"", digest_size=8, key=secret, person=b"fedzero-check").hexdigest()
+    stretched = hashlib.scrypt(secret, salt=salt, n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=16)
+    return f"{SCRYPT}{salt.hex()}-{stretched.hex()}"
+
+
+def salt_of(recipe: bytes) -> bytes:
+    """The salt of a run: everybody who has its recipe, as the ledger keeps it, has the same."""
+    return hashlib.blake2b(recipe, digest_size=16, person=b"fedzero-salt").digest()
+
+
+def fits(secret: bytes, known: str) -> bool:
+    """Whether a fingerprint, of any release, is that of a secret."""
+    salt: bytes | None = None
+    if known.startswith(SCRYPT):
+        try:
+            salt = bytes.fromhex(known.removeprefix(SCRYPT).partition("-")[0])
+        except ValueError:
+            return False
+    return hmac.compare_digest(fingerprint(secret, salt).encode(), known.encode())
 
 
 @dataclass(frozen=True)
@@ -51,9 +74,10 @@ class Keys:
     secret: str | None = None
 
     @staticmethod
-    def of_seed(seed: int, secret: bytes | None = None) -> Keys:
+    def of_seed(seed: int, secret: bytes | None = None, mark: str | None = None) -> Keys:
+        """mark: the fingerprint of the secret, where it is known."""
         root = root_of(seed)
-        return Keys(root, root) if secret is None else Keys(root, shift(root, secret), fingerprint(secret))
+        return Keys(root, root) if secret is None else Keys(root, shift(root, secret), mark or fingerprint(secret))
 
     def direction(self, round: int, step: int, direction: int, client: int = SHARED) -> int:
         return derive(self.direction_root, "direction", round, step, direction, client)

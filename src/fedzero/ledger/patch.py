@@ -2,6 +2,9 @@
 
 The file is msgpack behind its own SHA-256: who it is for (digest of the base), what it gives (digest of the result),
 the method, the root of the directions, and the updates. Applying it is a replay without the ledger.
+
+The directions of a private run follow from the clients' secret. Its patch has no root for them, unless it is made
+`open`: to apply it, one needs the secret. Who knows the directions and the scalars of a run knows what they measure.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from fedzero.directions import VERSION, Keys
+from fedzero.directions.keys import fits, shift
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, updates_of
@@ -25,7 +29,7 @@ MAGIC = "fedzero patch"
 
 
 class Patch(Struct, frozen=True, tag=MAGIC):
-    """Everything but the base model. A private run's patch carries the shifted root: whoever has it can apply it."""
+    """Everything but the base model."""
 
     directions: int
     base: bytes
@@ -37,11 +41,23 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     clients: int
     root: bytes
     direction_root: bytes
+    """empty: it follows from the secret whose fingerprint is `secret`"""
     updates: tuple[Update, ...]
     task: bytes = b""
     """what was trained, as JSON: how to open a base that is more than a file of tensors"""
     needs: dict[str, str] = {}
     """distributions that method and task come from, beside this one, and their versions"""
+    secret: str | None = None
+
+    def keys(self, secret: bytes | None) -> Keys:
+        """Of the run; secret: of its clients, where the patch needs it."""
+        if self.direction_root or self.secret is None:
+            return Keys(self.root, self.direction_root)
+        if secret is None:
+            raise FedzeroError("the patch is of a private run: give the clients' secret, --secret FILE")
+        if not fits(secret, self.secret):
+            raise FedzeroError("the secret is not the one that the run of this patch was started with")
+        return Keys(self.root, shift(self.root, secret), self.secret)
 
 
 def best_round(view: LedgerView) -> int:
@@ -67,8 +83,10 @@ def export(
     task: bytes = b"",
     upto: int | None = None,
     needs: Mapping[str, str] | None = None,
+    open_: bool = False,
 ) -> bytes:
-    """The patch of a finished run, or of its first `upto` rounds, if the model there was evaluated."""
+    """The patch of a finished run, or of its first `upto` rounds, if the model there was evaluated; `open_`: also of a
+    private run with the root of its directions."""
     if upto is None and view.end is None:
         raise FedzeroError(
             "the run is not finished: resume it first, or export an evaluated round with --round or --best"
@@ -95,13 +113,19 @@ def export(
             algorithm,
             clients,
             keys.root,
-            keys.direction_root,
+            keys.direction_root if open_ or keys.secret is None else b"",
             updates,
             task,
             dict(needs or {}),
+            keys.secret,
         )
     )
     return hashlib.sha256(body).digest() + body
+
+
+def is_private(content: bytes) -> bool:
+    """Whether what `export` gave holds the fingerprint of a secret, or directions that follow from one."""
+    return msgspec.msgpack.decode(content[32:], type=Patch).secret is not None
 
 
 def load(path: Path) -> Patch:

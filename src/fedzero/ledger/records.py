@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from fedzero.oracles import Metrics, Pictures
 
@@ -24,6 +24,8 @@ class Start(Struct, frozen=True, tag="start"):
     """what the task found out when it was built: which model is attacked, and how good it is"""
     needs: dict[str, str] = {}
     """distributions that the recipe's method, task and filters come from, beside this one, and their versions"""
+    threads: int | UnsetType = UNSET
+    """of the process that began the run, where its values may depend on them: clients in one process, merged batches"""
 
 
 class Round(Struct, frozen=True, tag="round"):

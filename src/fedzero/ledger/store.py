@@ -23,6 +23,7 @@ import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
+from fedzero.model import files
 from fedzero.protocol.messages import MemoryChange, chunk_digest, memory_digest
 
 FORMAT = 3
@@ -150,6 +151,8 @@ class Ledger:
         claim, draft = claim or Claim(path.parent), path.with_suffix(".new")
         try:
             _unlink(path.parent.glob(f"{draft.name}*"))
+            if start.secret is not None:  # SQLite gives the files beside it the same permissions
+                files.hide(draft)
             with _writing(path), closing(sqlite3.connect(draft, isolation_level=None)) as db:
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 for definition in _TABLES.values():
@@ -168,6 +171,12 @@ class Ledger:
             claim.release()
             raise
         return Ledger(path, claim)
+
+    def hide(self) -> None:
+        """From everybody but the owner: 0.1 let others read the fingerprint of a secret."""
+        for path in [self.path, *self.path.parent.glob(f"{self.path.name}-*")]:
+            with suppress(OSError):
+                path.chmod(0o600)
 
     @staticmethod
     def open(path: Path, writable: bool = False) -> Ledger:

@@ -39,6 +39,10 @@ def keep_freed_memory() -> None:
         libc.mallopt(mmap_threshold, one_gigabyte)
 
 
+def thread_count() -> int:
+    return torch.get_num_threads()
+
+
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """So many threads on a CPU for a while; the last bits of a loss depend on them."""

@@ -21,11 +21,14 @@ T = TypeVar("T")
 
 
 @contextmanager
-def draft_of(path: Path, durable: bool = False) -> Iterator[Path]:
-    """A file to write to, which replaces `path` if no exception is raised; `durable`: and is then on the disk."""
+def draft_of(path: Path, durable: bool = False, private: bool = False) -> Iterator[Path]:
+    """A file to write to, which replaces `path` if no exception is raised; `durable`: and is then on the disk;
+    `private`: and nobody but its owner can read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
+        if private:
+            hide(draft)
         yield draft
         if durable:
             _sync(draft)
@@ -36,9 +39,15 @@ def draft_of(path: Path, durable: bool = False) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write(path: Path, content: bytes | str, durable: bool = False) -> None:
+def hide(path: Path) -> None:
+    """A file that only its owner can read and write; made if it is not there."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    path.chmod(0o600)
+
+
+def write(path: Path, content: bytes | str, durable: bool = False, private: bool = False) -> None:
     """Replace the content of a file, whole or not at all."""
-    with draft_of(path, durable) as draft:
+    with draft_of(path, durable, private) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -63,6 +72,12 @@ def cache_folder() -> Path:
     """FEDZERO_CACHE, or where this platform keeps caches."""
     named = os.environ.get("FEDZERO_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedzero", appauthor=False))
+
+
+def state_folder() -> Path:
+    """FEDZERO_STATE, or where this platform keeps what programs remember for a user."""
+    named = os.environ.get("FEDZERO_STATE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_state_dir("fedzero", appauthor=False))
 
 
 @contextmanager

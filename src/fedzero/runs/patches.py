@@ -25,8 +25,11 @@ from fedzero.runs.session import Environment, reopen
 from fedzero.tasks.contract import BuildContext
 
 
-def export_patch(folder: Path, environment: Environment, which: int | Literal["best", "last"] = "last") -> bytes:
-    """The fine-tune of a run as a small file: at its end, after so many rounds, or where it was best."""
+def export_patch(
+    folder: Path, environment: Environment, which: int | Literal["best", "last"] = "last", open_: bool = False
+) -> bytes:
+    """The fine-tune of a run as a small file: at its end, after so many rounds, or where it was best. Of a private run
+    it is applied with the clients' secret, unless it is `open_`: then whoever has it knows the run's directions."""
     ledger, setup = reopen(folder, environment)
     try:
         view = replay.read(ledger)
@@ -35,7 +38,7 @@ def export_patch(folder: Path, environment: Environment, which: int | Literal["b
         algorithm = msgspec.json.encode(recipe.algorithm, order="sorted")
         task = msgspec.json.encode(recipe.task.portable(), order="sorted")
         return patch.export(
-            ledger, view, algorithm, recipe.federation.clients, names, setup.keys, task, upto, recipe.needs
+            ledger, view, algorithm, recipe.federation.clients, names, setup.keys, task, upto, recipe.needs, open_
         )
     finally:
         ledger.close()
@@ -48,6 +51,7 @@ def apply_patch(
     tokenizer: str | None = None,
     merge: bool = False,
     progress: Progress = replay.unseen,
+    secret: bytes | None = None,
 ) -> Params:
     """Base + patch → fine-tune, checked against the digest in the patch; nothing is written unless all is right.
 
@@ -55,9 +59,10 @@ def apply_patch(
     gives a folder for `transformers`; adapters stay adapters unless they are to be merged.
     """
     found = patch.load(path)
+    keys = found.keys(secret)
     opened = None
     if found.task and not base.endswith(".safetensors"):
-        context = BuildContext(Keys(found.root, found.direction_root), device_of("auto"), None)
+        context = BuildContext(keys, device_of("auto"), None)
         with recipes.written_elsewhere(str(path)):
             task = recipes.task(msgspec.json.decode(found.task), found.needs)
         opened = task.open_base(base, context, out, tokenizer)
@@ -66,19 +71,19 @@ def apply_patch(
             raise FedzeroError(
                 f"{base} does not have the parameters that {path} changes: the patch is for another base model"
             )
-        params = _followed(found, path, base, opened.params, progress)
+        params = _followed(found, keys, path, base, opened.params, progress)
         opened.save(merge)
         return params
     tensors = load_model(Path(base))
     missing = [name for name in found.tensors if name not in tensors]
     if missing:
         raise FedzeroError(f"{base} has no tensor {missing[0]!r}: the patch is for another base model")
-    params = _followed(found, path, base, Params({name: tensors[name] for name in found.tensors}), progress)
+    params = _followed(found, keys, path, base, Params({name: tensors[name] for name in found.tensors}), progress)
     save_tensors({**tensors, **params.tensors}, out)
     return params
 
 
-def _followed(found: Patch, path: Path, base: str, params: Params, progress: Progress) -> Params:
+def _followed(found: Patch, keys: Keys, path: Path, base: str, params: Params, progress: Progress) -> Params:
     """All updates of the patch on its base, in place."""
     if params.digest() != found.base:
         raise FedzeroError(
@@ -88,7 +93,7 @@ def _followed(found: Patch, path: Path, base: str, params: Params, progress: Pro
     with recipes.written_elsewhere(str(path)):
         table, _ = recipes.upgraded(msgspec.json.decode(found.algorithm))  # sealed by the patch
         algorithm = recipes.method(table, found.needs)
-    replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
+    replica = Replica(algorithm, params, keys, found.clients)
     replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
     if replica.digest() != found.result:
         raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from msgspec import Meta, Struct
 
 from fedzero import __version__, plugins
 from fedzero.algorithms.contract import Federation, Method
-from fedzero.errors import FedzeroError, near
+from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
 from fedzero.runs.explain import explain
 from fedzero.runs.stopping import Stop
@@ -87,10 +88,41 @@ def canonical(recipe: Recipe) -> bytes:
     return msgspec.json.encode(recipe, order="sorted")
 
 
+def hash_of(recipe: Recipe) -> str:
+    """What a site approves of: SHA-256 of the recipe without the words about it, 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(msgspec.structs.replace(recipe, title="", about=""))).hexdigest()
+
+
 def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
     """The recipe of a ledger; `needs`: what its start says it was made with."""
     with written_elsewhere("the recipe of this run"):
         return _converted(msgspec.json.decode(data), needs)
+
+
+def received(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
+    """A recipe that somebody sent, with all the checks of one's own. What is wrong with it may be sent back: nothing
+    but the recipe has been looked at. Of packages all that it `needs` are named, not those that are missing here."""
+    try:
+        recipe = from_canonical(data, needs)
+        check(recipe, "the recipe")
+    except plugins.NotInstalled as error:
+        wanted = " ".join(f"{name}=={version}" for name, version in (needs or {}).items())
+        advice = f"is not installed: pip install {wanted}" if wanted else "is not known to this release of fedzero"
+        raise Sendable(f"{error.what} {advice}") from error
+    return recipe
+
+
+def check(recipe: Recipe, where: str) -> None:
+    """Refuse what decodes and cannot be run."""
+    _refuse_infinite(msgspec.to_builtins(recipe), where, "")
+    m, n = recipe.federation.cohort, recipe.federation.clients
+    try:
+        if m > n:
+            raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
+        Chain(recipe.filters).check_order()
+        recipe.algorithm.check(recipe.federation)
+    except FedzeroError as error:
+        raise Sendable(str(error)) from error
 
 
 @contextmanager
@@ -99,7 +131,7 @@ def written_elsewhere(what: str) -> Iterator[None]:
     try:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FedzeroError(
+        raise Sendable(
             f"{what} cannot be read by fedzero {__version__} ({error}): use the release that wrote it, or a later one"
         ) from error
 
@@ -147,7 +179,7 @@ def _part(group: plugins.Group, table: Any, where: str, needs: Mapping[str, str]
     try:
         kind = plugins.find(group, table["kind"], needs)
     except plugins.NotInstalled as error:
-        raise plugins.NotInstalled(f"{where}.kind = {table['kind']!r}: {error}") from None
+        raise plugins.NotInstalled(f"{where}.kind = {table['kind']!r}: {error}", error.what) from None
     try:
         return msgspec.convert(table, kind.type)
     except msgspec.ValidationError as error:
@@ -226,18 +258,14 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
         raise FedzeroError(f"{where}: {explain(str(error), table, Recipe)}") from None
     except plugins.NotInstalled as error:
         raise FedzeroError(f"{where}: {error}") from None
-    m, n = recipe.federation.cohort, recipe.federation.clients
-    if m > n:
-        raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
-    Chain(recipe.filters).check_order()
-    recipe.algorithm.check(recipe.federation)
+    check(recipe, where)
     return recipe
 
 
 def _refuse_infinite(value: Any, where: str, path: str) -> None:
     """TOML can write inf and nan; nothing here can use them."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise FedzeroError(f"{where}: {path} = {value}: give a finite number")
+        raise Sendable(f"{where}: {path} = {value}: give a finite number")
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, item in inner:
         _refuse_infinite(

@@ -94,6 +94,11 @@ def named(name: str) -> list[Section] | None:
     return None
 
 
+def of_struct(kind: Kind) -> list[Section]:
+    """All there is to know about a file that is decoded into this."""
+    return [*_sections("", kind, set())]
+
+
 def first_line(kind: Kind) -> str:
     return (kind.__doc__ or "").split("\n")[0]
 

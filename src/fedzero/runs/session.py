@@ -5,11 +5,10 @@ The folder of a run holds `ledger.db` and, when it is finished, `model.safetenso
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,19 @@ from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_base, save_model
-from fedzero.model.device import device_of, threads
+from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
 from fedzero.runs import recipe as recipes
+from fedzero.runs import thread_counts, trust
+from fedzero.runs.environment import Environment as Environment
+from fedzero.runs.environment import data_folder as data_folder
 from fedzero.runs.loop import Watch, play
 from fedzero.runs.recipe import Recipe
+from fedzero.runs.secret import keys_of as keys_of
+from fedzero.runs.secret import secret_of as secret_of
 from fedzero.runs.server import Plan, Server
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
@@ -43,31 +47,6 @@ MOST_NUMBERS = 1 << 30
 """float32 numbers of one message: msgpack has 32 bits for a length."""
 MOST_QUERIES = 1 << 32
 """evaluations of one turn: a thousand a second would take seven weeks"""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
-    objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, and whether the
-    recipe is trusted to name code."""
-
-    data: Path | None = None
-    secret: bytes | None = None
-    functions: Mapping[str, Any] = field(default_factory=dict)
-    replaying: replay.Progress = replay.unseen
-    folder: Path | None = None
-    trusted: bool = True
-
-
-def secret_of(key: bytes | None) -> bytes | None:
-    """What a person gave as the clients' secret, as a key."""
-    return hashlib.sha256(key).digest() if key is not None and len(key) > 64 else key
-
-
-def data_folder(path: str | Path | None) -> Path | None:
-    if path is not None and not Path(path).is_dir():
-        raise FedzeroError(f"--data {path}: no such folder")
-    return None if path is None else Path(path)
 
 
 @dataclass(frozen=True)
@@ -112,22 +91,20 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
     return Plan(recipe.algorithm, recipe.federation, keys, size, Chain(recipe.filters))
 
 
-def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard) -> Setup:
+def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None) -> Setup:
     """Build task and base model. What is wrong with a recipe shows here, before anything is written.
 
-    phase: is told what is going on.
+    phase: is told what is going on. keys: of a run that has begun, or begins elsewhere.
     """
     phase(f"building the task: {recipe.task.label}")
-    private = recipe.federation.private
-    if private and not environment.secret:
-        raise FedzeroError("federation.private = true needs the clients' secret: set FEDZERO_SECRET or --secret FILE")
-    keys = Keys.of_seed(recipe.seed, environment.secret if private else None)
+    keys = keys or keys_of(recipe, environment.secret)
     device, own = device_of(recipe.engine.device), environment
-    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase, own.trusted)
+    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model)
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
+        path = place.path(recipe.base, "base")
         try:
-            problem.params.load(load_model(Path(recipe.base)))
+            problem.params.load(load_model(Path(path)))
         except FedzeroError as error:
             raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
     setup = Setup(recipe, keys, problem, environment.replaying)
@@ -176,7 +153,8 @@ def reopen(
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
-        setup = prepare(recipe, replace(environment, folder=path.parent), phase)
+        keys = keys_of(recipe, environment.secret, start.secret, start.recipe)
+        setup = prepare(recipe, replace(environment, folder=path.parent), phase, keys)
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
@@ -188,6 +166,8 @@ def reopen(
     if writable:
         ledger.close()
         ledger = Ledger.open(path, writable=True)
+        if start.secret is not None:
+            ledger.hide()
     return ledger, setup
 
 
@@ -218,8 +198,11 @@ def start(
         if setup.problem.metered is not None:
             setup.problem.metered.ready()
         watch.phase("digest of the base model: kernels are compiled or loaded")
-        base = setup.problem.params if setup.problem.keep_base else None
-        ledger = create(folder, setup.start, overwrite, base)
+        base, first = setup.problem.params if setup.problem.keep_base else None, setup.start
+        if recipe.engine.merge:
+            first = msgspec.structs.replace(first, threads=thread_count())
+        ledger = create(folder, first, overwrite, base)
+        trust.note(first.recipe, recipe.task, environment.functions)
     return drive(local(setup, observe), ledger, folder, watch)
 
 
@@ -252,13 +235,20 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Params | N
         raise
 
 
-def resume(folder: Path, environment: Environment, watch: Watch) -> Summary:
-    """Continue a run from its ledger; ends in the same bits as if it had never stopped."""
+def resume(folder: Path, environment: Environment, watch: Watch, trusted: bool = False) -> Summary:
+    """Continue a run from its ledger; ends in the same bits as if it had never stopped.
+
+    trusted: whoever resumes it knows what programs, modules and services its ledger names.
+    """
     with ending(watch):
+        if not trusted:
+            trust.expect(_start_in(folder), environment.functions)
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
         if setup.problem.incomplete:
             ledger.close()
             raise FedzeroError(setup.problem.incomplete)
+        if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
+            watch.warn(doubt)
     return drive(local(setup), ledger, folder_of(folder), watch)
 
 
@@ -317,7 +307,7 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
                 return []
             return [Shown(after, how.setup.problem.pictures(replica.state.params))]
 
-        with threads(None if recipe.engine.merge else 1):
+        with threads(thread_counts.used(recipe, ledger.start())):
             play(recipe, view, server, engine, watch, seconds, pictures, how.interrupted)
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
@@ -341,11 +331,7 @@ def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | Non
 
 def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
     """The recipe of the run in a folder; `wanted`: refuse any other, words about the run aside."""
-    ledger = Ledger.open(folder_of(folder) / LEDGER)
-    try:
-        start = ledger.start()
-    finally:
-        ledger.close()
+    start = _start_in(folder)
     found = recipes.from_canonical(start.recipe, start.needs)
     if wanted is not None and wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
@@ -354,6 +340,11 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
             "replace it with --overwrite"
         )
     return found
+
+
+def _start_in(folder: Path) -> Start:
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        return ledger.start()
 
 
 def _difference(before: Any, now: Any, path: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
 from fedzero.ledger.store import Ledger
@@ -38,6 +38,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     refused: int
     """replies that were not accepted"""
     seconds: float
+    threads: int | None
+    """that values were computed with, where they may depend on it: to the last bit a run is the same with as many"""
     complete: bool
     reason: str
     """why the run ended before its last round, if it did"""
@@ -70,6 +72,7 @@ def summary(ledger: Ledger) -> Summary:
         attempts=query_log.spent(ledger),
         refused=sum(len(r.refused) for r in rounds),
         seconds=round(view.seconds, 3),
+        threads=None if isinstance(first.threads, UnsetType) else first.threads,
         complete=view.end is not None,
         reason="" if view.end is None else view.end.reason,
         diverged=recipe.stop.diverged(view.evaluations),

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import torch
 from msgspec import Meta, structs
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Sendable
 from fedzero.model.numbers import Natural, NonNegative, PositiveInt
 from fedzero.model.params import Params
-from fedzero.oracles.blackbox import AnyBox, BlackBoxes, BlackBoxShards, Bounds, Conditions, Evaluate, PythonBox
+from fedzero.oracles.blackbox import (
+    AnyBox,
+    BlackBoxes,
+    BlackBoxShards,
+    Bounds,
+    Conditions,
+    Evaluate,
+    PythonBox,
+    ToldBox,
+)
 from fedzero.tasks.contract import BuildContext, Problem, Task
 
 
@@ -54,6 +64,14 @@ class BlackBox(Task, tag="black-box"):
         """Sites estimate from their logs: nobody asks all of them for a value at one point."""
         return structs.replace(self, evaluate="log") if self.evaluate == "ends" else self
 
+    def runs(self, functions: Mapping[str, Any]) -> list[str]:
+        def harmless(box: AnyBox) -> bool:  # a function without a module has to be given
+            return isinstance(box, ToldBox) or (
+                isinstance(box, PythonBox) and (box.name in functions or ":" not in box.name)
+            )
+
+        return list(dict.fromkeys(box.label for box in self.boxes if not harmless(box)))
+
     def build(self, clients: int, context: BuildContext) -> Problem:
         if len(self.boxes) != clients:
             raise FedzeroError(
@@ -71,7 +89,7 @@ class BlackBox(Task, tag="black-box"):
     def _expect_given(self, context: BuildContext) -> None:
         for box in self.boxes:
             if not isinstance(box, PythonBox) or box.name not in context.functions:
-                raise FedzeroError(
+                raise Sendable(
                     f"box {box.label} is not one of this site's: a site queries functions of its own, "
                     "`fedzero join KIT --task NAME=module:function`, by the names that the recipe has for them"
                 )

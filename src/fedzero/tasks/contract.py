@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fedzero.directions import Keys
+from fedzero.errors import Sendable
 from fedzero.model.params import Params
 from fedzero.model.value import Value
 from fedzero.oracles import Metrics, Objective, Pictures, Shards
@@ -66,7 +67,8 @@ class BuildContext:
     cannot hold, and the folder of the run.
 
     phase: is told what takes long while a task is built, such as "training a victim". trusted: whether the recipe may
-    name code, programs and services of this machine; at a site, to which it was sent, it may not.
+    name code, programs, services and files of this machine; at a site, to which it was sent, it may not. files: what a
+    site has declared, by the names that recipes have for it. model: where a site has whatever model a recipe names.
     """
 
     keys: Keys
@@ -76,6 +78,21 @@ class BuildContext:
     folder: Path | None = None
     phase: Phase = unheard
     trusted: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+
+    def path(self, name: str, key: str) -> str:
+        """What the value of a recipe's key, the path of a file or a folder, means on this machine.
+
+        A recipe that was sent to a site names what the site has declared; of anything else the site does not even look
+        whether it is there.
+        """
+        if name in self.files or self.trusted:
+            return self.files.get(name, name)
+        raise Sendable(
+            f"{key} = {name!r} is not among the files that this site has declared: the site can declare it, "
+            "`fedzero join KIT --file NAME=PATH`"
+        )
 
 
 class Task(Value):
@@ -93,6 +110,10 @@ class Task(Value):
     def at_site(self, model: str | None) -> Task:
         """The task at a site that keeps the model at another path than the recipe's."""
         return self
+
+    def runs(self, functions: Mapping[str, Any]) -> list[str]:
+        """What the task would run, import or call of what its recipe names, apart from what is in `functions`."""
+        return []
 
     def portable(self) -> Task:
         """The task as a patch contains it, without local paths."""

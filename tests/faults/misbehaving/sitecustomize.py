@@ -28,9 +28,9 @@ def told(name: str, default: str) -> str:
 def change_site(site: ModuleType) -> None:
     honest_init, honest_exchange = site.SiteRun.__init__, site.SiteRun.exchange
 
-    def init(run: Any, order: Any, settings: Any, keep: Path) -> None:
+    def init(run: Any, order: Any, settings: Any, keep: Path, *more: Any) -> None:
         run.called = keep.parent.parent.name
-        honest_init(run, order, settings, keep)
+        honest_init(run, order, settings, keep, *more)
 
     def exchange(run: Any, order: Any) -> Any:
         time.sleep(float(told("pace", "0")))
@@ -94,7 +94,17 @@ def send_replies_twice(core_cell: ModuleType) -> None:
     core_cell.CoreCell._send_reply = twice
 
 
-CHANGES = {"fedzero.deploy.site": change_site, "nvflare.fuel.f3.cellnet.core_cell": send_replies_twice}
+def make_server_hostile(engine: ModuleType) -> None:
+    from hostile_server import change_engine
+
+    change_engine(engine, FOLDER, told)
+
+
+CHANGES = {
+    "fedzero.deploy.site": change_site,
+    "fedzero.deploy.engine": make_server_hostile,
+    "nvflare.fuel.f3.cellnet.core_cell": send_replies_twice,
+}
 
 
 class Changing(importlib.abc.MetaPathFinder):

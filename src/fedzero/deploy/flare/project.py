@@ -102,6 +102,9 @@ def _make_kits(folder: Path, project: Project) -> None:
             shutil.copytree(kit, there)
             _configure(there, project)
             _describe(there, project)
+        there.chmod(0o700)
+        for key in there.glob("startup/*.key"):
+            key.chmod(0o600)
     shutil.rmtree(fresh)
     (folder / "authority").chmod(0o700)
 

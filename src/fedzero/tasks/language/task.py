@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -77,9 +78,9 @@ class Language(Task, tag="language"):
         read = (
             (given.rows, list(given.test))
             if isinstance(given, Given)
-            else (rows.load(text.train, context.data, text.unfold), rows.load(text.test, context.data, text.unfold))
+            else [rows.load(self._file(part, context), context.data, text.unfold) for part in ("train", "test")]
         )
-        model = self.opened(self.model, context)
+        model = self.opened(self._model(context), context)
         length = min(model.context, self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
         context.phase("encoding the prompts")
@@ -106,11 +107,24 @@ class Language(Task, tag="language"):
             model = pretrained.of_objects(given.module, given.tokenizer)
         else:
             context.phase(f"loading the model {source}")
-            model = pretrained.load(source, DTYPES[self.dtype], context.device, self.tokenizer)
+            tokenizer = None if self.tokenizer is None else context.path(self.tokenizer, "task.tokenizer")
+            model = pretrained.load(source, DTYPES[self.dtype], context.device, tokenizer)
+            if not context.trusted:  # what the site calls it is the site's own business
+                model = replace(model, name=Path(self.model).name)
         return pretrained.adapt(model, self.train, context.keys)
 
-    def at_site(self, model: str | None) -> Language:
-        return self if model is None else structs.replace(self, model=model)
+    def _model(self, context: BuildContext) -> str:
+        if self.model == pretrained.SMOLLM2 and self.model not in context.files:
+            return context.model or self.model
+        return context.model or context.path(self.model, "task.model")
+
+    def _file(self, part: str, context: BuildContext) -> str:
+        """The rows of one of our texts are where this release says; those of a text of the recipe's own where the
+        recipe says, or, at a site, the site."""
+        if isinstance(self.text, Text):
+            return context.path(getattr(self.text, part), f"task.text.{part}")
+        name: str = getattr(TEXTS[self.text], part)
+        return context.files.get(name, name)
 
     def portable(self) -> Language:
         return structs.replace(self, model=Path(self.model).name, tokenizer=None)

@@ -46,6 +46,9 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise FedzeroError(
                 f"task.text.passage = {self.passage!r} is not a field of the prompt, which has {list(gaps)}"
             )
+        for name in (*gaps, self.label, *self.unfold):
+            if "." in name:  # of a Python object one could reach anything from there
+                raise FedzeroError(f"task.text names the field {name!r}: reach into a field with brackets, as a[b]")
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -84,6 +87,8 @@ class _Renderer(Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         if field_name == self.name:
             return self.text, field_name
+        if "." in field_name:
+            raise AttributeError(field_name)
         return super().get_field(field_name, args, kwargs)
 
 

@@ -1,0 +1,33 @@
+"""What a run needs from where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger import replay
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
+    objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, whether the
+    recipe is trusted to name code and files, and, where it is not, the files and the model that it may name."""
+
+    data: Path | None = None
+    secret: bytes | None = None
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    replaying: replay.Progress = replay.unseen
+    folder: Path | None = None
+    trusted: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+
+
+def data_folder(path: str | Path | None) -> Path | None:
+    if path is not None and not Path(path).is_dir():
+        raise FedzeroError(f"--data {path}: no such folder")
+    return None if path is None else Path(path)
