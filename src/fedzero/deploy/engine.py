@@ -422,6 +422,8 @@ class RemoteEngine:
             return answer
         except Refused as reason:
             return reason
+        except RecursionError:
+            return Refused("sent an answer that is nested too deeply")
 
 
 def _basis(found: messages.Prepared) -> tuple[bytes, int, str | None]:

@@ -11,8 +11,9 @@ T = TypeVar("T", bound=Hashable)
 
 def leading(ballots: Mapping[str, T]) -> T | None:
     """The answer of most voters; None where no single answer leads."""
-    first, *others = [*Counter(ballots.values()).most_common(2), (None, 0)]
-    return None if others[0][1] == first[1] else first[0]
+    counts = Counter(ballots.values()).most_common(2)
+    tied = len(counts) == 2 and counts[0][1] == counts[1][1]
+    return None if tied or not counts else counts[0][0]
 
 
 def of_groups(ballots: Mapping[int, T], voters: Mapping[int, str]) -> dict[str, T]:

@@ -36,6 +36,8 @@ from fedzero.deploy.flare.bridge import (
 
 CHANNEL, TOPIC, ENDED = "fedzero", "order", "ended"
 """ENDED: what FLARE's server says of a site whose process for the job has ended; see server.py."""
+FIRST_PING, LONGEST_PING = 0.2, 3.0
+"""Seconds that a ping waits for an answer while sites start their processes."""
 
 
 class Relay(Controller):  # type: ignore[misc]
@@ -54,8 +56,8 @@ class Relay(Controller):  # type: ignore[misc]
         self._gone, self._open = set[str](), dict[str, int]()
         self._bridge: Connection | None = None
         self._cell.register_request_cb(CHANNEL, ENDED, self._ended)
-        here = self._ready(abort_signal)
-        pool = ThreadPoolExecutor(2 * len(here) + 4, thread_name_prefix="fedzero")
+        pool = ThreadPoolExecutor(2 * len(self._targets) + 4, thread_name_prefix="fedzero")
+        here = self._ready(pool, abort_signal)
         # An end of file, or any error: the supervisor is gone, and the epoch over.
         with suppress(EOFError, OSError), connect(Path(fl_ctx.get_workspace().get_site_config_dir())) as bridge:
             try:
@@ -70,12 +72,16 @@ class Relay(Controller):  # type: ignore[misc]
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ready(self, abort_signal: Any) -> tuple[str, ...]:
-        """Sites whose processes for this job answer; they come up after ours."""
+    def _ready(self, pool: ThreadPoolExecutor, abort_signal: Any) -> tuple[str, ...]:
+        """Sites whose processes for this job answer; they come up after ours. A loaded machine answers late: each ping
+        waits longer than the last."""
         everybody, began, seconds = set(self._targets), time.monotonic(), READY_MOST
-        missing = everybody
+        missing, ping = everybody, FIRST_PING
         while (missing := missing - self._gone) and not abort_signal.triggered:
-            missing -= {site for site in sorted(missing) if self._call(site, PING, 0.2, 64)[0]}
+            asked = sorted(missing)
+            answers = pool.map(lambda site: self._call(site, PING, ping, 64)[0], asked)  # noqa: B023 - used at once
+            missing -= {site for site, ok in zip(asked, answers, strict=True) if ok}
+            ping = min(1.2 * ping, LONGEST_PING)
             waited = time.monotonic() - began
             if seconds == READY_MOST and 2 * len(missing) <= len(everybody):
                 seconds = min(max(READY_SECONDS, 3 * waited), READY_MOST)
