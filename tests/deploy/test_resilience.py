@@ -15,7 +15,7 @@ from fedzero.deploy import measuring
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
 from fedzero.deploy.flare.backoff import WELL, BackOff
-from fedzero.deploy.link import Enough, Pending
+from fedzero.deploy.link import Enough, Pending, never
 from fedzero.deploy.messages import Done, Failed, Measured, Prepared, Replies, decode_answer, encode
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -88,7 +88,7 @@ class Slow(LocalSites):
         super().__init__(folder, SITES)
         self.kind, self.after, self.kept = kind, after, []
 
-    def ask(self, orders, seconds, limit, enough=lambda: False):
+    def ask(self, orders, seconds, limit, enough=never):
         for site, data in super().ask(orders, seconds, limit, enough):
             if site == "south" and self.asked < self.after and isinstance(decode_answer(data), self.kind):
                 self.kept.append((site, data))
