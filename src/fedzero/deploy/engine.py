@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
 
 from msgspec import Struct, structs
 
 from fedzero.deploy import measuring, messages
+from fedzero.deploy.answers import SiteFailure, T, received, sentence
 from fedzero.deploy.assignment import Assignment, at_sites
+from fedzero.deploy.basis import common, differs
 from fedzero.deploy.link import Enough, Link, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import replay
@@ -32,8 +33,6 @@ from fedzero.runs import votes
 from fedzero.runs.refusals import AT_SITE, named
 from fedzero.runs.server import Server
 
-T = TypeVar("T", bound=Struct)
-
 BURST = 256
 """Updates in one message to a replica that is behind."""
 PREPARING, FINISHING = 3600.0, 5.0
@@ -41,8 +40,6 @@ PREPARING, FINISHING = 3600.0, 5.0
 The others wait for it only as long as `Enough` or the deadline of an exchange says."""
 OVERHEAD = 4096
 """Bytes of an answer beside the replies in it."""
-SENTENCE = 500
-"""Characters of what a site says, at most."""
 DOING: dict[type[Struct], str] = {
     messages.Prepared: "still gets ready",
     messages.Done: "still catches up",
@@ -64,10 +61,6 @@ class Service:
     idle: Callable[[], None] = lambda: None
     minimum: int = 1
     patience: float = 30.0
-
-
-class SiteFailure(FedzeroError):
-    """What a site itself says it could not do."""
 
 
 class RemoteEngine:
@@ -138,7 +131,7 @@ class RemoteEngine:
         if not found:
             raise self._nobody()
         if self._common is None:
-            self._common = self._elected(found)
+            self._common = common(found, self._fits)
         for site, prepared in found.items():
             self._admit(site, prepared)
         if not self._ready:
@@ -150,29 +143,10 @@ class RemoteEngine:
         # A run that has begun waits until a site is ready; one that has not ends here.
         return (FedzeroError if self._server is None else Interrupted)(f"no site is ready: {reasons}")
 
-    def _elected(self, found: Mapping[str, messages.Prepared]) -> messages.Prepared:
-        """What the run starts from: what is known already, or what most sites say; a tie decides nothing."""
-        found = {site: p for site, p in found.items() if self._fits(p)} or found
-        ballots = {site: _basis(prepared) for site, prepared in found.items()}
-        right = votes.leading(ballots)
-        if right is None:
-            sides = votes.sides({site: base for site, (base, _, _) in ballots.items()}, "model {}")
-            raise FedzeroError(
-                f"the sites do not start from the same model and secret, and as many have the one as the other "
-                f"({sides}): give all of them the same base model, secret and release"
-            )
-        having = {site: prepared for site, prepared in found.items() if _basis(prepared) == right}
-        facts = next(iter(having.values())).facts  # those that more than half of them have
-        counts = {name: sum(p.facts.get(name) == value for p in having.values()) for name, value in facts.items()}
-        facts = {name: value for name, value in facts.items() if 2 * counts[name] > len(having)}
-        return structs.replace(next(iter(having.values())), facts=facts)
-
     def _admit(self, site: str, found: messages.Prepared) -> None:
         assert self._common is not None
-        (base, *_), (right, *_) = _basis(found), _basis(self._common)
-        if _basis(found) != _basis(self._common):
-            other = f"model {base.hex()}, not {right.hex()}" if base != right else "another secret or size than most"
-            self._lose(site, f"starts from {other}")
+        if why := differs(found, self._common):
+            self._lose(site, why)
             return
         self.away.pop(site, None)
         self._ready[site] = found.round
@@ -185,7 +159,7 @@ class RemoteEngine:
         """Sites that were not waited for, and are ready by now."""
         for site, data in self.link.late() if self._pending else ():
             kind = self._pending.pop(site, messages.Done)
-            answer = self._answer(site, data, kind)
+            answer = received(site, data, kind)
             self.away.pop(site, None)
             if isinstance(answer, messages.Prepared):
                 self._admit(site, answer)
@@ -256,7 +230,7 @@ class RemoteEngine:
                 self._ready[site] = max(round, self._ready[site])
                 yield client, answer.replies[client]
             else:
-                yield client, FedzeroError(_sentence(answer.failed.get(client, "did not answer")))
+                yield client, FedzeroError(sentence(answer.failed.get(client, "did not answer")))
 
     def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
         """Sites keep what their clients remember."""
@@ -385,7 +359,8 @@ class RemoteEngine:
             else:
                 if isinstance(answer, Pending):
                     self._coming[site] = after
-                self.report(f"{site} could not evaluate the model: {answer}")
+                elif not isinstance(answer, Undelivered):  # that it is gone was said
+                    self.report(f"{site} could not evaluate the model: {answer}")
         return found
 
     def _ask(
@@ -404,34 +379,7 @@ class RemoteEngine:
             if isinstance(data, Pending):
                 self._pending[site] = wanted
                 self.away[site] = DOING.get(wanted, "is busy")
-                self._miss(site, self.away[site])
-            yield site, self._answer(site, data, wanted)
-
-    @staticmethod
-    def _answer(site: str, data: bytes | Exception, wanted: type[T]) -> T | Exception:
-        if isinstance(data, Exception):
-            return data
-        try:
-            answer = messages.decode_answer(data)
-            if isinstance(answer, messages.Failed):
-                return SiteFailure(_sentence(answer.reason))
-            if not isinstance(answer, wanted):
-                return Refused(f"{site} sent an answer of another kind")
-            if isinstance(answer, messages.Measured):
-                measuring.checked(answer)
-            return answer
-        except Refused as reason:
-            return reason
-        except RecursionError:
-            return Refused("sent an answer that is nested too deeply")
-
-
-def _basis(found: messages.Prepared) -> tuple[bytes, int, str | None]:
-    """What all sites of a run must have in common."""
-    return found.base, found.parameters, found.secret
-
-
-def _sentence(text: str) -> str:
-    """What a site says, short enough for the ledger and without control characters."""
-    printable = "".join(c if c.isprintable() else " " for c in text[: SENTENCE + 1])
-    return printable if len(printable) <= SENTENCE else f"{printable[:SENTENCE]}…"
+                if self._missed.get(site) != self.away[site]:
+                    self._missed.pop(site, None)
+                    self._miss(site, self.away[site])
+            yield site, received(site, data, wanted)
