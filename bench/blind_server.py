@@ -55,6 +55,9 @@ class MadeUp:
     def unable(self, *_: Any) -> Mapping[int, str]:
         return {}
 
+    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
+        return {client: str(client) for client in clients}
+
     def rebuild(self, clients: Collection[int]) -> None:
         assert not clients
 

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Client
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from fedzero.deploy.flare import bridge, epochs
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.flare.bridge import Answered, JobListener, connect, receive, send
-from fedzero.deploy.flare.epochs import Epoch, Epochs
+from fedzero.deploy.flare.bridge import Answered, JobListener, connect, readable, receive, send
+from fedzero.deploy.flare.epochs import Epoch, Epochs, WaitPolicy
+from fedzero.deploy.link import Pending
 from fedzero.errors import FedzeroError
 from fedzero.protocol.engine import Interrupted
 
@@ -139,3 +142,52 @@ def test_the_end_of_the_server_ends_the_epoch_while_the_job_is_silent(link: Epoc
 def test_no_epoch_is_going_on(link: Epochs) -> None:
     with pytest.raises(FedzeroError, match="no epoch is going on"):
         next(link.ask({}, 1.0, 100))
+
+
+def test_who_is_not_waited_for_answers_later(link: Epochs) -> None:
+    job = begun(link)
+    send(job, (1, "south", True, b"B"))
+    ready = Event()
+    answers = link.ask({"north": b"a", "south": b"b"}, 3600.0, 100, ready.is_set)
+    assert next(answers) == ("south", b"B")
+    ready.set()
+    site, pending = next(answers)
+    assert (site, type(pending)) == ("north", Pending)
+    assert list(link.late()) == []
+    send(job, (2, "south", True, b"C"))
+    send(job, (1, "north", True, b"A"))
+    send(job, (1, "north", True, b"again"))
+    assert list(link.ask({"south": b"c"}, 5.0, 100)) == [("south", b"C")]
+    assert list(link.late()) == [("north", b"A")]
+    assert list(link.late()) == []
+    # One whose process ends meanwhile is not waited for either, and is silent from then on.
+    send(job, (3, "south", True, b"D"))
+    supervisor = link.epoch.bridge
+    list(link.ask({"north": b"d", "south": b"d"}, 3600.0, 100, lambda: not readable(supervisor, 0)))
+    send(job, (3, "north", False, bridge.GONE))
+    ((site, gone),) = link.late()
+    assert (site, str(gone)) == ("north", "ended its process for the run")
+    assert list(link.epoch.silent) == ["north"]
+
+
+def test_a_site_whose_process_ends_again_and_again_is_left_out_by_name(link: Epochs, monkeypatch) -> None:
+    """It answers once in every epoch, which gains it nothing."""
+    said: list[str] = []
+    link.policy = WaitPolicy(report=said.append)
+    for asked in (1, 3, 5):
+        job = begun(link)
+        send(job, (asked, "north", True, b"ready"))
+        send(job, (asked, "south", True, b"ready"))
+        list(link.ask({"north": b"", "south": b""}, 5.0, 100))
+        send(job, (asked + 1, "south", True, b"reply"))
+        send(job, (asked + 1, "north", False, bridge.GONE))
+        found = dict(link.ask({"north": b"", "south": b""}, 5.0, 100))
+        assert found["south"] == b"reply", "the epoch goes on for the others"
+    assert said == [
+        "site north failed 2 times in a row (ended its process for the run): it is left out for 10 s",
+        "site north failed 3 times in a row (ended its process for the run): it is left out for 20 s",
+    ]
+    monkeypatch.setattr(link, "_signs", lambda: dict.fromkeys(("north", "south"), time.time()))
+    link._session = SimpleNamespace(close=lambda: None)
+    assert link._gather() == {"south"}
+    assert link.waiting() == []

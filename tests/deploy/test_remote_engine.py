@@ -19,7 +19,7 @@ from fedzero.deploy import queue
 from fedzero.deploy.assignment import SiteAssignment, assign
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
-from fedzero.deploy.link import NoAnswer
+from fedzero.deploy.link import NoAnswer, never
 from fedzero.deploy.messages import (
     Exchange,
     Failed,
@@ -237,11 +237,13 @@ class Leaving(LocalSites):
 
     gone, back = 3 + 3 * 2, 3 + 3 * 2 + 2 * 3
 
-    def ask(self, orders, seconds, limit):
+    def ask(self, orders, seconds, limit, enough=never):
         silent = "south" in orders and self.gone <= self.asked < self.back
         if silent:
             yield "south", NoAnswer("did not answer in 5 s") if self.asked == self.gone else Undelivered("is silent")
-        yield from super().ask({s: o for s, o in orders.items() if not (silent and s == "south")}, seconds, limit)
+        yield from super().ask(
+            {s: o for s, o in orders.items() if not (silent and s == "south")}, seconds, limit, enough
+        )
 
 
 def test_a_site_that_is_gone_is_said_once_and_what_it_was_not_sent_is_not_counted(tmp_path: Path) -> None:
@@ -380,8 +382,8 @@ class Recording(LocalSites):
         self.orders = {**getattr(self, "orders", {}), self.epochs: []}
         return here
 
-    def ask(self, orders, seconds, limit):
-        for site, answer in super().ask(orders, seconds, limit):
+    def ask(self, orders, seconds, limit, enough=never):
+        for site, answer in super().ask(orders, seconds, limit, enough):
             self.orders[self.epochs].append((site, decode_order(orders[site]), decode_answer(answer)))
             yield site, answer
 

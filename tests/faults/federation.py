@@ -36,7 +36,7 @@ RECIPE = """
 name = "faults"
 rounds = {rounds}
 seed = 7
-evaluate_every = 100
+evaluate_every = {evaluate_every}
 
 [algorithm]
 kind = "decomfl"
@@ -108,14 +108,24 @@ def until(seconds: float, condition: Callable[[], T | None], what: str, pause: f
 class Federation:
     """One project and one run. Sites read two things from their surroundings: how slow to be, and how to misbehave."""
 
-    def __init__(self, folder: Path, sites: Sequence[str] = SITES, rounds: int = 1000, server_model: bool = True):
+    def __init__(
+        self,
+        folder: Path,
+        sites: Sequence[str] = SITES,
+        rounds: int = 1000,
+        server_model: bool = True,
+        evaluate_every: int = 100,
+        deadline: float = 3.0,
+    ):
         self.folder, self.out, self.sites = folder, folder / "run", list(sites)
         folder.mkdir(parents=True, exist_ok=True)
         self.project = kits.provision(folder / "project", sites, port=free_port())
         self.recipe = folder / "faults.toml"
-        self.recipe.write_text(RECIPE.format(rounds=rounds, server_model=str(server_model).lower()))
+        options = {"rounds": rounds, "server_model": str(server_model).lower(), "evaluate_every": evaluate_every}
+        self.recipe.write_text(RECIPE.format(**options))
+        self.deadline = ["--deadline", f"{deadline:g}"]
         self.supervisor: subprocess.Popen[bytes] | None = None
-        self._started: list[subprocess.Popen[bytes]] = []
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Federation:
         return self
@@ -123,7 +133,7 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         """Nothing of it is left running, whatever happened."""
         with ExitStack() as rest:
-            for process in self._started:
+            for process in self.started:
                 rest.callback(process.wait, 10)
             end = time.monotonic() + 15
             while (left := self.processes()) and time.monotonic() < end:
@@ -134,9 +144,9 @@ class Federation:
             print(f"---- {path.name}", "\n".join(path.read_text(errors="replace").splitlines()[-25:]), sep="\n")
         assert not left
 
-    def begin(self) -> None:
+    def begin(self, *options: str) -> None:
         """Everything is started; returns when the first round is on the ledger."""
-        self.serve()
+        self.serve(*options)
         for site in self.sites:
             self.join(site)
         self.reaches(1, 120)
@@ -146,11 +156,11 @@ class Federation:
     def serve(self, *options: str) -> None:
         """The supervisor; the same command goes on with a run that is there."""
         command = ["fedzero", "serve", self.folder / "project", self.recipe, "--out", self.out]
-        self.supervisor = self.start("serve", *command, "--deadline", "3", "--json", *options)
+        self.supervisor = self.start("serve", *command, *self.deadline, "--json", *options)
 
     def federate(self, *arguments: object) -> None:
         """All in one; without a recipe it goes on with the run that is there."""
-        command = ["fedzero", "federate", *arguments, "--out", self.out, "--deadline", "3", "--json"]
+        command = ["fedzero", "federate", *arguments, "--out", self.out, *self.deadline, "--json"]
         self.supervisor = self.start("serve", *command)
 
     def join(self, site: str, *options: object) -> None:
@@ -163,7 +173,7 @@ class Federation:
         command = [sys.executable, "-m", *map(str, module)]
         with (self.folder / f"{log}.txt").open("ab") as said, (self.folder / f"{log}.json").open("ab") as told:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=told, stderr=said, env=environment)
-        self._started.append(process)
+        self.started.append(process)
         return process
 
     def kit(self, site: str) -> Path:
@@ -187,6 +197,10 @@ class Federation:
     def spoil(self, site: str, how: str) -> None:
         """A site misbehaves from now on; `honest` is an end of it."""
         _write(self.folder / f"spoil-{site}", how)
+
+    def said(self) -> str:
+        """What the supervisor has said so far."""
+        return (self.folder / "serve.txt").read_text(errors="replace")
 
     def spoiling(self, site: str) -> str:
         return (self.folder / f"spoil-{site}").read_text()

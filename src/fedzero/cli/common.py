@@ -6,6 +6,7 @@ torch, numba and matplotlib are slow to import, so commands import what they use
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,10 +67,27 @@ def expect_file(path: Path) -> None:
 
 
 @contextmanager
-def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
-    """Ctrl-C loses nothing: say how to resume."""
+def terminable() -> Iterator[None]:
+    """SIGTERM ends what goes on as Ctrl-C does, so that all is cleaned up; one is enough. (Ctrl-C does not reach what
+    a shell starts with &.)"""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
+    """Ctrl-C and SIGTERM lose nothing: say how to resume."""
+    try:
+        with terminable():
+            yield
     except KeyboardInterrupt:
         say(f"stopped; `fedzero {command} {folder}` resumes from the last completed round")
         raise typer.Exit(130) from None

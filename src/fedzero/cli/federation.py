@@ -28,6 +28,7 @@ from fedzero.cli.common import (
     say,
     show,
     tell,
+    terminable,
 )
 from fedzero.errors import FedzeroError
 
@@ -298,7 +299,7 @@ def join(
         configure(kit, settings)
     settings.environment()  # what is wrong with it shows here
     try:
-        with SiteLine() as line:
+        with terminable(), SiteLine() as line:
             carry_out(kit, say, show=line.show)
     except KeyboardInterrupt:
         say("left the federation; the same command rejoins it")

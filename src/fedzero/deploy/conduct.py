@@ -20,7 +20,7 @@ from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
-from fedzero.protocol.engine import Interrupted
+from fedzero.protocol.engine import Interrupted, Tied
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.loop import Watch
@@ -57,14 +57,21 @@ def conduct(
         return sites.clients
 
     def interrupted(reason: Interrupted) -> None:
-        service.report(f"the epoch ended: {reason}")
+        service.report(f"{reason}; it is tried again" if isinstance(reason, Tied) else f"the epoch ended: {reason}")
 
     then = _start_of(folder) if resuming else None
     # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
     prepare = Prepare(
         sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs, then.secret if then else None
     )
-    engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective)
+
+    def fits(found: Prepared) -> bool:
+        """Whether a site has what the run is known to start from: the server's own model, or that of the ledger."""
+        if then is not None:
+            return (found.base, found.parameters, found.secret) == (then.base, then.parameters, then.secret)
+        return setup is not None and found.base == setup.start.base
+
+    engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
     while True:  # the first epoch may end while sites get ready, like any other
         try:
             now = _start(recipe, setup, engine.open())

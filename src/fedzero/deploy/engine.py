@@ -3,62 +3,70 @@
     engine.open()        an epoch begins: sites say what they have; what they lack they are sent, from the ledger
     engine.exchange(…)   instructions to the clients' sites, replies back
 
-An epoch that ends in the middle of a round raises `Interrupted`; the round is then repeated under its own number.
+An epoch that ends in the middle of a round raises `Interrupted`; the round is then repeated under its own number. No
+site keeps the others waiting for long: one that still gets ready, catches up or evaluates when most others are done is
+left out of rounds until its answer has come.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from fedzero.deploy import messages
+from fedzero.deploy import measuring, messages
+from fedzero.deploy.answers import SiteFailure, T, received, sentence
 from fedzero.deploy.assignment import Assignment, at_sites
-from fedzero.deploy.link import Link, NoAnswer
+from fedzero.deploy.basis import common, differs
+from fedzero.deploy.link import Enough, Link, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import replay
-from fedzero.model.updates import Update
+from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Metrics, Objective
 from fedzero.oracles.blackbox import Unmeasured
-from fedzero.protocol.engine import Interrupted, Undelivered
+from fedzero.protocol.engine import Interrupted, Tied, Undelivered
 from fedzero.protocol.messages import MemoryChange
+from fedzero.runs import votes
 from fedzero.runs.refusals import AT_SITE, named
 from fedzero.runs.server import Server
 
-T = TypeVar("T", bound=messages.Answer)
-
 BURST = 256
 """Updates in one message to a replica that is behind."""
-PREPARING, RECOVERING, FINISHING = 3600.0, 600.0, 5.0
-"""Seconds a site may take to load its model and data, to fold a burst, and to hear that a run has ended."""
+PREPARING, FINISHING = 3600.0, 5.0
+"""Seconds after which a site that gets ready, catches up or evaluates counts as gone, and to hear that a run has ended.
+The others wait for it only as long as `Enough` or the deadline of an exchange says."""
 OVERHEAD = 4096
 """Bytes of an answer beside the replies in it."""
+DOING: dict[type[Struct], str] = {
+    messages.Prepared: "still gets ready",
+    messages.Done: "still catches up",
+    messages.Measured: "still evaluates",
+}
+"""Sites whose answer is pending, by the kind of answer."""
 
 
 @dataclass(frozen=True)
 class Service:
     """How a run is served. roster: all sites there are, whether present or not; deadline: seconds of an exchange;
-    report: is told, in a sentence, what happens to sites and epochs; idle: is called again and again between runs."""
+    report: is told, in a sentence, what happens to sites and epochs; idle: is called again and again between runs;
+    minimum: sites that must be ready before the others are left behind; patience: seconds these are waited for."""
 
     link: Link
     roster: Callable[[], Sequence[str]]
     deadline: float = 60.0
     report: Callable[[str], None] = lambda text: None
     idle: Callable[[], None] = lambda: None
-
-
-class SiteFailure(FedzeroError):
-    """What a site itself says it could not do."""
+    minimum: int = 1
+    patience: float = 30.0
 
 
 class RemoteEngine:
     """prepare: the order that begins an epoch, to be completed by the clients of each site. assign: which clients are
     at which site, asked at the beginning of an epoch, when the sites are known. objective: of a server with a model,
-    which evaluates it itself."""
+    which evaluates it itself. fits: whether a site has the base model that the run is known to start from, if it is."""
 
     def __init__(
         self,
@@ -66,8 +74,10 @@ class RemoteEngine:
         prepare: messages.Prepare,
         assign: Callable[[Collection[str]], Assignment],
         objective: Objective | None = None,
+        fits: Callable[[messages.Prepared], bool] = lambda found: False,
     ):
-        self.link, self.deadline, self.report = service.link, service.deadline, service.report
+        self.service, self.link, self.deadline, self.report = service, service.link, service.deadline, service.report
+        self._fits = fits
         self.prepare, self.assign, self.objective = prepare, assign, objective
         self.assignment: Assignment = {}
         self.away: dict[str, str] = {}
@@ -78,6 +88,14 @@ class RemoteEngine:
         """sites that have taken part"""
         self._ready: dict[str, int] = {}
         """the round a site's replica is known to be ready for; −1: to be rebuilt"""
+        self._pending: dict[str, type[Struct]] = {}
+        """sites that are away until an answer of theirs has come, and of what kind"""
+        self._coming: dict[str, int] = {}
+        """the round for which a site will be ready that still catches up"""
+        self._common: messages.Prepared | None = None
+        """what the sites agreed on"""
+        self._last: tuple[int, messages.Measured] | None = None
+        """the last evaluation, and after how many rounds"""
         self._server: Server | None = None
         self._catch_up = True
         """False: every instruction carries the state, so no replica is ever behind"""
@@ -97,28 +115,58 @@ class RemoteEngine:
         """Begin an epoch; what the sites agree on. A site with another base model than most is left out, by name."""
         here = self.link.begin()
         self.assignment = self.assign(here)
+        self._pending, self._coming, self._ready = {}, {}, {}
         self.away = {site: "is away" for site in self.assignment if site not in here}
         for site in self.away:
             self._miss(site)
         orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
         found: dict[str, messages.Prepared] = {}
-        for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20):
-            if isinstance(answer, Exception):
-                self._lose(site, f"cannot take part: {answer}")
-            else:
+        enough = self._most_of(orders, self.service.minimum)
+        for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20, enough):
+            if isinstance(answer, messages.Prepared):
+                enough.answered()
                 found[site] = answer
+            elif not isinstance(answer, Pending):
+                self._lose(site, f"cannot take part: {answer}")
         if not found:
-            reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
-            # A run that has begun waits until a site is ready; one that has not ends here.
-            raise (FedzeroError if self._server is None else Interrupted)(f"no site is ready: {reasons}")
-        votes = Counter((p.base, p.parameters, p.secret) for p in found.values())
-        common = max(votes, key=lambda key: (votes[key], key[0]))
-        for site in [s for s, p in found.items() if (p.base, p.parameters, p.secret) != common]:
-            self._lose(site, f"starts from model {found.pop(site).base.hex()}, not {common[0].hex()}")
-        self._ready = {site: prepared.round for site, prepared in found.items()}
-        for site in found:
-            self._find(site)
-        return next(iter(found.values()))
+            raise self._nobody()
+        if self._common is None:
+            self._common = common(found, self._fits)
+        for site, prepared in found.items():
+            self._admit(site, prepared)
+        if not self._ready:
+            raise self._nobody()
+        return self._common
+
+    def _nobody(self) -> FedzeroError:
+        reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
+        # A run that has begun waits until a site is ready; one that has not ends here.
+        return (FedzeroError if self._server is None else Interrupted)(f"no site is ready: {reasons}")
+
+    def _admit(self, site: str, found: messages.Prepared) -> None:
+        assert self._common is not None
+        if why := differs(found, self._common):
+            self._lose(site, why)
+            return
+        self.away.pop(site, None)
+        self._ready[site] = found.round
+        self._find(site)
+
+    def _most_of(self, sites: Collection[str], minimum: int = 1) -> Enough:
+        return Enough(min(max(minimum, len(sites) // 2 + 1), len(sites)), self.service.patience)
+
+    def _arrivals(self) -> None:
+        """Sites that were not waited for, and are ready by now."""
+        for site, data in self.link.late() if self._pending else ():
+            kind = self._pending.pop(site, messages.Done)
+            answer = received(site, data, kind)
+            self.away.pop(site, None)
+            if isinstance(answer, messages.Prepared):
+                self._admit(site, answer)
+            elif isinstance(answer, Exception) and (kind is messages.Prepared or isinstance(answer, SiteFailure)):
+                self._lose(site, f"cannot take part: {answer}")
+            elif not isinstance(answer, Exception):
+                self._ready[site] = max(self._ready[site], self._coming.pop(site, -1))
 
     def renew(self) -> None:
         self.open()
@@ -152,6 +200,7 @@ class RemoteEngine:
     ) -> Iterator[tuple[int, bytes | Exception]]:
         by_site = at_sites(self.assignment, instructions)
         if not exchange:
+            self._arrivals()
             if waiting := sorted(self.link.waiting()):
                 raise Interrupted(f"a new epoch begins with {', '.join(waiting)}")
             self._recover(round, by_site)
@@ -181,7 +230,7 @@ class RemoteEngine:
                 self._ready[site] = max(round, self._ready[site])
                 yield client, answer.replies[client]
             else:
-                yield client, FedzeroError(answer.failed.get(client, "did not answer"))
+                yield client, FedzeroError(sentence(answer.failed.get(client, "did not answer")))
 
     def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
         """Sites keep what their clients remember."""
@@ -202,6 +251,10 @@ class RemoteEngine:
             for _ in self._ask(orders, messages.Done, FINISHING, OVERHEAD):
                 pass
 
+    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
+        """All clients of a site share its replica."""
+        return {client: site for site, mine in at_sites(self.assignment, clients).items() for client in mine}
+
     def rebuild(self, clients: Collection[int]) -> None:
         self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
 
@@ -211,7 +264,7 @@ class RemoteEngine:
             return replica.digest(), self.objective.evaluate(replica.state.params)
         measured = self._measure(after)
         if measured.metrics is None:
-            raise Unmeasured("no site can evaluate the model")
+            raise Unmeasured("no site can evaluate the model, or they do not agree")
         return measured.model, measured.metrics
 
     def digest(self, after: int) -> bytes:
@@ -222,25 +275,32 @@ class RemoteEngine:
 
     def _recover(self, round: int, by_site: Assignment) -> None:
         """Bring replicas to where the server takes them to be; those of rounds that are not on the ledger (any more)
-        begin from the base model."""
+        begin from the base model. Whoever needs longer than an exchange may take goes on by itself."""
+        end = time.monotonic() + self.deadline
         for site in [s for s in by_site if s not in self.away and self._catch_up]:
             if self._ready[site] > round:
                 self._ready[site] = -1
             known = max(self.server.tracker.known[client] for client in by_site[site])
             if self._ready[site] < known:
-                self._bring(site, known)
+                self._bring(site, known, end)
 
-    def _bring(self, site: str, to: int) -> None:
+    def _bring(self, site: str, to: int, end: float) -> None:
         ready = self._ready[site]
-        updates, seconds = self._updates(ready, to), PREPARING if ready < 0 else RECOVERING
+        updates = self._updates(ready, to)
         for first in range(0, max(1, len(updates)), BURST):
-            order = messages.Recover(ready < 0 and not first, tuple(updates[first : first + BURST]))
-            for _, answer in self._ask({site: order}, messages.Done, seconds, OVERHEAD):
+            burst = tuple(updates[first : first + BURST])
+            order = messages.Recover(ready < 0 and not first, burst)
+            reached = to if first + BURST >= len(updates) else decode_update(burst[-1]).round + 1
+            for _, answer in self._ask(
+                {site: order}, messages.Done, PREPARING, OVERHEAD, lambda: time.monotonic() > end
+            ):
                 if isinstance(answer, SiteFailure):
                     self._lose(site, f"cannot rebuild its model: {answer}")
+                if isinstance(answer, Pending):
+                    self._coming[site] = reached
                 if isinstance(answer, Exception):
                     return  # silent, perhaps: it is asked again before its next turn
-        self._ready[site] = to
+            self._ready[site] = reached
 
     def _updates(self, first: int, last: int) -> list[bytes]:
         """Encoded updates of rounds first … last − 1: recent ones are in memory, others on the ledger."""
@@ -251,62 +311,75 @@ class RemoteEngine:
         return [record.update for record in rounds if record.update is not None and not record.dense]
 
     def _measure(self, after: int) -> messages.Measured:
-        """By the first site that can; where each has data of its own, by all of them."""
-        left, found = sorted(self._ready.keys() - self.away.keys()), dict[str, messages.Measured]()
-        while left and all(measured.own for measured in found.values()):
-            asked, left = (left, []) if found else (left[:1], left[1:])
-            found |= self._measured(asked, after)
+        """By some sites, drawn for each evaluation; where these do not agree, or have data of their own, by all."""
+        if self._last is not None and self._last[0] == after:
+            return self._last[1]
+        sites = sorted(self._ready.keys() - self.away.keys())
+        drawn = [sites[i] for i in self.server.keys.generator("measure", after).permutation(len(sites))]
+        found = self._measured(drawn[: measuring.MEASURING], after)
+        if not found or not measuring.settled(found):
+            found |= self._measured(drawn[measuring.MEASURING :], after)
         if not found:
             raise Interrupted("no site could evaluate the model")
-        votes = Counter(measured.model for measured in found.values())
-        model = max(votes, key=lambda digest: (votes[digest], digest))
-        parts = [(len(self.assignment[s]), m.metrics) for s, m in found.items() if m.model == model and m.metrics]
-        return messages.Measured(model, _mean(parts) if len(parts) > 1 else parts[0][1] if parts else None)
+        ballots = {site: measured.model for site, measured in sorted(found.items())}
+        model = votes.leading(ballots)
+        if model is None:
+            self._ready |= dict.fromkeys(found, -1)
+            raise Tied(
+                f"the model after {after} rounds is not the same everywhere ({votes.sides(ballots, 'model {}')})"
+            )
+        for site in [site for site, other in ballots.items() if other != model]:
+            self._ready[site] = -1
+            self.report(f"{site} evaluated model {found.pop(site).model.hex()}, not {model.hex()}: must rebuild")
+        clients = {site: len(mine) for site, mine in self.assignment.items()}
+        metrics, odd = measuring.combined({site: found[site] for site in sorted(found)}, clients)
+        for site, why in sorted(odd.items()):
+            self.report(f"{site} {why}")
+        self._last = after, messages.Measured(model, metrics)
+        return self._last[1]
 
     def _measured(self, sites: Sequence[str], after: int) -> dict[str, messages.Measured]:
         """What those of some sites found that could evaluate the model."""
-        orders, found = {}, {}
+        orders, found, end = {}, {}, time.monotonic() + self.deadline
         for site in sites:
             updates: Sequence[bytes] = ()
             if self._catch_up:
                 if self._ready[site] < 0:
-                    self._bring(site, after)
+                    self._bring(site, after, end)
+                if site in self.away or self._ready[site] < 0:
+                    continue
                 updates = self._updates(self._ready[site], after)
             orders[site] = messages.Measure(tuple(updates))
-        for site, answer in self._ask(orders, messages.Measured, PREPARING, 1 << 20):
+        enough = self._most_of(orders)
+        for site, answer in self._ask(orders, messages.Measured, PREPARING, 1 << 20, enough):
             if isinstance(answer, messages.Measured):
+                enough.answered()
                 self._ready[site] = max(after, self._ready[site])
                 found[site] = answer
             else:
-                self.report(f"{site} could not evaluate the model: {answer}")
+                if isinstance(answer, Pending):
+                    self._coming[site] = after
+                elif not isinstance(answer, Undelivered):  # that it is gone was said
+                    self.report(f"{site} could not evaluate the model: {answer}")
         return found
 
     def _ask(
-        self, orders: Mapping[str, messages.Order], wanted: type[T], seconds: float, limit: int
+        self,
+        orders: Mapping[str, messages.Order],
+        wanted: type[T],
+        seconds: float,
+        limit: int,
+        enough: Callable[[], bool] = never,
     ) -> Iterator[tuple[str, T | Exception]]:
         """Orders to sites; from each, an answer of the wanted kind or why there is none."""
         if not orders:
             return
         encoded = {site: messages.encode(order) for site, order in orders.items()}
-        for site, data in self.link.ask(encoded, seconds, limit):
-            try:
-                answer = messages.decode_answer(data) if isinstance(data, bytes) else data
-            except Refused as reason:
-                answer = reason
-            if isinstance(answer, messages.Failed):
-                answer = SiteFailure(answer.reason)
-            elif not isinstance(answer, wanted | Exception):
-                answer = Refused(f"{site} sent an answer of another kind")
-            yield site, answer
-
-
-def _mean(parts: Sequence[tuple[int, Metrics]]) -> Metrics:
-    """Of sites with so many clients each; of a metric that not all sites have, over those that have it."""
-
-    def mean(values: Sequence[tuple[int, float]]) -> float:
-        return sum(weight * value for weight, value in values) / sum(weight for weight, _ in values)
-
-    accuracies = [(weight, m.accuracy) for weight, m in parts if m.accuracy is not None]
-    names = dict.fromkeys(name for _, m in parts for name in m.others)
-    others = {name: mean([(weight, m.others[name]) for weight, m in parts if name in m.others]) for name in names}
-    return Metrics(mean([(w, m.loss) for w, m in parts]), mean(accuracies) if accuracies else None, others)
+        for site, data in self.link.ask(encoded, seconds, limit, enough):
+            if isinstance(data, Pending):
+                self._pending[site] = wanted
+                self.away[site] = DOING.get(wanted, "is busy")
+                if self._missed.get(site) != self.away[site]:
+                    self._missed.pop(site, None)
+                    self._miss(site, self.away[site])
+            yield site, received(site, data, wanted)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from fedzero.errors import FedzeroError
@@ -12,6 +13,17 @@ class NoAnswer(FedzeroError):
     """A site was asked and says nothing."""
 
 
+class Pending(FedzeroError):
+    """A site was asked and is not waited for any longer; its answer may come yet."""
+
+
+Answers = Iterator[tuple[str, bytes | Exception]]
+
+
+def never() -> bool:
+    return False
+
+
 class Link(Protocol):
     """An epoch at a time: sites are fixed while it lasts. It may end at any moment, for any reason (`Interrupted`)."""
 
@@ -19,14 +31,39 @@ class Link(Protocol):
         """End the epoch if there is one, begin the next; the sites that take part."""
         ...
 
-    def ask(self, orders: Mapping[str, bytes], seconds: float, limit: int) -> Iterator[tuple[str, bytes | Exception]]:
+    def ask(
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+    ) -> Answers:
         """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception:
         `NoAnswer` or `Undelivered` of a site that is gone. With the site's name in front it makes a sentence.
+        `Pending` is that of the sites that have not answered when it is `enough`, which is asked now and then.
 
         The site of an answer is known from its certificate, never from the answer.
         """
         ...
 
+    def late(self) -> Answers:
+        """Answers that have come by now from sites that were `Pending`; they are not to be asked before."""
+        ...
+
     def waiting(self) -> Collection[str]:
         """Sites that are there but have no part in this epoch, or none any more."""
         ...
+
+
+class Enough:
+    """Whether the last sites have been waited for long enough: once `quorum` sites have answered, as long again as
+    that took, and `patience` seconds more."""
+
+    def __init__(self, quorum: int, patience: float, clock: Callable[[], float] = time.monotonic):
+        self._quorum, self._patience, self._clock = quorum, patience, clock
+        self._began, self._count, self._end = clock(), 0, float("inf")
+
+    def answered(self) -> None:
+        self._count += 1
+        if self._count == self._quorum:
+            now = self._clock()
+            self._end = now + (now - self._began) + self._patience
+
+    def __call__(self) -> bool:
+        return self._clock() > self._end

@@ -71,13 +71,11 @@ def supervisor(project: Path) -> Supervisor | None:
 
 @contextmanager
 def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
-    """One supervisor at a time, which says what run it plays. It ends by SIGTERM as by Ctrl-C, which does not reach
-    what a shell starts with &."""
+    """One supervisor at a time, which says what run it plays."""
     other = supervisor(project)
     if other is not None:
         raise FedzeroError(f"process {other.pid} already serves {project}: `fedzero stop {project}` ends it")
     path = project / SUPERVISOR
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     me = Process.of(os.getpid())
     assert me is not None
 
@@ -90,7 +88,6 @@ def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
         yield playing
     finally:
         path.unlink(missing_ok=True)
-        signal.signal(signal.SIGTERM, before)
 
 
 def stop(project: Path, seconds: float = 30.0) -> bool:

@@ -15,6 +15,10 @@ class Interrupted(FedzeroError):
     """What was going on is lost and has to be done again: the epoch is over, or somebody waits to be let in."""
 
 
+class Tied(Interrupted):
+    """Replicas differ, and as many have the one model as the other: nobody knows who is right."""
+
+
 class Undelivered(FedzeroError):
     """An instruction was never sent, so its bytes do not count."""
 
@@ -35,6 +39,10 @@ class Engine(Protocol):
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
         """The round is on the ledger: deliver its outcome to those who get it now."""
+        ...
+
+    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
+        """Who has a vote for each client where replicas differ: clients that share a replica have one together."""
         ...
 
     def rebuild(self, clients: Collection[int]) -> None:

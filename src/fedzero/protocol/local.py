@@ -128,6 +128,9 @@ class LocalEngine:
             assert isinstance(message, Close)
             self._client(number).replica.obey(message, number)
 
+    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
+        return {number: f"client {number}" for number in clients}
+
     def rebuild(self, clients: Collection[int]) -> None:
         """Replicas in one process differ only where somebody broke one on purpose; it stays refused."""
 

@@ -7,14 +7,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
+from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round
 from fedzero.oracles.blackbox import Unmeasured
-from fedzero.protocol.engine import Engine, Interrupted
+from fedzero.protocol.engine import Engine, Interrupted, Tied
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.server import Server
 
 T = TypeVar("T")
+MOST_TIES = 3
+"""How often something is tried on which replicas do not agree."""
 
 
 class Watch(Protocol):
@@ -46,12 +49,17 @@ def play(
     evaluations = list(view.evaluations)
 
     def persist(work: Callable[[], T]) -> T:
-        broken = False
+        broken, ties = False, 0
         while True:
             try:
                 if broken:
                     engine.renew()
                 return work()
+            except Tied as reason:  # the epoch goes on: what differs was told to rebuild
+                interrupted(reason)
+                broken, ties = False, ties + 1
+                if ties == MOST_TIES:
+                    raise FedzeroError(_undecided(reason)) from reason
             except Interrupted as reason:
                 interrupted(reason)
                 broken = True
@@ -112,6 +120,14 @@ def _warning(evaluations: Sequence[Evaluation]) -> str:
         f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
         f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "
         "stop = { above = … } ends such a run"
+    )
+
+
+def _undecided(reason: Tied) -> str:
+    return (
+        f"{reason}: as many have the one as the other, also after {MOST_TIES} attempts and rebuilding from the ledger; "
+        "nothing of it was written. `fedzero replay`, where the base model is, shows which model is right: take the "
+        "other site out, or add one; then the run can be resumed"
     )
 
 

@@ -26,9 +26,10 @@ from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Dense, encode_update, pack, unpack
-from fedzero.protocol.engine import Engine, Undelivered
+from fedzero.protocol.engine import Engine, Tied, Undelivered
 from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
 from fedzero.protocol.replica import Replica
+from fedzero.runs import votes
 
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
@@ -299,7 +300,7 @@ class Server:
         for client in instructions.keys() - replies.keys() - refused.keys():
             refused[client] = "did not answer"
         tally.bytes_down += sum(len(sent) for client, sent in instructions.items() if client not in undelivered)
-        engine.rebuild(self._refuse_diverged(replies, refused))
+        engine.rebuild(self._refuse_diverged(round, engine, replies, refused))
         tally.refused = refused | tally.refused
         for client, reply in replies.items():
             tally.queries += reply.queries
@@ -327,20 +328,36 @@ class Server:
             raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
         return Admitted(values, float(loss[0]), reply.queries, reply.digest, reply.memory)
 
-    def _refuse_diverged(self, replies: dict[int, Admitted], refused: dict[int, str]) -> list[int]:
+    def _refuse_diverged(
+        self, round: int, engine: Engine, replies: dict[int, Admitted], refused: dict[int, str]
+    ) -> list[int]:
         """Values computed on another model than ours (or, without a model, than most others') do not count."""
         if not replies:
             return []
         if self.replica is not None:
             right = {client: self.replica.state.digest(client) for client in replies}
         else:
-            votes = Counter(reply.digest for reply in replies.values())
-            right = dict.fromkeys(replies, max(votes, key=lambda digest: (votes[digest], digest)))
+            right = dict.fromkeys(replies, self._elected(round, engine, replies))
         diverged = [c for c, reply in replies.items() if reply.digest != right[c]]
         for client in diverged:
             found = replies.pop(client).digest.hex()
             refused[client] = f"worked on model {found}, not {right[client].hex()}: must rebuild"
         return diverged
+
+    @staticmethod
+    def _elected(round: int, engine: Engine, replies: Mapping[int, Admitted]) -> bytes:
+        """The model that most replicas have. Clients that share one have one vote together, or a site with many
+        clients would outvote the others. On a tie everybody's replica is made anew before the round is repeated."""
+        digests = {client: reply.digest for client, reply in replies.items()}
+        found = set(digests.values())
+        if len(found) == 1:
+            return found.pop()
+        ballots = votes.of_groups(digests, engine.voters(replies))
+        right = votes.leading(ballots)
+        if right is None:
+            engine.rebuild(replies.keys())
+            raise Tied(f"round {round} was worked on with different models ({votes.sides(ballots, 'model {}')})")
+        return right
 
     @staticmethod
     def _closings(round: int, update: bytes, replies: Mapping[int, Admitted]) -> dict[int, bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedzero.deploy.link import Answers, never
 from fedzero.deploy.site import Settings, Site
 from fedzero.errors import Refused
 from fedzero.protocol.engine import Interrupted
@@ -93,7 +94,9 @@ class LocalSites:
         self.wants.clear()
         return list(self.sites)
 
-    def ask(self, orders: Mapping[str, bytes], seconds: float, limit: int) -> Iterator[tuple[str, bytes | Exception]]:
+    def ask(
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+    ) -> Answers:
         for name, order in orders.items():
             self.asked += 1
             if self.breaks(self.asked):
@@ -101,6 +104,9 @@ class LocalSites:
             answer = self.spoil(name, self.sites[name].answer(order))
             fits = len(answer) <= limit
             yield name, answer if fits else Refused(f"sent {len(answer)} bytes, at most {limit} expected")
+
+    def late(self) -> Answers:
+        yield from ()
 
     def waiting(self) -> Collection[str]:
         return self.wants

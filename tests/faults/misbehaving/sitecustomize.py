@@ -27,14 +27,28 @@ def told(name: str, default: str) -> str:
 
 def change_site(site: ModuleType) -> None:
     honest_init, honest_exchange = site.SiteRun.__init__, site.SiteRun.exchange
+    honest_measure, honest_answer = site.SiteRun.measure, site.Site.answer
 
     def init(run: Any, order: Any, settings: Any, keep: Path, *more: Any) -> None:
         run.called = keep.parent.parent.name
+        while told(f"spoil-{run.called}", "honest") == "hang in prepare":
+            time.sleep(0.2)
         honest_init(run, order, settings, keep, *more)
+
+    def measure(run: Any, order: Any) -> Any:
+        answer = honest_measure(run, order)
+        return MEASURED.get(told(f"spoil-{run.called}", "honest"), lambda found: found)(answer)
+
+    def answer(here: Any, data: bytes) -> bytes:
+        """All that a site says goes through here."""
+        honest = honest_answer(here, data)
+        return ANSWERS.get(told(f"spoil-{here.keep.parent.parent.name}", "honest"), lambda found: found)(honest)
 
     def exchange(run: Any, order: Any) -> Any:
         time.sleep(float(told("pace", "0")))
         how = told(f"spoil-{run.called}", "honest")
+        if how == "exit":
+            os._exit(1)
         if how == "corrupt":
             corrupt(run)
             (FOLDER / f"spoil-{run.called}").write_text("corrupted")
@@ -44,6 +58,7 @@ def change_site(site: ModuleType) -> None:
         return type(answer)({client: SPOILT[how](reply) for client, reply in answer.replies.items()}, answer.failed)
 
     site.SiteRun.__init__, site.SiteRun.exchange = init, exchange
+    site.SiteRun.measure, site.Site.answer = measure, answer
 
 
 def corrupt(run: Any) -> None:
@@ -77,7 +92,54 @@ def another_round(reply: bytes) -> bytes:
     return changed(reply, round=decode_reply(reply, len(reply)).round + 1)
 
 
-SPOILT = {"nan": nan, "short": short, "another round": another_round, "10 MB": lambda reply: bytes(10_000_000)}
+def huge(reply: bytes) -> bytes:
+    import numpy as np
+
+    return changed(reply, values=np.full(4, 1e30, "<f4").tobytes())
+
+
+def another_model(reply: bytes) -> bytes:
+    return changed(reply, digest=b"\xff" * 8)
+
+
+SPOILT = {
+    "nan": nan,
+    "short": short,
+    "another round": another_round,
+    "10 MB": lambda reply: bytes(10_000_000),
+    "1e30": huge,
+    "another model": another_model,
+}
+
+
+def measured(**fields: Any) -> Any:
+    import msgspec
+
+    return lambda answer: msgspec.structs.replace(answer, **fields)
+
+
+def too_good(answer: Any) -> Any:
+    return measured(metrics=type(answer.metrics)(-1e9, 1.0, {"\x1b[2J": 1.0}))(answer)
+
+
+MEASURED = {
+    "cannot evaluate": measured(metrics=None),
+    "too good": too_good,
+    "another model": measured(model=b"\xff" * 8),
+}
+
+
+def failed(reason: str) -> bytes:
+    from fedzero.deploy.messages import Failed, encode
+
+    return encode(Failed(reason))
+
+
+ANSWERS = {
+    "markup": lambda answer: failed("[/x] [bold]\x1b[2J\x07" + "y" * 3000),
+    "nested": lambda answer: b"\x91" * 1500,
+    "oversize": lambda answer: bytes(20_000_000),
+}
 
 
 def send_replies_twice(core_cell: ModuleType) -> None:

@@ -31,6 +31,11 @@ NUMBER = 8
 """Bytes in front of an order: its number, so that a site knows which is the latest."""
 PING, PINGS = b"ping", 0
 """An order that only asks whether a site is there, and the number of such orders; silence is their other answer."""
+GONE = b"gone"
+"""In the place of FLARE's word: the process of a site for this job has ended."""
+READY_SECONDS, READY_MOST = 30.0, 300.0
+"""How long sites may take to start their processes for a job: at least, and at most on a machine where half of them
+take long; a site that takes longer does not take part in it."""
 BRIDGE_FILE = "fedzero_bridge.json"
 """In the server kit's local/: where the supervisor listens, and the key by which both sides know each other."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,20 +20,33 @@ from typing import Any
 import msgspec
 
 from fedzero.deploy.flare import processes
-from fedzero.deploy.flare.bridge import NUMBER, PING, PINGS, Answered, JobListener, readable, receive, send
+from fedzero.deploy.flare.backoff import LEFT_OUT_AFTER, BackOff
+from fedzero.deploy.flare.bridge import (
+    BRIDGE_FILE,
+    GONE,
+    NUMBER,
+    PING,
+    PINGS,
+    READY_MOST,
+    Answered,
+    JobListener,
+    readable,
+    receive,
+    send,
+)
 from fedzero.deploy.flare.project import COMMUNICATION, CONNECTED_SITES, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
-from fedzero.deploy.link import NoAnswer
+from fedzero.deploy.link import Answers, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.protocol.engine import Interrupted, Undelivered
 
+SCRATCH = "fedzero-"
+"""How the name of the folder for socket and job begins, in the system's temporary folder."""
 FRESH = 4 * HEARTBEAT
 """Seconds since its last sign of life after which a site counts as away: a job that names it would wait for it."""
 LOOK_EVERY, PING_EVERY, NOTICE_EVERY = 2.0, 1.0, 0.5
 """Seconds between two looks at who is there, two pings of a silent site, two looks whether the server lives."""
-FIRST_PATIENCE, LONGEST_PATIENCE = 5.0, 320.0
-"""Seconds until a silent site is tried again with a new epoch: twice as long each time it does not help."""
-SUBMITTED, CONNECTED, RECONNECTED, STARTED, ENDING = 90.0, 30.0, 5.0, 30.0, 0.1
+SUBMITTED, CONNECTED, RECONNECTED, STARTED, ENDING = 90.0 + READY_MOST, 60.0, 5.0, 180.0, 0.1
 """Seconds at most until a job has come up, a session is connected, and again, the server listens, its end shows."""
 
 
@@ -57,6 +71,10 @@ class Epoch:
     silent: dict[str, float] = field(default_factory=dict)
     """sites that did not answer, and since when (wall-clock time)"""
     pinged: float = 0.0
+    pending: dict[str, int] = field(default_factory=dict)
+    """sites that are not waited for, and the number of the order that they have not answered yet"""
+    late: list[tuple[str, bool, bytes]] = field(default_factory=list)
+    """what they answered in the end"""
 
 
 class Epochs:
@@ -71,11 +89,11 @@ class Epochs:
         self.epochs = 0
         self._session: Any = None
         self._asks, self._looked = 0, 0.0
-        self._patience: dict[str, float] = {}
-        self._retry: dict[str, float] = {}
+        self._backoff = BackOff()
         self._connected: frozenset[str] | None = None
         """sites that were connected when last looked"""
-        self._scratch = Path(tempfile.mkdtemp(prefix="fedzero-"))
+        _remove_scratch(kit_of(folder, SERVER) / "local")
+        self._scratch = Path(tempfile.mkdtemp(prefix=SCRATCH))
         self._jobs = JobListener(self._scratch / "bridge", kit_of(folder, SERVER) / "local")
 
     # ---- the contract of a link
@@ -91,7 +109,9 @@ class Epochs:
                 self._disconnect()
                 time.sleep(1.0)
 
-    def ask(self, orders: Mapping[str, bytes], seconds: float, limit: int) -> Iterator[tuple[str, Any]]:
+    def ask(
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+    ) -> Answers:
         epoch = self.epoch
         if epoch is None:
             raise Interrupted("no epoch is going on")
@@ -104,18 +124,34 @@ class Epochs:
         try:
             self._ping(epoch)
             send(epoch.bridge, (self._asks, awake, seconds, limit))
-            while missing:
-                while not readable(epoch.bridge, NOTICE_EVERY):
+            while missing and not enough():
+                if not readable(epoch.bridge, NOTICE_EVERY):
                     self._expect_server()
+                    continue
                 asked, site, ok, answer = receive(epoch.bridge, Answered)
-                if asked == PINGS:
-                    epoch.silent.pop(site, None)
-                elif asked == self._asks:  # else late, of an earlier ask
+                if asked == self._asks and site in missing:
                     missing.discard(site)
-                    self._patience.pop(site, None) if ok else self._note_failure(epoch, site, answer)
-                    yield site, answer if ok else _explained(answer, seconds)
+                    yield site, self._taken(epoch, site, ok, answer, seconds)
+                else:
+                    _note_late(epoch, asked, site, ok, answer)
         except (EOFError, OSError, msgspec.DecodeError) as error:
             raise Interrupted("the server's job ended") from error
+        epoch.pending |= dict.fromkeys(missing, self._asks)
+        for site in sorted(missing):
+            yield site, Pending("has not answered yet")
+
+    def late(self) -> Answers:
+        epoch = self.epoch
+        if epoch is None:
+            return
+        try:
+            while epoch.pending and readable(epoch.bridge, 0.0):
+                _note_late(epoch, *receive(epoch.bridge, Answered))
+        except (EOFError, OSError, msgspec.DecodeError) as error:
+            raise Interrupted("the server's job ended") from error
+        found, epoch.late = epoch.late, []
+        for site, ok, answer in found:
+            yield site, self._taken(epoch, site, ok, answer, math.inf)
 
     def waiting(self) -> Collection[str]:
         now = time.monotonic()
@@ -132,7 +168,7 @@ class Epochs:
             return ()
         silent, there = self.epoch.silent, self._note(signs)
         back = {site for site in there & silent.keys() if signs[site] > silent[site]}
-        return [site for site in (there - self.epoch.sites) | back if now >= self._retry.get(site, 0.0)]
+        return [site for site in (there - self.epoch.sites) | back if self._backoff.may_return(site)]
 
     def idle(self) -> None:
         """Between two runs: no epoch goes on, the server runs, and sites may connect."""
@@ -169,7 +205,10 @@ class Epochs:
             if processes.listening(host, self.project.port):
                 raise FedzeroError(f"port {self.project.port} is in use: stop what listens there, or `fedzero stop`")
             self.server = processes.start(kit_of(self.folder, SERVER))
-            if not processes.until(STARTED, lambda: processes.listening(host, self.project.port), 0.05):
+            up = processes.until(
+                STARTED, lambda: self._server_ended() or processes.listening(host, self.project.port), 0.05
+            )
+            if not up or self._server_ended():
                 raise FedzeroError(f"the server did not start: see {kit_of(self.folder, SERVER)}/console.txt")
 
     def _server_ended(self) -> bool:
@@ -223,8 +262,10 @@ class Epochs:
             self._session = self._connect(CONNECTED)
         while True:
             there, waited = self._note(self._signs(), say=True), time.monotonic() - began
-            if len(there) >= self.policy.minimum and (self.expected <= there or waited > self.policy.patience):
-                return there
+            out = self._backoff.left_out(there)
+            come = len(there) >= self.policy.minimum and (self.expected <= there or waited > self.policy.patience)
+            if come and there - out:
+                return there - out
             if time.monotonic() - reported > 10.0:
                 reported = time.monotonic()
                 missing = ", ".join(sorted(self.expected - there)) or f"{self.policy.minimum} sites"
@@ -242,8 +283,8 @@ class Epochs:
                 self._session.abort_job(job)
             raise
         self.epochs += 1
-        for site in frozenset(sites) - self.epoch.sites:
-            self._back_off(site)
+        for site in sorted(frozenset(sites) - self.epoch.sites):
+            self._back_off(site, "its process for the run did not come up")
         _tidy(kit_of(self.folder, SERVER), job)
         self.policy.report("the sites load model and data")
         return self.epoch.sites
@@ -274,15 +315,23 @@ class Epochs:
 
     # ---- sites that do not answer
 
-    def _note_failure(self, epoch: Epoch, site: str, code: bytes) -> None:
+    def _taken(self, epoch: Epoch, site: str, ok: bool, answer: bytes, seconds: float) -> bytes | Exception:
+        """An answer, or what it means that there is none."""
+        if ok:
+            self._backoff.answered(site)
+            return answer
+        explained = _explained(answer, seconds)
+        if not isinstance(explained, Refused):
+            self._note_failure(epoch, site, str(explained))
+        return explained
+
+    def _note_failure(self, epoch: Epoch, site: str, why: str) -> None:
         """A site that does not answer is not asked again before it answers a ping."""
-        if code.startswith(b"sent"):  # it did answer, in its way
-            return
         processes.until(ENDING, self._server_ended, 0.01)  # one that is about to end closes its connections first
         self._expect_server()
         epoch.silent[site] = time.time()
-        self._back_off(site)
-        if epoch.sites <= epoch.silent.keys():
+        self._back_off(site, why)
+        if epoch.sites <= epoch.silent.keys() | epoch.pending.keys():
             raise Interrupted("no site answers")
 
     @staticmethod
@@ -292,10 +341,30 @@ class Epochs:
             epoch.pinged = now
             send(epoch.bridge, (PINGS, dict.fromkeys(epoch.silent, PING), 0.5, 64))
 
-    def _back_off(self, site: str) -> None:
-        patience = self._patience.get(site, FIRST_PATIENCE)
-        self._retry[site] = time.monotonic() + patience
-        self._patience[site] = min(2 * patience, LONGEST_PATIENCE)
+    def _back_off(self, site: str, why: str) -> None:
+        failing = self._backoff.failed(site)
+        if failing.count >= LEFT_OUT_AFTER:
+            self.policy.report(
+                f"site {site} failed {failing.count} times in a row ({why}): it is left out for {failing.pause:g} s"
+            )
+
+
+def _note_late(epoch: Epoch, asked: int, site: str, ok: bool, answer: bytes) -> None:
+    """What is no answer to the order at hand: to a ping, to one that is not waited for, or too late."""
+    if asked == PINGS:
+        epoch.silent.pop(site, None)
+    elif epoch.pending.get(site) == asked:
+        del epoch.pending[site]
+        epoch.late.append((site, ok, answer))
+
+
+def _remove_scratch(local: Path) -> None:
+    """What a supervisor left that was killed; its address is in the file by which jobs find it."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        address, _ = msgspec.json.decode((local / BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
+        folder = Path(address).parent
+        if folder.name.startswith(SCRATCH) and folder.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _explained(code: bytes, seconds: float) -> FedzeroError:
@@ -304,6 +373,8 @@ def _explained(code: bytes, seconds: float) -> FedzeroError:
         return Refused(code.decode(errors="replace"))
     if code in (b"comm_error", b"target_unreachable"):
         return Undelivered("cannot be reached")
+    if code == GONE:
+        return NoAnswer("ended its process for the run")
     known = {b"timeout": f"did not answer in {seconds:g} s", b"stale": "was busy with an earlier round"}
     return NoAnswer(known.get(code, code.decode(errors="replace")))
 

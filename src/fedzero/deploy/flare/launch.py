@@ -44,7 +44,15 @@ def service_of(project: Path, policy: WaitPolicy) -> Iterator[Service]:
     """The server of a project; sites that are provisioned meanwhile can join."""
     epochs = Epochs(project, policy)
     try:
-        yield Service(epochs, lambda: kits.Project.of(project).sites, policy.deadline, policy.report, epochs.idle)
+        yield Service(
+            epochs,
+            lambda: kits.Project.of(project).sites,
+            policy.deadline,
+            policy.report,
+            epochs.idle,
+            policy.minimum,
+            policy.patience,
+        )
     finally:
         epochs.close()
 

@@ -21,11 +21,23 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
-from fedzero.deploy.flare.bridge import PING, PINGS, Orders, connect, readable, receive, send
+from fedzero.deploy.flare.bridge import (
+    GONE,
+    PING,
+    PINGS,
+    READY_MOST,
+    READY_SECONDS,
+    Orders,
+    connect,
+    readable,
+    receive,
+    send,
+)
 
-CHANNEL, TOPIC = "fedzero", "order"
-READY_SECONDS = 30.0
-"""How long sites may take to start their processes for a job; a site that takes longer does not take part in it."""
+CHANNEL, TOPIC, ENDED = "fedzero", "order", "ended"
+"""ENDED: what FLARE's server says of a site whose process for the job has ended; see server.py."""
+FIRST_PING, LONGEST_PING = 0.2, 3.0
+"""Seconds that a ping waits for an answer while sites start their processes."""
 
 
 class Relay(Controller):  # type: ignore[misc]
@@ -41,37 +53,68 @@ class Relay(Controller):  # type: ignore[misc]
         engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
         self._cell, self._sending = engine.get_cell().core_cell, threading.Lock()
         self._targets = {client.name: FQCN.join([client.get_fqcn(), job]) for client in engine.get_clients()}
-        here = self._ready(abort_signal)
-        pool = ThreadPoolExecutor(2 * len(here) + 4, thread_name_prefix="fedzero")
+        self._gone, self._open = set[str](), dict[str, int]()
+        self._bridge: Connection | None = None
+        self._cell.register_request_cb(CHANNEL, ENDED, self._ended)
+        pool = ThreadPoolExecutor(2 * len(self._targets) + 4, thread_name_prefix="fedzero")
+        here = self._ready(pool, abort_signal)
         # An end of file, or any error: the supervisor is gone, and the epoch over.
         with suppress(EOFError, OSError), connect(Path(fl_ctx.get_workspace().get_site_config_dir())) as bridge:
             try:
-                send(bridge, (job, here, os.getpid()))
+                with self._sending:
+                    self._bridge = bridge
+                    send(bridge, (job, here, os.getpid()))
                 while not abort_signal.triggered:
                     if readable(bridge, 0.1):
                         number, orders, seconds, limit = receive(bridge, Orders)
                         for site, order in orders.items():
-                            pool.submit(self._pass_on, bridge, number, site, order, seconds, limit)
+                            pool.submit(self._pass_on, number, site, order, seconds, limit)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ready(self, abort_signal: Any) -> tuple[str, ...]:
-        """Sites whose processes for this job answer; they come up after ours."""
-        missing, end = set(self._targets), time.monotonic() + READY_SECONDS
-        while missing and time.monotonic() < end and not abort_signal.triggered:
-            missing -= {site for site in sorted(missing) if self._call(site, PING, 0.2, 64)[0]}
+    def _ready(self, pool: ThreadPoolExecutor, abort_signal: Any) -> tuple[str, ...]:
+        """Sites whose processes for this job answer; they come up after ours. A loaded machine answers late: each ping
+        waits longer than the last."""
+        everybody, began, seconds = set(self._targets), time.monotonic(), READY_MOST
+        missing, ping = everybody, FIRST_PING
+        while (missing := missing - self._gone) and not abort_signal.triggered:
+            asked = sorted(missing)
+            answers = pool.map(lambda site: self._call(site, PING, ping, 64)[0], asked)  # noqa: B023 - used at once
+            missing -= {site for site, ok in zip(asked, answers, strict=True) if ok}
+            ping = min(1.2 * ping, LONGEST_PING)
+            waited = time.monotonic() - began
+            if seconds == READY_MOST and 2 * len(missing) <= len(everybody):
+                seconds = min(max(READY_SECONDS, 3 * waited), READY_MOST)
+            if waited > seconds:
+                break
             if missing:
                 time.sleep(0.05)
-        return tuple(sorted(set(self._targets) - missing))
+        return tuple(sorted(everybody - missing - self._gone))
 
-    def _pass_on(self, bridge: Connection, number: int, site: str, order: bytes, seconds: float, limit: int) -> None:
+    def _ended(self, request: Any) -> Any:
+        """A site's process for this job is no more: whoever waits for its answer need not."""
+        if request.get_header(MessageHeaderKey.ORIGIN) == FQCN.ROOT_SERVER:
+            site = bytes(request.payload).decode(errors="replace")
+            with self._sending:
+                self._gone.add(site)
+            self._answer(self._open.get(site, PINGS), site, False, GONE)
+        return Message({}, b"-")
+
+    def _pass_on(self, number: int, site: str, order: bytes, seconds: float, limit: int) -> None:
+        if number != PINGS:
+            self._open[site] = number
         try:
-            ok, answer = self._call(site, order, seconds, limit)
+            ok, answer = (False, GONE) if site in self._gone else self._call(site, order, seconds, limit)
         except Exception as error:  # whatever FLARE raises: this site did not answer
             ok, answer = False, repr(error).encode()
-        if ok or number != PINGS:
-            with self._sending, suppress(OSError):  # closed: the epoch is over
-                send(bridge, (number, site, ok, answer))
+        self._answer(number, site, ok, answer)
+
+    def _answer(self, number: int, site: str, ok: bool, answer: bytes) -> None:
+        """To the supervisor, once for every order; of pings, only that there was an answer."""
+        with self._sending, suppress(OSError):  # closed: the epoch is over
+            first = number != PINGS and self._open.get(site) == number and self._open.pop(site) == number
+            if self._bridge is not None and (first or (ok and number == PINGS)):
+                send(self._bridge, (number, site, ok, answer))
 
     def _call(self, site: str, order: bytes, seconds: float, limit: int) -> tuple[bool, bytes]:
         """One request, one reply. FLARE has checked that whoever answers has the certificate of that site."""

@@ -1,0 +1,128 @@
+"""How good a model is, from what several sites say of it; none of them is believed alone.
+
+Where all have the same held-out data their figures must agree, but for rounding: what more than half of them say
+is written, the lower median of theirs. Where each has data of its own, it is the mean, weighted by clients. In both
+cases a site that says something else than most is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_low
+
+from fedzero.deploy.messages import Measured
+from fedzero.errors import Refused
+from fedzero.oracles import Metrics
+from fedzero.runs.votes import leading
+
+MEASURING = 3
+"""Sites that evaluate the model; where these do not agree, all do."""
+ROUNDING = 0.01
+"""Two figures that differ by less, relatively or absolutely, are the same: sites have different processors, and a last
+bit may turn a prediction over."""
+MOST_METRICS, LONGEST_NAME = 64, 64
+"""Of the metrics beside loss and accuracy."""
+
+
+def checked(measured: Measured) -> Measured:
+    """Refuse what would not be fit to be written down."""
+    others = {} if measured.metrics is None else measured.metrics.others
+    if len(others) > MOST_METRICS:
+        raise Refused(f"sent {len(others)} metrics where at most {MOST_METRICS} are expected")
+    for name in others:
+        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            raise Refused(f"sent a metric whose name is not 1 to {LONGEST_NAME} printable characters")
+    return measured
+
+
+def settled(found: Mapping[str, Measured]) -> bool:
+    """Whether nobody else has to be asked: all have the same data, and say the same of the same model."""
+    first, *others = found.values()
+    return not first.own and first.metrics is not None and all(_same(first, other) for other in others)
+
+
+def combined(found: Mapping[str, Measured], clients: Mapping[str, int]) -> tuple[Metrics | None, dict[str, str]]:
+    """The metrics to write, None where there is nothing to go by, and what is wrong with some sites'.
+
+    found: by site, all of the same model. clients: how many each site has.
+    """
+    able = {site: measured for site, measured in found.items() if measured.metrics is not None}
+    own = leading({site: measured.own for site, measured in able.items()})
+    kept = {site: measured.metrics for site, measured in able.items() if measured.own == bool(own) and measured.metrics}
+    odd = dict.fromkeys(able.keys() - kept.keys(), "says otherwise than most whose data it used")
+    if not kept:
+        return None, odd
+    finite = leading({site: _finite(metrics) for site, metrics in kept.items()}) is not False
+    if own:
+        for site in [site for site, metrics in kept.items() if finite and not _finite(metrics)]:
+            odd[site] = f"measured {_shown(kept.pop(site))} where most have finite values"
+        return _mean([(clients[site], metrics) for site, metrics in kept.items()]), odd
+    group = max(([s for s in kept if _close(kept[s], kept[site])] for site in sorted(kept)), key=len)
+    if 2 * len(group) <= len(kept):
+        return None, odd | {
+            site: f"measured {_shown(metrics)}: the sites do not agree" for site, metrics in kept.items()
+        }
+    median = _median([kept[site] for site in group])
+    for site in kept.keys() - set(group):
+        odd[site] = f"measured {_shown(kept[site])}, most others {_shown(median)}"
+    return median, odd
+
+
+def _same(one: Measured, other: Measured) -> bool:
+    if (one.model, one.own) != (other.model, other.own) or one.metrics is None or other.metrics is None:
+        return False
+    return _close(one.metrics, other.metrics)
+
+
+def _values(metrics: Metrics) -> Iterator[float]:
+    yield metrics.loss
+    if metrics.accuracy is not None:
+        yield metrics.accuracy
+    yield from (metrics.others[name] for name in sorted(metrics.others))
+
+
+def _finite(metrics: Metrics) -> bool:
+    return all(map(math.isfinite, _values(metrics)))
+
+
+def _close(one: Metrics, other: Metrics) -> bool:
+    """Diverged is diverged, whether it is called NaN or infinite."""
+    if (one.accuracy is None) != (other.accuracy is None) or one.others.keys() != other.others.keys():
+        return False
+    pairs = zip(_values(one), _values(other), strict=True)
+    return all(
+        math.isclose(a, b, rel_tol=ROUNDING, abs_tol=ROUNDING) or not (math.isfinite(a) or math.isfinite(b))
+        for a, b in pairs
+    )
+
+
+def _median(parts: Sequence[Metrics]) -> Metrics:
+    """Number by number, each as one of the sites sent it."""
+
+    def median(values: Sequence[float]) -> float:
+        numbers = [value for value in values if not math.isnan(value)]
+        return median_low(numbers) if numbers else math.nan
+
+    accuracies = [metrics.accuracy for metrics in parts if metrics.accuracy is not None]
+    others = {name: median([metrics.others[name] for metrics in parts]) for name in parts[0].others}
+    return Metrics(median([metrics.loss for metrics in parts]), median(accuracies) if accuracies else None, others)
+
+
+def _mean(parts: Sequence[tuple[int, Metrics]]) -> Metrics:
+    """Of sites with so many clients each; of a metric that not all sites have, over those that have it."""
+    if len(parts) == 1:
+        return parts[0][1]
+
+    def mean(values: Sequence[tuple[int, float]]) -> float:
+        return sum(weight * value for weight, value in values) / sum(weight for weight, _ in values)
+
+    accuracies = [(weight, m.accuracy) for weight, m in parts if m.accuracy is not None]
+    names = dict.fromkeys(name for _, m in parts for name in m.others)
+    others = {name: mean([(weight, m.others[name]) for weight, m in parts if name in m.others]) for name in names}
+    return Metrics(mean([(w, m.loss) for w, m in parts]), mean(accuracies) if accuracies else None, others)
+
+
+def _shown(metrics: Metrics) -> str:
+    accuracy = "" if metrics.accuracy is None else f", accuracy {metrics.accuracy:.4g}"
+    return f"loss {metrics.loss:.4g}{accuracy}"
