@@ -37,6 +37,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """of black boxes: attempts on record, retries included"""
     refused: int
     """replies that were not accepted"""
+    bounded: int
+    """replies that were shortened to federation.bound"""
     seconds: float
     complete: bool
     reason: str
@@ -69,6 +71,7 @@ def summary(ledger: Ledger) -> Summary:
         queries=sum(r.queries for r in rounds),
         attempts=query_log.spent(ledger),
         refused=sum(len(r.refused) for r in rounds),
+        bounded=sum(len(r.bounded or ()) for r in rounds),
         seconds=round(view.seconds, 3),
         complete=view.end is not None,
         reason="" if view.end is None else view.end.reason,
