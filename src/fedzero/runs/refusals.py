@@ -52,7 +52,5 @@ class Refusals:
         again = [client for client in bounded if self._shortened[client] == OFTEN]
         if not again:
             return []
-        what = (
-            f"numbers far larger than the others', in {OFTEN} turns one after the other: shortened (federation.bound)"
-        )
-        return [f"round {record.round}: {named(again)} sent {what}"]
+        what = f"sent numbers far larger than the others' in {OFTEN} turns one after the other: see federation.bound"
+        return [f"round {record.round}: {named(again)} {what}"]
