@@ -7,7 +7,7 @@
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
-    fedzero.Shaper, Coder, Combiner                bases of filters of your own
+    fedzero.Shaper, Coder, Mixer, Combiner         bases of filters of your own
     fedzero.register(kind)                         make one known to this process; distributions use entry points
     fedzero.DeComFL, FedZO, FZooS, …               every method that is installed, by the name of its class
 
@@ -41,6 +41,7 @@ _PUBLIC = {
     "BuildContext": "fedzero.tasks.contract",
     "Shaper": "fedzero.filters.contract",
     "Coder": "fedzero.filters.contract",
+    "Mixer": "fedzero.filters.contract",
     "Combiner": "fedzero.filters.contract",
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]

@@ -77,7 +77,7 @@ def register(kind: type[Any]) -> type[Any]:
                 raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
             _registered[group][tag] = Kind(kind, "", "")
             return kind
-    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Shaper, Coder and Combiner")
+    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Shaper, Coder, Mixer and Combiner")
 
 
 def tag_of(kind: type[Any]) -> str:

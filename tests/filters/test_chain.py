@@ -222,7 +222,7 @@ def test_wrong_scales_are_refused(chain, scale) -> None:
 
 # ---- what may follow what
 
-STAGES = {"clip": 0, "top-k": 0, "quantise": 1, "sign": 1, "median": 2, "trimmed-mean": 2}
+STAGES = {"clip": 0, "top-k": 0, "quantise": 1, "sign": 1, "nnm": 2, "median": 3, "krum": 3}
 ORDERS = [order for size in (1, 2, 3) for order in itertools.product(STAGES, repeat=size)]
 
 
@@ -231,10 +231,10 @@ def filters_of(order: Sequence[str]) -> tuple[dict[str, Any], ...]:
 
 
 def test_chains_go_from_shaping_over_coding_to_combining() -> None:
-    """All chains of up to three: any number of shapers, then one coder, then one combiner."""
+    """All chains of up to three: any number of shapers, then one coder, any number of mixers, then one combiner."""
     for order in ORDERS:
         stages = [STAGES[kind] for kind in order]
-        right = stages == sorted(stages) and stages.count(1) <= 1 and stages.count(2) <= 1
+        right = stages == sorted(stages) and stages.count(1) <= 1 and stages.count(3) <= 1
         try:
             chain_of(*filters_of(order)).check_order()
         except FedzeroError as refusal:
@@ -244,7 +244,7 @@ def test_chains_go_from_shaping_over_coding_to_combining() -> None:
             assert right, order
 
 
-@pytest.mark.parametrize(("kind", "least"), [("median", 2), ("trimmed-mean", 3)])
+@pytest.mark.parametrize(("kind", "least"), [("median", 2), ("trimmed-mean", 3), ("krum", 5), ("nnm", 3)])
 def test_combiners_need_comparable_numbers_of_enough_clients(kind, least) -> None:
     chain = chain_of({"kind": kind})
     chain.check("x", True, least)
@@ -252,4 +252,53 @@ def test_combiners_need_comparable_numbers_of_enough_clients(kind, least) -> Non
         chain.check("x", True, least - 1)
     with pytest.raises(FedzeroError, match=f"'{kind}' compares .* with x they belong to"):
         chain.check("x", False, 10)
-    chain_of(CLIP, TOP_K, QUANTISE).check("x", False, 1)
+    chain_of(CLIP, TOP_K, QUANTISE, {"kind": "server-clip", "norm": 1.0}).check("x", False, 1)
+
+
+# ---- what a chain promises is enforced by the server
+
+
+PROMISING = [
+    chain_of(CLIP),
+    chain_of(CLIP, QUANTISE),
+    chain_of(CLIP, SIGN),
+    chain_of(CLIP, TOP_K),
+    chain_of(TOP_K, CLIP, SIGN),
+    chain_of(FEEDBACK, CLIP, QUANTISE),
+]
+
+
+@pytest.mark.parametrize("chain", PROMISING, ids=label)
+@few
+@given(values=vectors, scale=st.sampled_from([1e-3, 1.0, 1e3]))
+@example(values=np.full(900, 1.0, np.float32), scale=1.0)
+@example(values=np.eye(1, 900, dtype=np.float32)[0], scale=1e3)
+def test_clipped_numbers_are_let_in_and_longer_ones_are_not(chain, values, scale) -> None:
+    """The bound allows for what a coder adds: ‖v‖ (1 + √n/127) of 8 bits, nothing of signs."""
+    sent = chain.encode(values, None, draw())
+    assert chain.decode(sent.data, len(values)).tobytes() == sent.values.tobytes()
+    unclipped = Chain(tuple(link for link in chain.links if link.name != "clip"))
+    _, longest = chain.promise(len(values))
+    long = (np.where(values == 0, 0.1, np.sign(values)) * 3 * scale).astype(np.float32)
+    sent = unclipped.encode(long, None, draw())
+    if np.linalg.norm(sent.values.astype(np.float64)) <= longest:
+        assert chain.decode(sent.data, len(values)).tobytes() == sent.values.tobytes()
+    else:
+        with pytest.raises(Refused, match="where clipping leaves at most"):
+            chain.decode(sent.data, len(values))
+
+
+@pytest.mark.parametrize("rest", [(), (QUANTISE,), (SIGN,), (CLIP,)], ids=str)
+def test_more_places_than_top_k_leaves_are_refused(rest) -> None:
+    """20 % of 50 numbers are 10; a client that applies another fraction sends more."""
+    chain, other = (chain_of({**TOP_K, "fraction": f}, *rest) for f in (0.2, 0.22))
+    assert np.count_nonzero(chain.decode(chain.encode(normal(50), None, draw()).data, 50)) <= 10
+    with pytest.raises(Refused, match="sent 11 numbers with their places where at most 10 of 50 are left"):
+        chain.decode(other.encode(normal(50), None, draw()).data, 50)
+
+
+def test_what_was_left_out_before_has_no_bound() -> None:
+    """A link with feedback after the clip adds what it left out in earlier turns."""
+    assert chain_of(CLIP, FEEDBACK).promise(50) == (10, np.inf)
+    assert chain_of(TOP_K, SIGN_FEEDBACK).promise(50) == (50, np.inf)
+    assert chain_of(FEEDBACK, CLIP).promise(50)[1] == pytest.approx(3.0, rel=1e-4)

@@ -34,6 +34,7 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.filters import Combine
+from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
 from fedzero.model.updates import Update
 from fedzero.model.value import Value
@@ -69,6 +70,9 @@ class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Send the update of a round to its cohort at once, not only before a client's next turn."""
     pull_after: Annotated[int, Meta(ge=1)] | None = None
     """A client that missed more rounds than this is sent the whole model instead of the updates."""
+    bound: NonNegative = 0.0
+    """Numbers of a client are scaled down to a norm of at most so many times the median of its round (of 3 clients or
+    more); 0: never. A recipe that says nothing of it has 2."""
 
     def expect(self, why: str, **wanted: Any) -> None:
         """Refuse a federation whose fields have other values; `why` begins the sentence."""
@@ -383,6 +387,13 @@ class Method(Value):
     def share(self, gathered: Gathered) -> Shared:
         """What everybody is sent of what clients shared; only for rounds of several exchanges."""
         raise NotImplementedError
+
+    def gain(self, state: State | None, round: int) -> float:
+        """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ gain · |what the update sums to|.
+
+        Only to tell cheaply that an update is harmless; what may not be is tried before it is made durable.
+        """
+        return 1.0
 
     def check(self, federation: Federation) -> None:
         """Raise `FedzeroError` for a federation the method cannot serve."""

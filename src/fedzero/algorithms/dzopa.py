@@ -93,6 +93,10 @@ class Dzopa(OwnDirections, tag="dzopa"):
     def wire(self, round: int, scale: Scale) -> Wire:
         return replace(OwnDirections.wire(self, round, scale), comparable=False)  # every node speaks of its own model
 
+    def gain(self, state: State | None, round: int) -> float:
+        mixing = 0.0 if state is None else 2 * self.gamma * state.clients
+        return OwnDirections.gain(self, state, round) + mixing
+
     def init(self, params: Params, clients: int) -> State:
         nodes = range(clients)
         carry = Nodes(Vectors.zeros(params, clients), tuple(self.graph.neighbours(node, clients) for node in nodes))

@@ -159,6 +159,12 @@ class SeededMethod(Sampling):
             rounds.append(self._steps(update.round, 0, g, keys, rate))
         return rounds_of(self._advance(state, rounds), updates)
 
+    def gain(self, state: State | None, round: int) -> float:
+        if self.rate != "auto":
+            return rate_at(self.rate, round)
+        # Before the first scalars nothing is known of it; after them it doubles in a round at most.
+        return math.inf if state is None else 2 * self._pace(state).measured or math.inf
+
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
         expected = self.local_steps * count_at(self.directions, update.round)

@@ -41,7 +41,7 @@ from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, expect_others, queries_of
 from fedzero.model.params import Params
-from fedzero.model.schedules import Schedule
+from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
 from fedzero.oracles import Answer, Ask
 
@@ -104,6 +104,9 @@ class OwnDirections(Sampling):
         if seeded:
             return Wire((self.scalars,), queries, comparable=False)
         return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
+
+    def gain(self, state: State | None, round: int) -> float:
+        return rate_at(self.rate, round) if state is not None and self.seeded(state.scale) else 1.0
 
     def aggregate(self, gathered: Gathered) -> Update:
         if self.seeded(gathered.scale):

@@ -75,6 +75,10 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
                 v.fill_(self.v0)
         return State(params, AdaptiveMoments(moments), clients=clients)
 
+    def gain(self, state: State | None, round: int) -> float:
+        """A step is α times a ratio of moments, which stays near 1 whatever Δ is."""
+        return max(OwnDirections.gain(self, state, round), 10 * rate_at(self.server_rate, round))
+
     def client(self, state: State, turn: Turn) -> Work:
         return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 

@@ -41,6 +41,8 @@ def conduct(
     recipe = session.recipe_in(folder, recipe) if resuming else recipe
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
+    if recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
     environment = named_for(recipe, environment)
     with session.ending(watch):
         setup = session.prepare(recipe, environment, watch.phase) if recipe.federation.server_model else None

@@ -322,6 +322,8 @@ def _check_clients(assigned: Sequence[int], clients: int) -> None:
 
 def _localized(recipe: Recipe, settings: Settings) -> Recipe:
     """The recipe with what this site decides for itself."""
+    if recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack is for simulations: this site attacks nobody")
     engine = msgspec.structs.replace(recipe.engine, device=settings.device)
     return msgspec.structs.replace(recipe, engine=engine, task=recipe.task.at_site(settings.model))
 

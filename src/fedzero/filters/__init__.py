@@ -2,6 +2,6 @@
 
 from fedzero.filters.chain import NO_FILTERS, Chain, Sent
 from fedzero.filters.combiners import mean
-from fedzero.filters.contract import Coder, Combine, Combiner, Filter, Shaper
+from fedzero.filters.contract import Coder, Combine, Combiner, Filter, Mixer, Shaper
 
-__all__ = ["NO_FILTERS", "Chain", "Coder", "Combine", "Combiner", "Filter", "Sent", "Shaper", "mean"]
+__all__ = ["NO_FILTERS", "Chain", "Coder", "Combine", "Combiner", "Filter", "Mixer", "Sent", "Shaper", "mean"]

@@ -1,13 +1,15 @@
-"""A chain of links on what clients send: shapers, then at most one coder, then at most one combiner.
+"""A chain of links on what clients send: shapers, then at most one coder; mixers, then at most one combiner.
 
-    values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──mean | median | trimmed mean──▶ one vector
-             on the client                             on the wire             on the server
+    values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──nnm──▶ values ──mean | median | krum──▶ one
+             on the client                             on the wire             on the server                      vector
 
 Any method can use any chain, as long as the chain leaves what the method needs; `check` says what it does not.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,8 +18,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Refused
+from fedzero.filters.bounds import norm_of
 from fedzero.filters.combiners import mean
-from fedzero.filters.contract import F32, Coder, Combine, Combiner, Draw, Filter, Shaper
+from fedzero.filters.contract import F32, Coder, Combine, Combiner, Draw, Filter, Mixer, Shaper
 from fedzero.filters.links import Plain
 from fedzero.model.updates import pack
 
@@ -29,6 +32,9 @@ class Coded(Struct, frozen=True, array_like=True):
     scale: bytes
     codes: bytes
 
+
+ROUNDING = 1e-5
+"""What clipping may miss its norm by, relative to it: numbers and scales are rounded to float32 after it."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Coded)
@@ -56,6 +62,10 @@ class Chain:
     @property
     def coder(self) -> Coder:
         return next((link for link in self.links if isinstance(link, Coder)), Plain())
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        return tuple(link for link in self.links if isinstance(link, Mixer))
 
     @property
     def combiner(self) -> Combiner | None:
@@ -87,9 +97,10 @@ class Chain:
             if own < stage:
                 raise FedzeroError(
                     f"filters: {name!r} cannot follow {before!r}: "
-                    "put clip and top-k first, then quantise or sign, then median or trimmed-mean"
+                    "put clip and top-k first, then quantise or sign, then nnm or server-clip, then median, "
+                    "trimmed-mean, krum or multi-krum"
                 )
-            if own == stage and own > 0:
+            if own == stage and isinstance(link, Coder | Combiner):
                 raise FedzeroError(f"filters: {before!r} and {name!r} cannot be combined: keep one of them")
             stage, before = own, name
 
@@ -101,20 +112,44 @@ class Chain:
                 f"filters: feedback = true adds what was left out to the next contribution, but {method} does so "
                 "itself, and it would count twice: set feedback = false"
             )
-        if self.combiner is None:
+        for link in self.links:
+            self._check_server_link(link, method, comparable, cohort)
+
+    @staticmethod
+    def _check_server_link(link: Filter, method: str, comparable: bool, cohort: int) -> None:
+        if not isinstance(link, Mixer | Combiner):
             return
-        name = self.combiner.name
-        if not comparable:
+        name = link.name
+        if not comparable and (isinstance(link, Combiner) or link.compares):
             raise FedzeroError(
                 f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
                 "different directions or models, or add to what each client keeps: use form = 'dense' (and type = 'I' "
                 "of scaffold-zo), a method with shared directions (decomfl), or drop the filter"
             )
-        if cohort < self.combiner.least():
+        if cohort < link.least():
             raise FedzeroError(
-                f"filters: {name!r} needs at least {self.combiner.least()} clients per round, but "
-                f"federation.cohort = {cohort}"
+                f"filters: {name!r} needs at least {link.least()} clients per round, but federation.cohort = {cohort}"
             )
+
+    def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> Mapping[int, F32]:
+        """Contributions through the links that stand before the combiner."""
+        for link in self.mixers:
+            contributions = link.mix(contributions, weights)
+        return contributions
+
+    def promise(self, expected: int) -> tuple[int, float]:
+        """(how many of `expected` numbers an honest client sends that are not zero, the norm they are read with), at
+        most.
+
+        A link with feedback adds what was left out before, of which the server knows no bound.
+        """
+        places, length, added = expected, math.inf, False
+        for link in (*self.shapers, self.coder):
+            if link.feedback and not added:
+                places, length, added = expected, math.inf, True
+            if isinstance(link, Shaper):
+                places, length = min(places, link.most_places(expected)), link.longest(length)
+        return places, self.coder.longest(length, places if self.sparse else expected) * (1 + ROUNDING)
 
     def limit(self, expected: int) -> int:
         """The most bytes that `expected` numbers may take."""
@@ -144,7 +179,8 @@ class Chain:
         return data, self.decode(data, len(values))
 
     def decode(self, data: bytes, expected: int) -> F32:
-        """The numbers that `expected` numbers were sent as; `Refused` if they are not that many or not finite."""
+        """The numbers that `expected` numbers were sent as; `Refused` if they are not that many, not finite, or more
+        than the links on the client leave."""
         if not self.codes:
             if len(data) != 4 * expected:
                 raise Refused(f"sent {len(data) / 4:g} numbers where {expected} were expected")
@@ -153,6 +189,9 @@ class Chain:
             values = self._decode_codes(data, expected)
         if not np.isfinite(values).all():
             raise Refused("a value is NaN or infinite")
+        longest = self.promise(expected)[1] if self.shapers else math.inf
+        if longest < math.inf and (norm := norm_of(values)) > longest:
+            raise Refused(f"sent numbers of norm {norm:.6g} where clipping leaves at most {longest:.6g}")
         return values
 
     def _decode_codes(self, data: bytes, expected: int) -> F32:
@@ -162,6 +201,8 @@ class Chain:
             raise Refused(f"sent numbers that cannot be decoded: {error}") from error
         places = _unpack_places(coded.places, expected) if self.sparse else None
         count = expected if places is None else len(places)
+        if count > (most := self.promise(expected)[0]):
+            raise Refused(f"sent {count} numbers with their places where at most {most} of {expected} are left")
         if len(coded.codes) != self.coder.length(count) or (places is None and coded.places):
             raise Refused(f"sent {len(coded.codes)} bytes of codes where {self.coder.length(count)} were expected")
         values = self.coder.decode(coded.scale, coded.codes, count)

@@ -22,9 +22,23 @@ def mean(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
     return (total / sum(weights[client] for client in clients)).astype(np.float32)
 
 
-def _stacked(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> NDArray[np.float64]:
-    """(turns, numbers), float64."""
+def stacked(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> NDArray[np.float64]:
+    """(turns, numbers), float64, by client number."""
     return np.stack([contributions[c] for c in sorted(contributions) for _ in range(weights[c])]).astype(np.float64)
+
+
+Liars = Annotated[float, Meta(gt=0, lt=0.5)]
+"""f/n, the share of contributions that may be anything."""
+
+
+def liars_of(fraction: float, count: int, spare: int) -> int:
+    """f = ⌊fraction · n⌋, at least 1, as far as n ≥ 2f + spare: so many must be left to be believed."""
+    return max(0, min(max(1, int(fraction * count)), (count - spare) // 2))
+
+
+def distances(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """‖v_i − v_j‖² of all pairs, (n, n). By differences: products of long vectors would cancel."""
+    return np.stack([np.square(rows - row).sum(axis=1) for row in rows])
 
 
 class Median(Combiner, tag="median"):
@@ -34,7 +48,7 @@ class Median(Combiner, tag="median"):
         return 2
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
-        return np.median(_stacked(contributions, weights), axis=0).astype(np.float32)
+        return np.median(stacked(contributions, weights), axis=0).astype(np.float32)
 
 
 class TrimmedMean(Combiner, tag="trimmed-mean"):
@@ -46,7 +60,50 @@ class TrimmedMean(Combiner, tag="trimmed-mean"):
         return 3
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
-        rows = np.sort(_stacked(contributions, weights), axis=0)
+        rows = np.sort(stacked(contributions, weights), axis=0)
         cut = min(max(1, int(self.fraction * len(rows))), (len(rows) - 1) // 2)
         middle: F32 = rows[cut : len(rows) - cut].mean(axis=0).astype(np.float32)
         return middle
+
+
+class Krum(Combiner, tag="krum"):
+    """Krum (Blanchard et al., NeurIPS 2017): the contribution whose neighbours are nearest, and no other.
+
+        s(i) = Σ of the n − f − 2 smallest ‖v_i − v_j‖², j ≠ i;   v_i with the least s(i)
+
+    Of equal ones that of the lowest client number counts. n ≥ 2f + 3.
+    """
+
+    fraction: Liars = 0.2
+    """f/n, how many of the contributions may be anything; f = ⌊fraction · n⌋, at least 1"""
+
+    def least(self) -> int:
+        return 5
+
+    def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
+        rows = stacked(contributions, weights)
+        best: F32 = rows[_order(rows, self.fraction)[0]].astype(np.float32)
+        return best
+
+
+class MultiKrum(Combiner, tag="multi-krum"):
+    """Multi-Krum (Blanchard et al., NeurIPS 2017): the mean of the n − f contributions with the least s(i) of Krum."""
+
+    fraction: Liars = 0.2
+    """f/n, how many of the contributions may be anything; f = ⌊fraction · n⌋, at least 1"""
+
+    def least(self) -> int:
+        return 5
+
+    def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
+        rows = stacked(contributions, weights)
+        kept = np.sort(_order(rows, self.fraction)[: len(rows) - liars_of(self.fraction, len(rows), 3)])
+        middle: F32 = rows[kept].mean(axis=0).astype(np.float32)
+        return middle
+
+
+def _order(rows: NDArray[np.float64], fraction: float) -> NDArray[np.int64]:
+    """Contributions by Krum's score, the best first."""
+    near = max(1, len(rows) - liars_of(fraction, len(rows), 3) - 2)
+    scores = np.sort(distances(rows), axis=1)[:, 1 : 1 + near].sum(axis=1)  # the nearest is itself, at distance 0
+    return np.argsort(scores, kind="stable")

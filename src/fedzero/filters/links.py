@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzero.errors import Refused
+from fedzero.filters.bounds import norm_of, shortened
 from fedzero.filters.contract import F32, Coder, Draw, Shaper
 from fedzero.model.numbers import Positive, PositiveFraction
 from fedzero.model.updates import pack
@@ -38,9 +39,10 @@ class Clip(Shaper, tag="clip"):
     norm: Positive
 
     def shape(self, values: F32) -> F32:
-        exact = values.astype(np.float64)  # the factor itself may be too small for float32
-        length = math.sqrt(float(np.sum(exact**2)))
-        return values if length <= self.norm else (exact * (self.norm / length)).astype(np.float32)
+        return shortened(values, norm_of(values), self.norm)
+
+    def longest(self, length: float) -> float:
+        return min(length, self.norm)
 
 
 class TopK(Shaper, tag="top-k"):
@@ -56,7 +58,7 @@ class TopK(Shaper, tag="top-k"):
     def places(self, values: F32) -> NDArray[np.int64]:
         """Where the k largest magnitudes are, in order; of equal ones the first."""
         magnitudes, n = np.abs(values), len(values)
-        k = math.ceil(self.fraction * n)
+        k = self.most_places(n)
         least = np.partition(magnitudes, n - k)[n - k]
         above = np.flatnonzero(magnitudes > least)
         return np.sort(np.concatenate([above, np.flatnonzero(magnitudes == least)[: k - len(above)]]))
@@ -65,6 +67,12 @@ class TopK(Shaper, tag="top-k"):
         out, places = np.zeros_like(values), self.places(values)
         out[places] = values[places]
         return out
+
+    def most_places(self, count: int) -> int:
+        return math.ceil(self.fraction * count)
+
+    def longest(self, length: float) -> float:
+        return length
 
 
 class Quantise(Coder, tag="quantise"):
@@ -86,6 +94,10 @@ class Quantise(Coder, tag="quantise"):
     def length(self, count: int) -> int:
         return count
 
+    def longest(self, length: float, count: int) -> float:
+        """Each number moves by less than s/127, and s ≤ ‖v‖: ‖v‖ + √n ‖v‖/127 at most."""
+        return length * (1 + math.sqrt(count) / LEVELS)
+
 
 class Sign(Coder, tag="sign"):
     """One bit per number, v_j → ± s, and one magnitude for all, s = mean |v|."""
@@ -105,6 +117,10 @@ class Sign(Coder, tag="sign"):
     def length(self, count: int) -> int:
         return -(-count // 8)
 
+    def longest(self, length: float, count: int) -> float:
+        """√n s = ‖v‖₁/√n ≤ ‖v‖₂: it never grows."""
+        return length
+
 
 class Plain(Coder):
     """Float32, as they are: what travels unless a link says otherwise."""
@@ -117,3 +133,6 @@ class Plain(Coder):
 
     def length(self, count: int) -> int:
         return 4 * count
+
+    def longest(self, length: float, count: int) -> float:
+        return length

@@ -46,6 +46,8 @@ class Round(Struct, frozen=True, tag="round"):
     """(client, digest of its memory) of those who keep something between their turns"""
     queried: tuple[tuple[int, bytes], ...] = ()
     """(client, SHA-256 of its rows in the log of queries) of those whose queries are logged, refused or not"""
+    bounded: tuple[int, ...] | UnsetType = UNSET
+    """clients whose numbers were scaled down to `federation.bound`; not written where there are none, as in 0.1"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):

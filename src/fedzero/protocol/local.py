@@ -16,6 +16,7 @@ from fedzero.filters import NO_FILTERS, Chain
 from fedzero.model.params import Params
 from fedzero.model.updates import Update
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
+from fedzero.protocol.attacks import Alter
 from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Close, MemoryChange, chunk_digest, decode_instruction
 from fedzero.protocol.replica import Replica
@@ -36,7 +37,9 @@ class LocalEngine:
         chain: Chain = NO_FILTERS,
         observe: Observer = unobserved,
         measure: Callable[[Params, int, bool], Metrics] | None = None,
+        alter: Alter | None = None,
     ):
+        self.alter = alter
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
         self.observe, self.cache = observe, dict[Any, Any]()
@@ -69,6 +72,10 @@ class LocalEngine:
             self._written[number] = tuple(map(chunk_digest, chunks))
 
     def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
+        sent = self._exchange(round, exchange, instructions)
+        yield from sent if self.alter is None else self.alter(round, exchange, list(sent))
+
+    def _exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
         answers: dict[int, Answer] = {}
         for number, instruction in instructions.items():
             client = self._client(number)

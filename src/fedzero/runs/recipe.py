@@ -18,9 +18,13 @@ from fedzero import __version__, plugins
 from fedzero.algorithms.contract import Federation, Method
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
+from fedzero.protocol.attacks import Attack
 from fedzero.runs.explain import explain
 from fedzero.runs.stopping import Stop
 from fedzero.tasks.contract import Task
+
+BOUND = 2.0
+"""`federation.bound` of a recipe that does not say. Chosen by `bench/robustness.py`, see docs/results.md."""
 
 
 class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="local"):
@@ -33,6 +37,8 @@ class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     """auto: a GPU if there is one."""
     replicas: bool = False
     """Give every client its own copy of the model (slow; to check that the copies agree)."""
+    attack: Attack | None = None
+    """What some of the clients do instead of their part, to see what a rule withstands; only in a simulation."""
 
 
 if TYPE_CHECKING:
@@ -67,7 +73,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     algorithm: AnyMethod
     task: AnyTask
     filters: AnyFilters = ()
-    """Links on what clients send, in order: clip, top-k; quantise or sign; median or trimmed-mean."""
+    """Links on what clients send, in order: clip, top-k; quantise or sign; nnm, server-clip; then one of median,
+    trimmed-mean, krum and multi-krum."""
     federation: Federation
     """Who takes part."""
     engine: Local = Local()
@@ -138,7 +145,9 @@ def written_elsewhere(what: str) -> Iterator[None]:
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe as `fedzero run` takes it, without what has its default value anyway."""
-    text = tomli_w.dumps(_given(recipe))
+    table = _given(recipe)
+    table["federation"]["bound"] = recipe.federation.bound  # a recipe without it means another value than a ledger
+    text = tomli_w.dumps(table)
     return "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in text)
 
 
@@ -251,7 +260,10 @@ def find(source: str | Path) -> Path:
 
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe that somebody writes. Where it says nothing of `federation.bound` it has `BOUND`; a ledger has none."""
     _refuse_infinite(table, where, "")
+    if isinstance(federation := table.get("federation"), dict):
+        table = table | {"federation": {"bound": BOUND} | federation}
     try:
         recipe = _converted(table)
     except msgspec.ValidationError as error:

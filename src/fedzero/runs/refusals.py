@@ -1,4 +1,5 @@
-"""Clients that are left out of rounds, in sentences: one for all with the same reason, and not one every round."""
+"""Clients that are left out of rounds, or shortened, in sentences: one for all with the same reason, and not one every
+round."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from fedzero.ledger.records import Round
 
 SHOWN = 8
 """Clients that are listed by number."""
+OFTEN = 3
+"""Turns one after the other in which a client is shortened until it is named."""
 AT_SITE = "its site"
 """How a reason begins that is the same for all clients of a site."""
 
@@ -28,6 +31,7 @@ class Refusals:
     def __init__(self, of_sites: bool = True):
         self._of_sites = of_sites
         self._said: dict[int, str] = {}
+        self._shortened: dict[int, int] = {}
 
     def news(self, record: Round) -> list[str]:
         refused = dict(record.refused)
@@ -38,4 +42,15 @@ class Refusals:
         for client in record.cohort:
             self._said.pop(client, None)
         self._said |= refused
-        return [f"round {record.round}: {named(clients)} {reason}" for reason, clients in fresh.items()]
+        lines = [f"round {record.round}: {named(clients)} {reason}" for reason, clients in fresh.items()]
+        return lines + self._often(record)
+
+    def _often(self, record: Round) -> list[str]:
+        bounded = record.bounded or ()
+        for client in set(record.cohort) - dict(record.refused).keys():
+            self._shortened[client] = self._shortened.get(client, 0) + 1 if client in bounded else 0
+        again = [client for client in bounded if self._shortened[client] == OFTEN]
+        if not again:
+            return []
+        what = f"sent numbers far larger than the others' in {OFTEN} turns one after the other: see federation.bound"
+        return [f"round {record.round}: {named(again)} {what}"]

@@ -3,8 +3,8 @@
 cohort ← sample                     a function of the keys and the round
 who cannot pay its queries sits out
 instructions → engine → replies     bytes out, bytes in, both counted; once for every exchange of the round
-admit each reply, or refuse it by name and go on with the others
-update ← aggregate                  → ledger (durable) → only then does any state change
+admit each reply, or refuse it by name and go on with the others; shorten those far longer than the others'
+update ← aggregate, if the model stays finite       → ledger (durable) → only then does any state change
 """
 
 from __future__ import annotations
@@ -12,25 +12,31 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import UNSET
 
 from fedzero.algorithms.contract import Federation, Gathered, Method, Part, Scale, Wire
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
 from fedzero.filters import NO_FILTERS, Chain
+from fedzero.filters.bounds import beyond, norms_of, shortened
 from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
-from fedzero.model.updates import Dense, encode_update, pack, unpack
+from fedzero.model.updates import Dense, Update, encode_update, pack, unpack
 from fedzero.protocol.engine import Engine, Tied, Undelivered
 from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
 from fedzero.protocol.replica import Replica
 from fedzero.runs import votes
+from fedzero.runs.guard import Guard
 
+FAR = 1000.0
+"""Times the median norm of a round, beyond which a client is refused: where it cannot be shortened, because clients
+keep account of what they sent; and where a round would have made the model infinite."""
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
 
@@ -107,6 +113,8 @@ class Tally:
     shared: list[dict[int, F32]] = field(default_factory=list)
     """values of the exchanges before it"""
     refused: dict[int, str] = field(default_factory=dict)
+    bounded: set[int] = field(default_factory=set)
+    """whose values were shortened"""
     bytes_up: int = 0
     bytes_down: int = 0
     queries: int = 0
@@ -152,6 +160,7 @@ class Server:
         self.tracker = ClientTracker.of(view, plan.federation)
         self.saved = view.saved.round if view is not None and view.saved is not None else 0
         """the round of the last checkpoint"""
+        self.guard = Guard(plan.algorithm, plan.keys)
         self._remembering = plan.wire(0).remembers or plan.chain.feedback
         self._wire = 0, plan.wire(0)
 
@@ -169,8 +178,8 @@ class Server:
         cohort = self.cohort(round)
         weights = Counter(cohort)
         tally = self._exchanges(round, engine, weights)
+        update = self._update(round, tally, weights)
         replies = tally.replies
-        update = self.algorithm.aggregate(self._gathered(round, tally, weights)) if replies else None
         encoded = None if update is None else encode_update(update)
         closings = {} if encoded is None or not self.federation.sync else self._closings(round, encoded, replies)
         losses = [tally.losses[client] for client in sorted(replies)]
@@ -187,6 +196,7 @@ class Server:
             refused=tuple(sorted(tally.refused.items())),
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
+            bounded=tuple(sorted(tally.bounded & replies.keys())) or UNSET,
         )
         kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
@@ -220,9 +230,63 @@ class Server:
                 tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
                 instructions = self._continue(round, exchange, tally, weights)
             tally.replies = self._gather(round, exchange, engine, instructions, tally)
+            self._bound(round, tally)
             if not tally.replies:
                 break
+            if self.chain.mixers:
+                mixed = self.chain.mix({client: reply.values for client, reply in tally.replies.items()}, weights)
+                tally.replies = {c: replace(reply, values=mixed[c]) for c, reply in tally.replies.items()}
         return tally
+
+    def _bound(self, round: int, tally: Tally) -> None:
+        """Hold what a single client can do to the round within `federation.bound`, see `filters.bounds`.
+
+        Clients that keep account of what they sent, and whose accounts must add up to the server's, cannot be
+        shortened behind their backs: they are refused, and only where they are beyond all measure.
+        """
+        factor, wire = self.federation.bound, self.wire(round)
+        if not factor or not tally.replies:
+            return
+        norms = norms_of({client: reply.values for client, reply in tally.replies.items()})
+        if wire.remembers and not wire.comparable:
+            self._refuse_far(tally, norms, max(factor, FAR), "more than a client may send")
+            return
+        longest, outside = beyond(norms, factor)
+        for client in outside:
+            reply = tally.replies[client]
+            tally.replies[client] = replace(reply, values=shortened(reply.values, norms[client], longest))
+        tally.bounded |= set(outside)
+
+    @staticmethod
+    def _refuse_far(tally: Tally, norms: Mapping[int, float], factor: float, why: str) -> bool:
+        """Refuse clients whose numbers are that much longer than the round's median; False: nobody's are."""
+        longest, outside = beyond(norms, factor)
+        for client in outside:
+            del tally.replies[client]
+            tally.refused[client] = f"sent numbers of norm {norms[client]:.3g}, {why}: at most {longest:.3g} this round"
+        return bool(outside)
+
+    def _update(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Update | None:
+        """What comes of a round; None if nobody answered, or if it would make a number of the model infinite or NaN.
+
+        In the latter case the round goes on without those whose numbers are far beyond the others'; if there are none,
+        or that does not help, nothing of the round counts.
+        """
+        state = None if self.replica is None else self.replica.state
+        for attempt in range(2):
+            if not tally.replies:
+                return None
+            update = self.algorithm.aggregate(self._gathered(round, tally, weights))
+            if self.guard.admits(state, update):
+                return update
+            norms = norms_of({client: reply.values for client, reply in tally.replies.items()})
+            why = "which would have made the model infinite"
+            if attempt or not self._refuse_far(tally, norms, FAR, why):
+                break
+        for client in tally.replies:
+            tally.refused[client] = "was left out with its whole round, which would have made the model infinite"
+        tally.replies = {}
+        return None
 
     def unable(self, round: int, clients: Iterable[int]) -> Mapping[int, str]:
         """Who of these clients cannot pay the queries of a turn, and why."""

@@ -26,6 +26,7 @@ from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
+from fedzero.protocol.attacks import altering
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
@@ -273,9 +274,12 @@ def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
 
     def engine(replica: Replica | None) -> LocalEngine:
         assert replica is not None
-        how, problem = setup.recipe.engine, setup.problem
+        how, problem, shards, alter = setup.recipe.engine, setup.problem, setup.problem.shards, None
+        if how.attack is not None:
+            shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
+            alter = altering(how.attack, lambda r: setup.plan.wire(r).replies, setup.keys, shards.clients, setup.chain)
         return LocalEngine(
-            replica, problem.objective, problem.shards, how.merge, how.replicas, setup.chain, observe, problem.measure
+            *(replica, problem.objective, shards, how.merge, how.replicas, setup.chain, observe, problem.measure, alter)
         )
 
     def attach(engine: LocalEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:

@@ -37,6 +37,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """of black boxes: attempts on record, retries included"""
     refused: int
     """replies that were not accepted"""
+    bounded: int
+    """replies that were shortened to federation.bound"""
     seconds: float
     threads: int | None
     """that values were computed with, where they may depend on it: to the last bit a run is the same with as many"""
@@ -71,6 +73,7 @@ def summary(ledger: Ledger) -> Summary:
         queries=sum(r.queries for r in rounds),
         attempts=query_log.spent(ledger),
         refused=sum(len(r.refused) for r in rounds),
+        bounded=sum(len(r.bounded or ()) for r in rounds),
         seconds=round(view.seconds, 3),
         threads=None if isinstance(first.threads, UnsetType) else first.threads,
         complete=view.end is not None,

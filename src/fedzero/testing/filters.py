@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,10 @@ from fedzero.algorithms.decomfl import DeComFL
 from fedzero.algorithms.fedavg import FedAvg
 from fedzero.algorithms.scaffold import ScaffoldZO
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters import Chain, Coder, Combiner, Filter, Shaper
+from fedzero.filters import Chain, Coder, Combiner, Filter, Mixer, Shaper
 from fedzero.testing import methods
 from fedzero.testing.engines import Changing
-from fedzero.testing.trial import Check, expect, recipe_of, run_checks, trial
+from fedzero.testing.trial import Check, expect, federation_for, recipe_of, run_checks, trial
 
 METHODS: tuple[Method, ...] = (
     DeComFL(rate=2e-3, local_steps=2, directions=5),
@@ -80,24 +80,33 @@ def _expect_refusals(chain: Chain, data: bytes, count: int) -> None:
 
 
 def combines_in_any_order(link: Filter, folder: Path) -> None:
-    if not isinstance(link, Combiner):
+    if not isinstance(link, Mixer | Combiner):
         return
     generator = np.random.default_rng(2)
     given = {client: generator.standard_normal(9).astype(np.float32) for client in range(max(5, link.least()))}
     weights = {client: 1 + (client == 2) for client in given}
-    one = link.combine(given, weights)
-    other = link.combine(dict(reversed(given.items())), weights)
+    one, other = (_combined(link, order, weights) for order in (given, dict(reversed(given.items()))))
     expect(np.array_equal(one, other), "the order in which contributions came changes the outcome")
-    expect(one.shape == (9,) and one.dtype == np.float32, f"the outcome has shape {one.shape} and type {one.dtype}")
+    shape = (len(given), 9) if isinstance(link, Mixer) else (9,)
+    expect(one.shape == shape and one.dtype == np.float32, f"the outcome has shape {one.shape} and type {one.dtype}")
+
+
+def _combined(link: Mixer | Combiner, given: Mapping[int, np.ndarray], weights: Mapping[int, int]) -> np.ndarray:
+    if isinstance(link, Combiner):
+        return link.combine(given, weights)
+    mixed = link.mix(given, weights)
+    expect(mixed.keys() == given.keys(), f"contributions of clients {sorted(given)} became {sorted(mixed)}'s")
+    return np.stack([mixed[client] for client in sorted(mixed)])
 
 
 def runs_with_methods(link: Filter, folder: Path) -> None:
     """Live, replayed and on replicas of their own the same; interrupted runs end in the same ledger."""
-    used = 0
+    used, cohort = 0, max(4, link.least() if isinstance(link, Mixer | Combiner) else 0)
     for method in METHODS:
+        federation = federation_for(method, cohort)
         try:
             runs = [
-                trial(folder / f"{method.name}-{own}", recipe_of(method, filters=(link,), replicas=own))
+                trial(folder / f"{method.name}-{own}", recipe_of(method, federation, filters=(link,), replicas=own))
                 for own in (False, True)
             ]
         except FedzeroError:
@@ -110,13 +119,15 @@ def runs_with_methods(link: Filter, folder: Path) -> None:
         expect(runs[0].records == runs[1].records, f"{method.name}: replicas of their own lead to other numbers")
         digests = {run.replica.digest() for run in runs} | {runs[0].replayed().digest()}
         expect(len(digests) == 1, f"{method.name}: replicas of their own, or the replay, end in another model")
-        methods.resumes(method, folder / f"{method.name}-resumed", (link,))
+        methods.resumes(method, folder / f"{method.name}-resumed", (link,), federation=federation)
     expect(used > 0, "no method can be used with it")
 
 
 def has_a_place_in_the_chain(link: Filter, folder: Path) -> None:
-    kinds = [kind.__name__ for kind in (Shaper, Coder, Combiner) if isinstance(link, kind)]
-    expect(len(kinds) == 1, f"it is {' and '.join(kinds) or 'none'} of Shaper, Coder and Combiner; it must be one")
+    kinds = [kind.__name__ for kind in (Shaper, Coder, Mixer, Combiner) if isinstance(link, kind)]
+    expect(
+        len(kinds) == 1, f"it is {' and '.join(kinds) or 'none'} of Shaper, Coder, Mixer and Combiner; it must be one"
+    )
 
 
 CHECKS: tuple[Check, ...] = (has_a_place_in_the_chain, keeps_numbers_whole, combines_in_any_order, runs_with_methods)

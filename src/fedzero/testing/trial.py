@@ -67,15 +67,15 @@ class Trial:
         return self.ledger.memories(replay.read(self.ledger).remembered)
 
 
-def federation_for(method: Method, **options: Any) -> Federation:
-    """Ten clients, four of them a round, or what the method insists on."""
+def federation_for(method: Method, cohort: int = 4, **options: Any) -> Federation:
+    """Ten clients (or more, for a larger cohort), four of them a round, or what the method insists on."""
     refusals = []
-    for clients, cohort in ((10, 4), (4, 4), (10, 1), (1, 1)):
-        federation = Federation(clients=clients, cohort=cohort, **options)
+    for clients, drawn in ((max(10, cohort), cohort), (cohort, cohort), (10, 1), (1, 1)):
+        federation = Federation(clients=clients, cohort=drawn, **options)
         try:
             method.check(federation)
         except FedzeroError as refusal:
-            refusals.append(f"{clients} clients, {cohort} a round: {refusal}")
+            refusals.append(f"{clients} clients, {drawn} a round: {refusal}")
             continue
         return federation
     raise CheckFailed(f"check() refuses every federation that was tried ({'; '.join(refusals)})")

@@ -1,0 +1,56 @@
+"""How long contributions may be: norms, and a bound on them from the cohort's own spread.
+
+    v_i ← v_i · min(1, c · M / ‖v_i‖₂),   M the median of ‖v_j‖₂ over the clients of the round
+
+With fewer than `FEWEST` clients nothing can be told, and nothing is changed. Of an even number of norms M is the lower
+of the middle two. So while less than half of the clients lie, M is not above the largest norm of an honest client, and
+not below the smallest: whatever one of n equal clients sends, the mean has at most c·M/n of it. Norms, unlike numbers,
+can be compared whatever the numbers mean. Norms are computed in float64, where squares of float32 cannot overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedzero.filters.contract import F32
+
+FEWEST = 3
+"""Clients from whose norms a bound can be made: of two, nobody knows which is too long."""
+
+
+def norm_of(values: F32) -> float:
+    """‖v‖₂ in float64, the sum in pairs, as NumPy does it: the same on every machine."""
+    return math.sqrt(float(np.square(values, dtype=np.float64).sum()))
+
+
+def shortened(values: F32, norm: float, longest: float) -> F32:
+    """v, whose norm is `norm`, scaled down to `longest` where it is longer."""
+    if norm <= longest:
+        return values
+    exact = values.astype(np.float64)  # the factor itself may be too small for float32
+    return (exact * (longest / norm)).astype(np.float32)
+
+
+def norms_of(contributions: Mapping[int, F32]) -> dict[int, float]:
+    """The norm of each client's numbers, by client."""
+    clients = sorted(contributions)
+    if sum(contributions[c].size for c in clients) > 1 << 20:  # long ones one by one: no second copy of all
+        return {c: norm_of(contributions[c]) for c in clients}
+    rows = np.square(np.stack([contributions[c] for c in clients]), dtype=np.float64)
+    return dict(zip(clients, np.sqrt(rows.sum(axis=1)).tolist(), strict=True))
+
+
+def median_of(norms: Mapping[int, float]) -> float:
+    """M, the lower median."""
+    return sorted(norms.values())[(len(norms) - 1) // 2]
+
+
+def beyond(norms: Mapping[int, float], factor: float) -> tuple[float, list[int]]:
+    """(c·M, the clients whose norm is above it); nobody is where there are too few to tell."""
+    if len(norms) < FEWEST:
+        return math.inf, []
+    longest = factor * median_of(norms)
+    return longest, [client for client, norm in norms.items() if norm > longest]

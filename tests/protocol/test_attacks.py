@@ -1,0 +1,135 @@
+"""Attackers in simulations: who they are, what they send, and that no real site ever plays them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.protocol.attacks import Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
+from fedzero.protocol.messages import decode_reply
+from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment
+from fedzero.testing.engines import LocalSites
+
+OWN = np.array([1.0, -2.0, 3.0], np.float32)
+HONEST = [np.array(row, np.float32) for row in ([0.0, 1.0, 2.0], [2.0, 1.0, 4.0])]
+
+
+def recipe(attack: dict[str, Any] | None, *filters: dict[str, Any], **algorithm: Any) -> recipes.Recipe:
+    return recipes.decode(
+        {
+            "name": "attacked",
+            "rounds": 4,
+            "algorithm": {"kind": "decomfl", "rate": 1e-3, "directions": 6} | algorithm,
+            "task": {"kind": "quadratic", "dimension": 20},
+            "filters": list(filters),
+            "federation": {"clients": 10, "cohort": 10, "bound": 0},
+            "engine": {"device": "cpu", "merge": False} | ({} if attack is None else {"attack": attack}),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("attack", "sent"),
+    [
+        (SignFlip(), [-1, 2, -3]),
+        (SignFlip(factor=10.0), [-10, 20, -30]),
+        (Scaling(factor=3.0), [3, -6, 9]),
+        (Constant(value=7.0), [7, 7, 7]),
+        (LittleIsEnough(z=0.5), [0.5, 1.0, 2.5]),
+        (LabelFlip(), OWN),
+    ],
+)
+def test_what_they_send(attack, sent) -> None:
+    found = attack.sent(OWN, HONEST)
+    assert found.dtype == np.float32
+    assert found.tolist() == list(sent)
+
+
+def test_what_is_beyond_float32_would_be_refused() -> None:
+    assert np.isfinite(Scaling(factor=1e300).sent(OWN, HONEST)).all()
+
+
+def test_who_attacks_follows_from_the_keys() -> None:
+    chosen = [SignFlip(fraction=0.3).who(Keys.of_seed(seed), 20) for seed in (1, 1, 2)]
+    assert len(chosen[0]) == 6
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def replies_of(folder: Path, attack: dict[str, Any] | None, *filters: dict[str, Any], **algorithm: Any) -> Any:
+    """What arrives in round 0, by client."""
+    setup = session.prepare(recipe(attack, *filters, **algorithm), Environment())
+    engine = session.local(setup).engine(setup.replica())
+    server = session.Server(setup.plan, setup.replica(), session.create(folder, setup.start))
+    instructions = server._instructions(0, range(10))
+    arrived = {c: decode_reply(data, 1 << 20) for c, data in engine.exchange(0, 0, instructions)}  # type: ignore
+    wanted = setup.plan.wire(0).replies[0]
+    return {client: setup.chain.decode(reply.values, wanted) for client, reply in arrived.items()}
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"kind": "fedzo", "form": "dense"}], ids=["scalars", "models"])
+def test_only_attackers_change_what_they_send(tmp_path: Path, algorithm) -> None:
+    attack = {"kind": "sign-flip", "factor": 2.0, "fraction": 0.2}
+    honest, attacked = (
+        replies_of(tmp_path / name, given, **algorithm) for name, given in (("honest", None), ("attacked", attack))
+    )
+    who = SignFlip(fraction=0.2).who(Keys.of_seed(0), 10)
+    assert len(who) == 2
+    for client in honest:
+        assert (attacked[client] == honest[client] * (-2 if client in who else 1)).all()
+
+
+def test_they_collude(tmp_path: Path) -> None:
+    """All send the same: the mean of the honest less so many of their deviations."""
+    attacked = replies_of(tmp_path, {"kind": "little-is-enough", "z": 1.0, "fraction": 0.3})
+    who = sorted(LittleIsEnough(fraction=0.3).who(Keys.of_seed(0), 10))
+    rows = np.stack([attacked[c] for c in attacked if c not in who]).astype(np.float64)
+    for client in who:
+        np.testing.assert_allclose(attacked[client], rows.mean(0) - rows.std(0), rtol=1e-6)
+
+
+def test_they_keep_to_the_filters_of_the_chain(tmp_path: Path) -> None:
+    """What the chain does not leave is refused, so a wise attacker sends what it does leave."""
+    run = recipe({"kind": "scaling", "factor": 1e6}, {"kind": "clip", "norm": 1.0}, {"kind": "quantise"})
+    assert session.start(run, tmp_path / "run", Environment(), Silent()).refused == 0
+
+
+def test_a_run_with_attackers_resumes_and_verifies(tmp_path: Path) -> None:
+    run = recipe({"kind": "constant", "value": 5.0})
+    whole = session.start(run, tmp_path / "run", Environment(), Silent())
+    assert session.recipe_in(tmp_path / "run").engine.attack == Constant(value=5.0)
+    assert session.resume(tmp_path / "run", Environment(), Silent()) == whole
+    session.verified(tmp_path / "run", Environment())
+
+
+class Pairs:
+    clients = 3
+
+    def batch(self, keys: Any, round: int, step: int, client: int) -> Any:
+        return torch.zeros(2), torch.tensor([0, 9]) if client < 2 else torch.tensor([0.5, 1.5])
+
+
+def test_labels_are_flipped_for_attackers_alone() -> None:
+    shards = FlippedLabels(Pairs(), frozenset({1, 2}), 10)
+    assert shards.batch(None, 0, 0, 0)[1].tolist() == [0, 9]
+    assert shards.batch(None, 0, 0, 1)[1].tolist() == [9, 0]
+    with pytest.raises(FedzeroError, match="pairs"):
+        shards.batch(None, 0, 0, 2)
+
+
+def test_no_site_plays_them(tmp_path: Path) -> None:
+    link = LocalSites(tmp_path / "sites", ["north"])
+    service = Service(link, lambda: link.names)
+    with pytest.raises(FedzeroError, match="in a simulation"):
+        conduct(recipe({"kind": "sign-flip"}), tmp_path / "run", Environment(), Silent(), service)
+    assert not (tmp_path / "run").exists()
