@@ -142,3 +142,14 @@ def test_a_ledger_of_another_release(fedzero, run_recipe, tiny, tmp_path: Path, 
     out = ["--out", tmp_path / "x"] if command in ("report", "replay") else []
     fedzero(command, tmp_path / "run", *out).refused(word)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_disk_that_is_read_only(small_disk: Path, tiny: Path) -> None:
+    """It can be reported; what has to write says so, and calls nothing damaged."""
+    run = small_disk / "run"
+    assert fedzero("run", tiny, "--out", run).returncode == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert rounds_in(fedzero("verify", run)) == 12
+    for command in (["resume", run], ["run", tiny, "--out", run, "--overwrite"], ["run", tiny, "--out", run / "new"]):
+        sentence = refusal(fedzero(*command))
+        assert "damaged" not in sentence and "ead-only" in sentence.replace("readonly", "read-only")

@@ -59,7 +59,7 @@ def apply_patch(
     if found.task and not base.endswith(".safetensors"):
         context = BuildContext(Keys(found.root, found.direction_root), device_of("auto"), None)
         with recipes.written_elsewhere(str(path)):
-            task = recipes.task(msgspec.json.decode(found.task), found.needs)
+            task = recipes.task(recipes.table_in(found.task), found.needs)
         opened = task.open_base(base, context, out, tokenizer)
     if opened is not None:
         if opened.params.names != found.tensors:
@@ -86,7 +86,7 @@ def _followed(found: Patch, path: Path, base: str, params: Params, progress: Pro
             "give the base checkpoint the run started from"
         )
     with recipes.written_elsewhere(str(path)):
-        table, _ = recipes.upgraded(msgspec.json.decode(found.algorithm))  # sealed by the patch
+        table, _ = recipes.upgraded(recipes.table_in(found.algorithm))  # sealed by the patch
         algorithm = recipes.method(table, found.needs)
     replica = Replica(algorithm, params, Keys(found.root, found.direction_root), found.clients)
     replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
