@@ -1,17 +1,47 @@
-"""Lines of a terminal or a log: what fits, and never wrapped."""
+"""Lines of a terminal, a log or a page: text from others made harmless, what fits, and never wrapped."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+LONGEST_SAID = 500
+"""Characters that are kept of what a site or a client says."""
 
-def print_line(console: Console, text: str, style: str | None = None) -> None:
-    """One line as it is: what clients say and paths are neither markup nor wrapped."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+def visible(text: str) -> str:
+    """Only characters that can be seen, and that XML allows.
+
+    Format characters (which could turn the direction of a line) go; other invisible ones become `�`: an escape
+    sequence would otherwise steer the terminal it is shown on.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    whole = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() else "�" for c in whole if unicodedata.category(c) != "Cf")
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """One line of visible text, cut to `limit` letters."""
+    if limit is not None:
+        text = text[: 4 * limit]  # what may be megabytes is not looked at in whole
+    text = visible(" ".join(text.split()))
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
+
+
+def print_line(console: Console, text: str, style: str | None = None, head: str = "") -> None:
+    """One line: what clients say and paths are neither markup nor wrapped, and steer no terminal.
+
+    head: words before it, which stand out.
+    """
+    from rich.text import Text
+
+    line = Text(visible(text.replace("\n", " ")), style=style or "")
+    console.print(Text.assemble((head, "bold red"), line) if head else line, highlight=False, soft_wrap=True)
 
 
 def fitting(parts: Sequence[tuple[int, int]], width: int, between: int = 3) -> list[int]:

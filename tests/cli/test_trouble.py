@@ -149,3 +149,14 @@ def test_a_ledger_of_another_release(fedzero, run_recipe, tiny, tmp_path: Path, 
     out = ["--out", tmp_path / "x"] if command in ("report", "replay") else []
     fedzero(command, tmp_path / "run", *out).refused(word)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_disk_that_is_read_only(process, small_disk: Path, tiny: Path) -> None:
+    """It can be reported; what has to write says so, and calls nothing damaged."""
+    run = small_disk / "run"
+    assert process("run", tiny, "--out", run).code == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert process("verify", run).rounds == 12
+    for command in (["resume", run], ["run", tiny, "--out", run, "--overwrite"], ["run", tiny, "--out", run / "new"]):
+        sentence = process(*command).refusal
+        assert "damaged" not in sentence and "ead-only" in sentence.replace("readonly", "read-only")

@@ -34,6 +34,7 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.filters import Combine
+from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
 from fedzero.model.updates import Update
@@ -53,12 +54,16 @@ Numbers = int | bytes
 """What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
 
 
+MOST_CLIENTS = 10_000_000
+"""The server keeps two numbers for each, from the first round on."""
+
+
 class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who takes part, and who holds the model."""
 
-    clients: Annotated[int, Meta(ge=1)]
+    clients: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
     """N"""
-    cohort: Annotated[int, Meta(ge=1)]
+    cohort: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
     """m, sampled uniformly each round"""
     replacement: bool = False
     """Sample with replacement: a client drawn twice takes part once and weighs twice."""
@@ -199,7 +204,7 @@ class Carry:
         """This value with the plain values that `numbers` gave."""
         plain = [each.name for each in fields(self) if not isinstance(getattr(self, each.name), Vectors | Tensor)]
         if isinstance(numbers, bytes):
-            found = msgspec.msgpack.decode(numbers, type=list[Any], strict=False)
+            found = decoded(_values.decode, numbers, "the values of a state")
             if len(found) != len(plain):
                 raise FedzeroError(f"a state with {len(found)} values where {type(self).__name__} has {len(plain)}")
             return replace(
@@ -218,11 +223,18 @@ class Carry:
         return replace(self, **copied)
 
 
+_values = msgspec.msgpack.Decoder(list[Any], strict=False)
+
+
 def _like(before: Any, value: Any) -> Any:
     """Lists that msgpack made of tuples, as they were."""
-    if isinstance(before, Mapping):
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-    return tuple(value) if isinstance(before, tuple) else value
+    found = tuple(value) if isinstance(before, tuple) and isinstance(value, list) else value
+    fits = before is None or isinstance(found, type(before)) or (isinstance(before, float) and isinstance(found, int))
+    if not fits:
+        raise FedzeroError(f"a state with a value of type {type(found).__name__} for a {type(before).__name__}")
+    return found
 
 
 NOTHING = Carry()

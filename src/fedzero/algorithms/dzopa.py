@@ -42,9 +42,13 @@ from fedzero.algorithms.graphs import Complete, Graph
 from fedzero.algorithms.walk import OwnDirections, estimate, scalars_of_all, walk_terms
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Dense, Update, pack, unpack
+
+MOST_NODES = 1024
+"""Every node has a model, and the state has them all."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Dzopa(OwnDirections, tag="dzopa"):
         federation.expect(
             "DZOPA has no server: all clients take part in every round", cohort=federation.clients, replacement=False
         )
+        _expect_few(federation.clients)
         self.graph.check(federation.clients)
 
     def dense_numbers(self, scale: Scale) -> int:
@@ -98,6 +103,7 @@ class Dzopa(OwnDirections, tag="dzopa"):
         return OwnDirections.gain(self, state, round) + mixing
 
     def init(self, params: Params, clients: int) -> State:
+        _expect_few(clients)
         nodes = range(clients)
         carry = Nodes(Vectors.zeros(params, clients), tuple(self.graph.neighbours(node, clients) for node in nodes))
         for node in nodes:
@@ -150,3 +156,8 @@ class Dzopa(OwnDirections, tag="dzopa"):
         mean = total * (1 / state.clients)
         pieces = zip(state.params.tensors.items(), state.params.split(mean), strict=True)
         state.params.load({name: piece.view(tensor.shape) for (name, tensor), piece in pieces})
+
+
+def _expect_few(nodes: int) -> None:
+    if nodes > MOST_NODES:
+        raise FedzeroError(f"dzopa keeps a model for every client: at most {MOST_NODES:,} clients, not {nodes:,}")

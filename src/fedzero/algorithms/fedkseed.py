@@ -44,7 +44,7 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
 
     rate: Annotated[float, Meta(gt=0)]
     """η, constant: accumulators do not record the round of a scalar"""
-    pool: Annotated[int, Meta(ge=1)] = 4096
+    pool: Annotated[int, Meta(ge=1, le=1 << 24)] = 4096
     """S"""
     directions: Counts = 1
     local_steps: Annotated[int, Meta(ge=1)] = 20

@@ -34,7 +34,7 @@ class Ring(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
 class Edges(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="edges"):
     """Undirected edges between clients."""
 
-    pairs: tuple[tuple[Node, Node], ...]
+    pairs: Annotated[tuple[tuple[Node, Node], ...], Meta(max_length=100_000)]
     """[a, b]: an edge between clients a and b, numbered from 0"""
 
     def neighbours(self, node: int, nodes: int) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
 
     alpha: ProperFraction = 0.5
     """α, the share of the history in the directions"""
-    tau: Annotated[int, Meta(ge=1)] = 5
+    tau: Annotated[int, Meta(ge=1, le=1024)] = 5
     """τ, number of past model updates in the history"""
     directions: Annotated[int, Meta(ge=1)] = 1
     """P"""
@@ -184,7 +184,8 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
         if self.plain is not None:
             return self.plain.apply(state, updates, keys)
         for update in updates:
-            for silent in range(state.round, update.round):  # nobody answered: the model did not move
+            # nobody answered: the model did not move; of more than τ such rounds the last ones take all places
+            for silent in range(max(state.round, update.round - self.tau), update.round):
                 state.carry.vectors.set(silent % self.tau, state.params.zeros())
             delta = self._change(state, update, keys)
             state.params.add(delta, keys.rounding(update.round))

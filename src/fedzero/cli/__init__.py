@@ -7,11 +7,11 @@ from functools import cache
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from fedzero import __version__
 from fedzero.cli.common import app, err, out, say
 from fedzero.errors import FedzeroError
+from fedzero.lines import print_line
 
 # Commands come to be by import, and help shows them in that order.
 # isort: off
@@ -85,5 +85,5 @@ def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
 
 
 def _refuse(sentence: str) -> None:
-    err.print(f"[bold red]fedzero:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+    print_line(err, sentence, head="fedzero: ")
     sys.exit(2)

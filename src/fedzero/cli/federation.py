@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from fedzero.cli.common import (
     AsJson,
@@ -31,6 +31,7 @@ from fedzero.cli.common import (
     terminable,
 )
 from fedzero.errors import FedzeroError
+from fedzero.lines import printable
 
 SAY_EVERY = 60.0
 """Seconds between two lines of a site that works."""
@@ -333,7 +334,7 @@ class SiteLine:
     def show(self, kind: str, text: str) -> None:
         now = time.monotonic()
         if self._status is not None:
-            self._status.update(escape(text))
+            self._status.update(Text(printable(text)))
         if kind != self._kind or (self._status is None and kind == "working" and now - self._said > SAY_EVERY):
             self._kind, self._said = kind, now
             tell(text, err)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from fedzero.cli.common import (
     AsJson,
@@ -29,6 +28,7 @@ from fedzero.cli.common import (
     tell,
 )
 from fedzero.errors import FedzeroError
+from fedzero.lines import print_line
 
 PANEL = "Runs"
 
@@ -145,7 +145,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
     try:
         view = session.verified(folder, environment_of(data, secret))
     except Tampered as error:
-        err.print(f"[bold red]not intact:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        print_line(err, str(error), head="not intact: ")
         raise typer.Exit(1) from error
     end = "unfinished" if view.end is None else "ended early" if view.end.reason else "complete"
     tell(f"intact: {len(view.rounds)} rounds, {end}, chain head {view.entries[-1].chain.hex()[:16]}")

@@ -305,7 +305,7 @@ class RemoteEngine:
     def _updates(self, first: int, last: int) -> list[bytes]:
         """Encoded updates of rounds first … last − 1: recent ones are in memory, others on the ledger."""
         server, tracker, first = self.server, self.server.tracker, max(first, 0)
-        if server.federation.pull_after is None and first >= min(tracker.known):
+        if server.federation.pull_after is None and first >= tracker.oldest:
             return [tracker.history[round] for round in range(first, last) if round in tracker.history]
         rounds = replay.read(server.ledger).rounds[first:last]
         return [record.update for record in rounds if record.update is not None and not record.dense]

@@ -5,16 +5,13 @@ Orders wrap instructions, answers wrap replies, both untouched; what is counted 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 from msgspec import Struct
 
-from fedzero.errors import Refused
+from fedzero.lines import LONGEST_SAID, printable
+from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics
-
-T = TypeVar("T")
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
@@ -109,15 +106,14 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def decode_order(data: bytes) -> Order:
-    return _decoded(_orders, data, "an order")
+    return decoded(_orders.decode, data, "an order")
 
 
 def decode_answer(data: bytes) -> Answer:
-    return _decoded(_answers, data, "an answer")
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
-    try:
-        return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"not {what}: {error}") from error
+    """What a site says is kept as one line of visible text, not too long: it is shown, logged and put on the ledger."""
+    answer = decoded(_answers.decode, data, "an answer")
+    if isinstance(answer, Failed):
+        return Failed(printable(answer.reason, LONGEST_SAID))
+    if isinstance(answer, Replies) and answer.failed:
+        return Replies(answer.replies, {client: printable(why, LONGEST_SAID) for client, why in answer.failed.items()})
+    return answer

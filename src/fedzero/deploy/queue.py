@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from fedzero.errors import FedzeroError
 from fedzero.model import files
+from fedzero.model.decoding import MALFORMED
 from fedzero.runs import recipe as recipes
 from fedzero.runs.recipe import Recipe
 
@@ -64,7 +65,7 @@ def supervisor(project: Path) -> Supervisor | None:
     """The process that serves a project, if one does."""
     try:
         found = msgspec.json.decode((project / SUPERVISOR).read_bytes(), type=Supervisor)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *MALFORMED):
         return None
     return found if Process.of(found.pid) == Process(found.pid, found.began) else None
 

@@ -12,6 +12,7 @@ import traceback
 from enum import StrEnum
 
 from fedzero.errors import FedzeroError, Sendable
+from fedzero.lines import printable
 
 LONGEST = 1000
 """Characters of a sentence that is sent; what it quotes of a recipe may be long."""
@@ -39,12 +40,7 @@ def sent(error: BaseException, kind: Reason) -> str:
 
 def kept(error: BaseException) -> str:
     """What of an error the people at the site are shown."""
-    return shown(str(error) if isinstance(error, FedzeroError) else f"{type(error).__name__}: {error}")
-
-
-def shown(text: str) -> str:
-    """Words that somebody sent, on one line of a terminal and without its control characters."""
-    return "".join(c if c.isprintable() else " " for c in text[:LONGEST])
+    return printable(str(error) if isinstance(error, FedzeroError) else f"{type(error).__name__}: {error}", LONGEST)
 
 
 def log(error: BaseException) -> None:

@@ -26,7 +26,9 @@ from fedzero.deploy.terms import Allowance
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.store import Claimed, Ledger
+from fedzero.lines import printable
 from fedzero.model import files
+from fedzero.model.decoding import MALFORMED, decoded
 from fedzero.model.updates import decode_update
 from fedzero.oracles import GradientOracle, Oracle
 from fedzero.oracles.blackbox import QueryFailed, Unmeasured
@@ -133,9 +135,9 @@ class Site:
 def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
     """The state of a site that begins to obey an order."""
     if isinstance(order, messages.Prepare):
-        with suppress(msgspec.DecodeError):
+        with suppress(*MALFORMED):
             found = msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
-            return msgspec.structs.replace(found, run=reasons.shown(found.run))
+            return msgspec.structs.replace(found, run=printable(found.run, reasons.LONGEST))
     if before is None:
         return None
     if isinstance(order, messages.Finish):
@@ -307,7 +309,7 @@ class SiteRun:
         if path.exists():
             content = path.read_bytes()
             size = int.from_bytes(content[:4], "little")
-            with suppress(msgspec.DecodeError):
+            with suppress(*MALFORMED):
                 round, numbers, digest = msgspec.msgpack.decode(content[4 : 4 + size], type=tuple[int, Numbers, bytes])
                 if hashlib.sha256(content[4 + size :]).digest() == digest:  # else from base model and ledger
                     self.replica.state = self.replica.state.restored(content[4 + size :], round, numbers)
@@ -343,6 +345,13 @@ _Memory = tuple[int | None, _Chunks, tuple[int, _Chunks] | None]
 """Round and chunks of a client's memory that counted, and of one that may count."""
 
 
+_memories: msgspec.msgpack.Decoder[_Memory] = msgspec.msgpack.Decoder(_Memory)
+
+
+def _memory_in(data: bytes) -> _Memory:
+    return decoded(_memories.decode, data, "the memory of a client: restore its folder", FedzeroError)
+
+
 def _packed(client: Client) -> bytes:
     (counted, kept), tried = client.keep()
     maybe = None if tried is None else (tried[0], [chunk.body for chunk in tried[1].chunks()])
@@ -350,12 +359,12 @@ def _packed(client: Client) -> bytes:
 
 
 def _unpack(client: Client, data: bytes) -> None:
-    counted, chunks, maybe = msgspec.msgpack.decode(data, type=_Memory)
+    counted, chunks, maybe = _memory_in(data)
     tried = None if maybe is None else (maybe[0], ClientMemory.of_chunks(maybe[1]))
     client.recall((counted, ClientMemory.of_chunks(chunks)), tried)
 
 
 def _round_of(data: bytes) -> int:
     """The latest round that a packed memory is of."""
-    counted, _, maybe = msgspec.msgpack.decode(data, type=_Memory)
+    counted, _, maybe = _memory_in(data)
     return max(-1 if counted is None else counted, -1 if maybe is None else maybe[0])

@@ -22,6 +22,7 @@ from fedzero.filters.bounds import norm_of
 from fedzero.filters.combiners import mean
 from fedzero.filters.contract import F32, Coder, Combine, Combiner, Draw, Filter, Mixer, Shaper
 from fedzero.filters.links import Plain
+from fedzero.model.decoding import decoded
 from fedzero.model.updates import pack
 
 
@@ -195,10 +196,7 @@ class Chain:
         return values
 
     def _decode_codes(self, data: bytes, expected: int) -> F32:
-        try:
-            coded = _decoder.decode(data)
-        except msgspec.DecodeError as error:
-            raise Refused(f"sent numbers that cannot be decoded: {error}") from error
+        coded = decoded(_decoder.decode, data, "numbers as this chain codes them")
         places = _unpack_places(coded.places, expected) if self.sparse else None
         count = expected if places is None else len(places)
         if count > (most := self.promise(expected)[0]):

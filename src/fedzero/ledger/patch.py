@@ -13,16 +13,19 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from fedzero.algorithms.contract import MOST_CLIENTS
 from fedzero.directions import VERSION, Keys
 from fedzero.directions.keys import fits, shift
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
+from fedzero.model.decoding import reading
 from fedzero.model.updates import Update
 
 MAGIC = "fedzero patch"
@@ -38,7 +41,7 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     """names in the order of their ordinals"""
     algorithm: bytes
     """the method and its hyper-parameters, as JSON"""
-    clients: int
+    clients: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
     root: bytes
     direction_root: bytes
     """empty: it follows from the secret whose fingerprint is `secret`"""
@@ -131,13 +134,15 @@ def is_private(content: bytes) -> bool:
 def load(path: Path) -> Patch:
     if not path.is_file():
         raise FedzeroError(f"{path} is not a file: make a patch with `fedzero patch export`")
-    content = path.read_bytes()
+    return decode(path.read_bytes(), str(path))
+
+
+def decode(content: bytes, path: str) -> Patch:
+    """The patch that a file holds; its SHA-256 tells damage, not malice."""
     if hashlib.sha256(content[32:]).digest() != content[:32]:
         raise FedzeroError(f"{path} is damaged, or not a fedzero patch")
-    try:
+    with reading(f"{path} is not a fedzero patch: {{}}"):
         patch = msgspec.msgpack.decode(content[32:], type=Patch)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FedzeroError(f"{path} is not a fedzero patch: {error}") from error
     if patch.directions != VERSION:
         raise FedzeroError(f"{path} uses direction stream {patch.directions}, this release has stream {VERSION}")
     return patch

@@ -19,8 +19,9 @@ from itertools import accumulate, groupby
 
 import numpy as np
 
+from fedzero.ledger.database import LOG_OF_QUERIES
 from fedzero.ledger.records import Asked, Round
-from fedzero.ledger.store import LOG_OF_QUERIES, Ledger, Tampered
+from fedzero.ledger.store import Ledger, Tampered
 from fedzero.oracles.blackbox import EVALUATION, MemoryLog, Query, mean, point_digest
 from fedzero.oracles.contract import F64
 

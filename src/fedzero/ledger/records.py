@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
+from fedzero.model.decoding import decoded
+from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics, Pictures
 
 
@@ -15,7 +17,7 @@ class Start(Struct, frozen=True, tag="start"):
     """canonical JSON"""
     base: bytes
     """digest of the model the run starts from"""
-    parameters: int
+    parameters: Natural
     directions: int
     """version of the direction stream"""
     secret: str | None
@@ -31,20 +33,20 @@ class Start(Struct, frozen=True, tag="start"):
 class Round(Struct, frozen=True, tag="round"):
     """One round. Seeded updates are kept whole; of dense ones the SHA-256."""
 
-    round: int
-    cohort: tuple[int, ...]
+    round: Natural
+    cohort: tuple[Natural, ...]
     update: bytes | None
     """encoded update; None if nobody answered"""
     dense: bool
-    bytes_up: int
-    bytes_down: int
-    queries: int
+    bytes_up: Natural
+    bytes_down: Natural
+    queries: Natural
     loss: float | None
     """mean training loss of the cohort, before local work"""
-    refused: tuple[tuple[int, str], ...] = ()
-    remembered: tuple[tuple[int, bytes], ...] = ()
+    refused: tuple[tuple[Natural, str], ...] = ()
+    remembered: tuple[tuple[Natural, bytes], ...] = ()
     """(client, digest of its memory) of those who keep something between their turns"""
-    queried: tuple[tuple[int, bytes], ...] = ()
+    queried: tuple[tuple[Natural, bytes], ...] = ()
     """(client, SHA-256 of its rows in the log of queries) of those whose queries are logged, refused or not"""
     bounded: tuple[int, ...] | UnsetType = UNSET
     """clients whose numbers were scaled down to `federation.bound`; not written where there are none, as in 0.1"""
@@ -53,7 +55,7 @@ class Round(Struct, frozen=True, tag="round"):
 class Saved(Struct, frozen=True, tag="saved"):
     """A rolling checkpoint was written: the state after `round` rounds, whose bytes have this SHA-256."""
 
-    round: int
+    round: Natural
     numbers: int | bytes = field(name="steps")
     """what the state holds beside its tensors"""
     state: bytes
@@ -62,14 +64,14 @@ class Saved(Struct, frozen=True, tag="saved"):
 class Asked(Struct, frozen=True, tag="asked"):
     """An evaluation after `round` rounds made queries of its own; as `Round.queried`."""
 
-    round: int
-    queried: tuple[tuple[int, bytes], ...]
+    round: Natural
+    queried: tuple[tuple[Natural, bytes], ...]
 
 
 class Evaluation(Struct, frozen=True, tag="evaluation"):
     """The model after `round` rounds: digest, and how good it is."""
 
-    round: int
+    round: Natural
     model: bytes
     metrics: Metrics
 
@@ -77,14 +79,14 @@ class Evaluation(Struct, frozen=True, tag="evaluation"):
 class Shown(Struct, frozen=True, tag="shown"):
     """Pictures of what came out."""
 
-    round: int
+    round: Natural
     pictures: Pictures
 
 
 class End(Struct, frozen=True, tag="end"):
     """Nothing comes after it. `reason`: why the run ended before its recipe did; empty if it did not."""
 
-    round: int
+    round: Natural
     model: bytes
     reason: str = ""
 
@@ -100,5 +102,5 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    record: Record = _decoder.decode(data)
+    record: Record = decoded(_decoder.decode, data, "an entry of a ledger")
     return record

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,11 +9,14 @@ from functools import cached_property
 from itertools import islice
 
 import msgspec
+from msgspec import Struct
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import query_log
 from fedzero.ledger.records import Asked, End, Evaluation, Round, Saved, Start
 from fedzero.ledger.store import Entry, Ledger, Tampered
+from fedzero.model.decoding import decoded
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.replica import Replica
@@ -76,10 +78,13 @@ class LedgerView:
 
 
 def read(ledger: Ledger) -> LedgerView:
+    """All of it, in an order that a run can have written."""
     entries = tuple(ledger.entries())
     if not entries:
         raise Tampered(-1, "the ledger has no start")
-    return LedgerView(entries)
+    view = LedgerView(entries)
+    _check_order(view)
+    return view
 
 
 def check_base(ledger: Ledger, params: Params) -> None:
@@ -107,7 +112,7 @@ def updates_of(ledger: Ledger, view: LedgerView, upto: int | None = None) -> Ite
             continue
         try:
             update = decode_update(dense[record.round] if record.dense else record.update)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except Refused as error:
             raise Tampered(record.round, f"the update cannot be read ({error})") from error
         if update.round != record.round:
             raise Tampered(record.round, f"its update is that of round {update.round}")
@@ -158,7 +163,6 @@ def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen)
     """
     view = read(ledger)
     ledger.integrity(len(view.rounds))
-    _check_order(view)
     ledger.memories(view.remembered)
     check_queries(ledger, view)
     if replica is None:
@@ -170,23 +174,58 @@ def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen)
     good = view.saved.round if view.saved is not None else 0
     if good:
         rebuild(ledger, view, replica, good, progress)
-    updates = list(updates_of(ledger, view))
+    waiting = _Waiting(u for u in updates_of(ledger, view) if u.round >= good)
     for round, digest in view.marks:
         if round < good:
             continue
         try:
-            fold(replica, (u for u in updates if good <= u.round < round), len(view.rounds), progress)
+            fold(replica, waiting.before(round), len(view.rounds), progress)
+        except Tampered:
+            raise
         except (FedzeroError, ValueError) as error:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} cannot be applied ({error})") from error
         if replica.digest() != digest:
             raise Tampered(good, f"the updates of rounds {good} to {round - 1} do not lead to the model on record")
         good = round
+    for _ in waiting.before(len(view.rounds)):  # those behind the last digest can at least be read
+        pass
     progress(len(view.rounds), len(view.rounds))
     return view
 
 
+class _Waiting:
+    """Updates in order, taken up to a round at a time: each is read once, however many digests are checked."""
+
+    def __init__(self, updates: Iterator[Update]):
+        self._updates, self._next = updates, next(updates, None)
+
+    def before(self, round: int) -> Iterator[Update]:
+        while self._next is not None and self._next.round < round:
+            yield self._next
+            self._next = next(self._updates, None)
+
+
+class _Clients(Struct, frozen=True):
+    clients: PositiveInt
+
+
+class _Frame(Struct, frozen=True):
+    """What of a recipe its ledger is checked against, whatever else the release that wrote it put in."""
+
+    rounds: PositiveInt
+    federation: _Clients
+
+
+_frames = msgspec.json.Decoder(_Frame)
+
+
 def _check_order(view: LedgerView) -> None:
-    """A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing."""
+    """A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing; and no
+    client that the recipe does not have."""
+    first = view.entries[0].record
+    if not isinstance(first, Start):
+        raise Tampered(-1, "the start of the run is not the first entry")
+    frame = decoded(_frames.decode, first.recipe, "the recipe of a run", FedzeroError)
     done, ended = 0, False
     for position, entry in enumerate(view.entries):
         record = entry.record
@@ -197,14 +236,20 @@ def _check_order(view: LedgerView) -> None:
         if isinstance(record, Round):
             if record.round != done:
                 raise Tampered(done, f"round {record.round} follows instead")
+            _check_clients(record, frame.federation.clients)
             done += 1
         elif not isinstance(record, Start) and record.round != done:
             raise Tampered(done, f"an entry of round {record.round} follows round {done - 1}")
         ended = isinstance(record, End)
-    first = view.entries[0].record
-    assert isinstance(first, Start)
-    rounds = json.loads(first.recipe)["rounds"]
+    rounds = frame.rounds
     if view.end is not None and done != rounds and not (view.end.reason and done < rounds):
         raise Tampered(done, "the ledger ends before the last round of the recipe")
     if view.end is not None and view.end.reason and done == rounds:
         raise Tampered(done, "the ledger says that the run ended early, but has all of its rounds")
+
+
+def _check_clients(record: Round, clients: int) -> None:
+    named = (record.cohort, *([client for client, _ in of] for of in (record.refused, record.remembered)))
+    for client in (max(of, default=0) for of in named):
+        if client >= clients:
+            raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")

@@ -14,68 +14,27 @@ import sqlite3
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Refused
+from fedzero.ledger.database import DAMAGE, TABLES, Patience, check_schema, connect, reading, trouble, writing
+from fedzero.ledger.database import Tampered as Tampered
+from fedzero.ledger.database import Unwritable as Unwritable
 from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
 from fedzero.model import files
 from fedzero.protocol.messages import MemoryChange, chunk_digest, memory_digest
 
 FORMAT = 3
 _GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
-_TABLES = {
-    "entries": "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL) STRICT",
-    "clock": "CREATE TABLE clock (seq INTEGER PRIMARY KEY, at REAL NOT NULL, seconds REAL NOT NULL, "
-    "seal BLOB NOT NULL) STRICT",
-    "dense": "CREATE TABLE dense (round INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
-    "checkpoint": "CREATE TABLE checkpoint (part INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
-    "memory": "CREATE TABLE memory (client INTEGER, piece INTEGER, body BLOB NOT NULL, "
-    "PRIMARY KEY (client, piece)) STRICT",
-}
-LOG_OF_QUERIES = (
-    "CREATE TABLE queries (client INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, "
-    "attempt INTEGER NOT NULL, digest BLOB NOT NULL, state TEXT NOT NULL, value REAL, cause TEXT NOT NULL, point BLOB, "
-    "PRIMARY KEY (round, client, ordinal, attempt)) STRICT, WITHOUT ROWID"
-)
-"""Made when the first query is to be logged (see queries.py): most runs have none."""
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
-_DAMAGE = (sqlite3.Error, UnicodeDecodeError, TypeError, msgspec.DecodeError)
-"""What reading a damaged file may raise."""
-_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-"""What a full disk makes of opening a file to write; none of them means damage."""
-
-
-class Tampered(FedzeroError):
-    """The file does not say what was written; `round` is the first bad one (−1: the start)."""
-
-    def __init__(self, round: int, reason: str):
-        where = "before the first round" if round < 0 else f"round {round}"
-        super().__init__(f"{where}: {reason}")
-        self.round = round
 
 
 class Claimed(FedzeroError):
     """Another process writes in the folder."""
-
-
-class Unwritable(FedzeroError):
-    """The disk takes no more; what was appended before is there."""
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise Unwritable(
-            f"{path} cannot be written ({error}): make room on the disk; a run resumes from its last completed round"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -126,23 +85,26 @@ class Ledger:
 
     def __init__(self, path: Path, claim: Claim | None):
         self.path, self._claim = path, claim
-        self._db = sqlite3.connect(path, isolation_level=None)
         self._seq, self._chain = -1, _GENESIS
-        if claim is None:
-            return
-        try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            row = self._db.execute("SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-        except _DAMAGE as error:
-            self._db.close()
-            claim.release()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM:
-                with _writing(path):
-                    raise
-            raise Tampered(-1, f"{path} is damaged ({error})") from error
+        with ExitStack() as undo:
+            if claim is not None:
+                undo.callback(claim.release)
+            with reading(path):
+                self._db = connect(path)
+                undo.callback(self._db.close)
+                check_schema(self._db)
+            self._patience = Patience(self._db, path) if claim is None else None
+            row = None if claim is None else self._claimed()
+            undo.pop_all()
         if row is not None:
             self._seq, self._chain = row
+
+    def _claimed(self) -> Any:
+        """Ready to be appended to; the last entry."""
+        with reading(self.path), writing(self.path):
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            return self._db.execute("SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
 
     @staticmethod
     def create(path: Path, start: Start, claim: Claim | None = None, replaced: Sequence[Path] = ()) -> Ledger:
@@ -153,14 +115,14 @@ class Ledger:
             _unlink(path.parent.glob(f"{draft.name}*"))
             if start.secret is not None:  # SQLite gives the files beside it the same permissions
                 files.hide(draft)
-            with _writing(path), closing(sqlite3.connect(draft, isolation_level=None)) as db:
+            with writing(path), closing(sqlite3.connect(draft, isolation_level=None)) as db:
                 db.execute(f"PRAGMA user_version = {FORMAT}")
-                for definition in _TABLES.values():
+                for definition in TABLES.values():
                     db.execute(definition)
             ledger = Ledger(draft, claim)
             try:
                 ledger.append([start], 0.0)
-                with _writing(path):
+                with writing(path):
                     ledger._settle()
             finally:
                 ledger._db.close()
@@ -182,11 +144,8 @@ class Ledger:
     def open(path: Path, writable: bool = False) -> Ledger:
         if not path.exists():
             raise FedzeroError(f"{path} does not exist: give a folder made by `fedzero run`")
-        try:
-            with closing(sqlite3.connect(path)) as probe:
-                (version,) = probe.execute("PRAGMA user_version").fetchone()
-        except _DAMAGE as error:
-            raise Tampered(-1, f"{path} is not a readable ledger ({error})") from error
+        with reading(path), closing(sqlite3.connect(path)) as probe:
+            (version,) = probe.execute("PRAGMA user_version").fetchone()
         if version != FORMAT:
             raise FedzeroError(f"{path} has ledger format {version}; this release reads format {FORMAT}")
         return Ledger(path, Claim(path.parent) if writable else None)
@@ -206,7 +165,7 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, and durable when it is left."""
-        with _writing(self.path):
+        with writing(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -254,10 +213,13 @@ class Ledger:
 
     def rows(self, query: str, bad: int) -> list[Any]:
         """What a query finds; a file that cannot be read is `Tampered` in round `bad`."""
-        try:
+        self._begin()
+        with reading(self.path, bad):
             return self._db.execute(query).fetchall()
-        except _DAMAGE as error:
-            raise Tampered(bad, f"the file is damaged ({error})") from error
+
+    def _begin(self) -> None:
+        if self._patience is not None:
+            self._patience.again()
 
     def checkpoint(self, saved: Saved | None) -> bytes | None:
         """The state that the last `Saved` record describes."""
@@ -308,6 +270,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """All entries in order, each checked against the chain and the clock's seal as it is read."""
         chain, rounds, expected = _GENESIS, 0, 0
+        self._begin()
         query = "SELECT e.seq, e.body, e.chain, c.at, c.seconds, c.seal FROM entries e LEFT JOIN clock c USING (seq) "
         try:
             for seq, body, stored, at, seconds, seal in self._db.execute(query + "ORDER BY e.seq"):
@@ -322,15 +285,16 @@ class Ledger:
                 record = decode_record(body)
                 rounds += isinstance(record, Round)
                 yield Entry(seq, record, chain, at, seconds)
-        except (*_DAMAGE, struct.error) as error:
-            raise Tampered(rounds if expected else -1, f"the file is damaged ({error})") from error
+        except Refused as error:
+            raise Tampered(rounds if expected else -1, str(error)) from error
+        except DAMAGE as error:
+            raise trouble(self.path, error, rounds if expected else -1) from error
 
     def integrity(self, rounds: int) -> None:
-        """SQLite's own check of the file, the definitions of the tables, and no times without an entry."""
+        """SQLite's own check of the file, and no times without an entry."""
         ((verdict,),) = self.rows("PRAGMA integrity_check(1)", -1)
-        tables = dict(self.rows("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL", -1))
-        if verdict != "ok" or tables not in (_TABLES, _TABLES | {"queries": LOG_OF_QUERIES}):
-            raise Tampered(-1, f"the file is damaged ({verdict if verdict != 'ok' else 'other tables'})")
+        if verdict != "ok":
+            raise Tampered(-1, f"the file is damaged ({verdict})")
         ((strays,),) = self.rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)
         if strays:
             raise Tampered(rounds, f"there are {strays} timestamps without an entry")

@@ -16,6 +16,7 @@ import numpy as np
 import platformdirs
 
 from fedzero.errors import FedzeroError
+from fedzero.model.decoding import reading
 
 T = TypeVar("T")
 
@@ -98,10 +99,8 @@ def locked(path: Path) -> Iterator[None]:
 def decoded(path: Path, kind: type[T]) -> T:
     """The value that a JSON or TOML file holds."""
     decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
-    try:
+    with reading(f"{path}: {{}}"):
         return decode(path.read_bytes(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FedzeroError(f"{path}: {error}") from error
 
 
 def load_arrays(source: Path | IO[bytes], *names: str) -> list[np.ndarray[Any, Any]]:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from fedzero.directions.terms import F32
 from fedzero.errors import Refused
+from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
 
 
@@ -63,5 +64,5 @@ def encode_update(update: Update) -> bytes:
 
 
 def decode_update(data: bytes) -> Update:
-    update: Update = _decoder.decode(data)
+    update: Update = decoded(_decoder.decode, data, "an update")
     return update

@@ -11,6 +11,7 @@ says that the turn counted.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,11 @@ from numpy.typing import NDArray
 
 from fedzero.algorithms.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
 from fedzero.directions.terms import F32
-from fedzero.errors import Refused
+from fedzero.errors import FedzeroError, Refused
 from fedzero.filters import Chain
+from fedzero.lines import printable
+from fedzero.model.decoding import decoded
+from fedzero.model.numbers import Natural
 from fedzero.model.updates import unpack
 from fedzero.oracles import Answer, Ask, Oracle
 from fedzero.protocol.messages import (
@@ -39,6 +43,10 @@ from fedzero.protocol.replica import Replica
 
 LARGEST = 3.4e38
 """A loss beyond float32 travels as infinity, and is refused."""
+_PLAIN = re.compile(r"[<>|=]?[?biuf](1|2|4|8)?")
+"""numpy's names of types that a memory may have"""
+_headers = msgspec.msgpack.Decoder(tuple[bool, list[int]])
+_arrays = msgspec.msgpack.Decoder(tuple[str, tuple[Natural, ...], bytes])
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,12 @@ class ClientMemory:
 
     @staticmethod
     def of_chunks(chunks: Sequence[bytes]) -> ClientMemory:
-        known, exchanges = msgspec.msgpack.decode(chunks[0], type=tuple[bool, list[int]])
+        header = chunks[0] if chunks else b""
+        known, exchanges = decoded(_headers.decode, header, "the memory of a client", FedzeroError)
         arrays = [_from(chunk) for chunk in chunks[1:]]
         cut = len(arrays) - len(exchanges)
+        if cut < 0 or (cut and not known):
+            raise FedzeroError(f"not the memory of a client: {len(arrays)} arrays where {len(exchanges)} are named")
         return ClientMemory(tuple(arrays[:cut]) if known else None, dict(zip(exchanges, arrays[cut:], strict=True)))
 
 
@@ -82,8 +93,14 @@ class Chunk:
 
 
 def _from(chunk: bytes) -> NDArray[Any]:
-    kind, shape, data = msgspec.msgpack.decode(chunk, type=tuple[str, tuple[int, ...], bytes])
-    return np.frombuffer(data, np.dtype(kind)).reshape(shape).copy()
+    """An array of plain numbers; a type that is named by others may be an object, a structure or have no size."""
+    kind, shape, data = decoded(_arrays.decode, chunk, "an array of a memory", FedzeroError)
+    try:
+        if not _PLAIN.fullmatch(kind):
+            raise ValueError(f"a type {printable(kind, 20)}")
+        return np.frombuffer(data, np.dtype(kind)).reshape(shape).copy()
+    except (TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise FedzeroError(f"not an array of a memory: {error}") from None
 
 
 class Client:

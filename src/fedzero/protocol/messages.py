@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from fedzero.errors import Refused
+from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
 from fedzero.model.updates import Update
+
+MODEL_DIGEST, MEMORY_DIGEST = 8, 16
+"""Bytes of a digest of a model, and of a memory."""
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):
@@ -70,7 +75,7 @@ class Reply(Struct, frozen=True, array_like=True):
 
     round: Natural
     exchange: Natural
-    digest: bytes
+    digest: Annotated[bytes, Meta(min_length=MODEL_DIGEST, max_length=MODEL_DIGEST)]
     values: bytes
     loss: bytes
     queries: Natural
@@ -83,9 +88,6 @@ class MemoryChange(Struct, frozen=True):
     count: int
     changed: dict[int, bytes]
 
-
-MEMORY_DIGEST = 16
-"""Bytes of a digest of a memory."""
 
 _encoder = msgspec.msgpack.Encoder()
 _instructions = msgspec.msgpack.Decoder(Instruction)
@@ -125,10 +127,7 @@ def memory_digest(chunks: Sequence[bytes]) -> bytes:
 
 
 def decode_instruction(data: bytes) -> Instruction:
-    try:
-        instruction: Instruction = _instructions.decode(data)
-    except msgspec.DecodeError as error:
-        raise Refused(f"not an instruction: {error}") from error
+    instruction: Instruction = decoded(_instructions.decode, data, "an instruction")
     return instruction
 
 
@@ -136,7 +135,4 @@ def decode_reply(data: bytes, limit: int) -> Reply:
     """A reply of at most `limit` bytes."""
     if len(data) > limit:
         raise Refused(f"a reply of {len(data)} bytes where at most {limit} were expected")
-    try:
-        return _replies.decode(data)
-    except msgspec.DecodeError as error:
-        raise Refused(f"not a reply: {error}") from error
+    return decoded(_replies.decode, data, "a reply")

@@ -12,9 +12,14 @@ from fedzero.algorithms.contract import Method, State, Wire
 from fedzero.directions import Keys
 from fedzero.errors import Refused
 from fedzero.model.params import Params
-from fedzero.model.updates import Update
+from fedzero.model.updates import Seeded, Update
 from fedzero.protocol.messages import Close, Snapshot
 from fedzero.protocol.messages import Work as WorkMessage
+
+LAST = (1 << 62) - 1
+"""The last round that keys have room for."""
+UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+"""What methods raise for an update whose numbers are too few or too many, or of the other kind."""
 
 
 class Replica:
@@ -35,8 +40,25 @@ class Replica:
     def follow(self, updates: Sequence[Update]) -> None:
         """Fold the updates this replica has not seen yet, in one pass."""
         missed = [update for update in updates if update.round >= self.round]
-        if missed:
+        if not missed:
+            return
+        for update in missed:
+            self._expect_known(update)
+        try:
             self.state = self.algorithm.apply(self.state, missed, self.keys)
+        except (*UNFIT, RuntimeError) as error:
+            if "memory" in str(error):  # torch says no more than that in words
+                raise
+            rounds = f"rounds {missed[0].round} to {missed[-1].round}"
+            raise Refused(f"the updates of {rounds} do not fit {self.algorithm.name} ({error!r})") from error
+
+    def _expect_known(self, update: Update) -> None:
+        """Numbers of clients are places in what methods carry."""
+        if update.round > LAST:
+            raise Refused(f"an update of round {update.round}, where {LAST} is the last that can be")
+        named = max((*update.clients, *(update.others if isinstance(update, Seeded) else ())), default=0)
+        if named >= self.state.clients:
+            raise Refused(f"the update of round {update.round} names client {named} of {self.state.clients}")
 
     def obey(self, instruction: WorkMessage | Snapshot | Close, client: int) -> None:
         """Come to where an instruction wants this replica to be."""

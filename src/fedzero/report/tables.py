@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedzero.report.history import History
+from fedzero.report.text import printable
 from fedzero.report.units import DASH, human_bytes, human_loss, human_seconds, percent
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def terminal_table(histories: Sequence[History]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for history in histories:
-        table.add_column(Text(first.cell(history)), justify="right")
+        table.add_column(Text(printable(first.cell(history))), justify="right")
     for column in others:
-        table.add_row(column.heading, *(Text(column.cell(history)) for history in histories))
+        table.add_row(column.heading, *(Text(printable(column.cell(history))) for history in histories))
     return table

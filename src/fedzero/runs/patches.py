@@ -64,7 +64,7 @@ def apply_patch(
     if found.task and not base.endswith(".safetensors"):
         context = BuildContext(keys, device_of("auto"), None)
         with recipes.written_elsewhere(str(path)):
-            task = recipes.task(msgspec.json.decode(found.task), found.needs)
+            task = recipes.task(recipes.table_in(found.task), found.needs)
         opened = task.open_base(base, context, out, tokenizer)
     if opened is not None:
         if opened.params.names != found.tensors:
@@ -91,7 +91,7 @@ def _followed(found: Patch, keys: Keys, path: Path, base: str, params: Params, p
             "give the base checkpoint the run started from"
         )
     with recipes.written_elsewhere(str(path)):
-        table, _ = recipes.upgraded(msgspec.json.decode(found.algorithm))  # sealed by the patch
+        table, _ = recipes.upgraded(recipes.table_in(found.algorithm))  # sealed by the patch
         algorithm = recipes.method(table, found.needs)
     replica = Replica(algorithm, params, keys, found.clients)
     replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)

@@ -16,7 +16,7 @@ from rich.text import Text
 from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
-from fedzero.lines import fitting, print_line
+from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.report.units import human_bytes, human_loss, human_seconds
 from fedzero.runs.recipe import Recipe, from_canonical
@@ -153,7 +153,7 @@ class LiveWatch(Silent):
         if what and (took := time.monotonic() - since) >= 1:  # what is over at once would only make the line jump
             parts.append((9, f"{what} {human_seconds(took)}"))
         shown = fitting([(worth, len(text)) for worth, text in parts], width, between=2)
-        return Text("  ".join(parts[position][1] for position in shown), no_wrap=True, overflow="crop")
+        return Text(visible("  ".join(parts[position][1] for position in shown)), no_wrap=True, overflow="crop")
 
 
 class PlainWatch(Silent):

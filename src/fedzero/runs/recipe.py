@@ -18,6 +18,8 @@ from fedzero import __version__, plugins
 from fedzero.algorithms.contract import Federation, Method
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
+from fedzero.lines import LONGEST_SAID, printable
+from fedzero.model.decoding import cause_of, reading
 from fedzero.protocol.attacks import Attack
 from fedzero.runs.explain import explain
 from fedzero.runs.stopping import Stop
@@ -25,6 +27,10 @@ from fedzero.tasks.contract import Task
 
 BOUND = 2.0
 """`federation.bound` of a recipe that does not say. Chosen by `bench/robustness.py`, see docs/results.md."""
+MOST_ROUNDS = 100_000_000
+"""A ledger of so many has tens of gigabytes."""
+LARGEST = 4 << 20
+"""Bytes of a recipe; a graph with a hundred thousand edges has one or two million."""
 
 
 class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="local"):
@@ -60,7 +66,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Name of the run in tables and figures; default: `name`."""
     about: str = ""
     """One line, shown by `fedzero list`."""
-    rounds: Annotated[int, Meta(ge=1)]
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)]
     """R, number of rounds."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Of all random numbers: directions, cohorts, batches, partition of the data."""
@@ -103,7 +109,14 @@ def hash_of(recipe: Recipe) -> str:
 def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
     """The recipe of a ledger; `needs`: what its start says it was made with."""
     with written_elsewhere("the recipe of this run"):
-        return _converted(msgspec.json.decode(data), needs)
+        return _converted(table_in(data), needs)
+
+
+def table_in(data: bytes) -> Any:
+    """JSON that a recipe, or a part of one, was written as."""
+    if len(data) > LARGEST:
+        raise msgspec.DecodeError(f"{len(data):,} bytes of JSON where a recipe has at most {LARGEST:,}")
+    return msgspec.json.decode(data)
 
 
 def received(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
@@ -135,12 +148,9 @@ def check(recipe: Recipe, where: str) -> None:
 @contextmanager
 def written_elsewhere(what: str) -> Iterator[None]:
     """What another release wrote may have kinds and keys that this one does not know."""
-    try:
+    advice = "use the release that wrote it, or a later one"
+    with reading(f"{what} cannot be read by fedzero {__version__} ({{}}): {advice}", Sendable):
         yield
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Sendable(
-            f"{what} cannot be read by fedzero {__version__} ({error}): use the release that wrote it, or a later one"
-        ) from error
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -241,11 +251,19 @@ def load(source: str | Path, overrides: list[str] | None = None, **replacements:
 def read(path: Path) -> dict[str, Any]:
     """The table of a recipe file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedzeroError(f"{path}: not valid TOML: {error}") from error
+        if (size := path.stat().st_size) > LARGEST:
+            raise FedzeroError(f"{path}: {size:,} bytes: a recipe has at most {LARGEST:,}")
+        return parsed(path.read_bytes(), str(path))
     except OSError as error:
         raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def parsed(text: bytes, where: str) -> dict[str, Any]:
+    """TOML as a table."""
+    try:
+        return tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as error:  # tomllib's own errors are ValueErrors; so are those of huge numbers
+        raise FedzeroError(f"{where}: not valid TOML: {cause_of(error)}") from None
 
 
 def find(source: str | Path) -> Path:
@@ -261,15 +279,17 @@ def find(source: str | Path) -> Path:
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
     """A recipe that somebody writes. Where it says nothing of `federation.bound` it has `BOUND`; a ledger has none."""
-    _refuse_infinite(table, where, "")
     if isinstance(federation := table.get("federation"), dict):
         table = table | {"federation": {"bound": BOUND} | federation}
     try:
+        _refuse_infinite(table, where, "")
         recipe = _converted(table)
     except msgspec.ValidationError as error:
-        raise FedzeroError(f"{where}: {explain(str(error), table, Recipe)}") from None
+        raise FedzeroError(f"{where}: {printable(explain(str(error), table, Recipe), LONGEST_SAID)}") from None
     except plugins.NotInstalled as error:
         raise FedzeroError(f"{where}: {error}") from None
+    except (RecursionError, OverflowError) as error:
+        raise FedzeroError(f"{where}: {cause_of(error)}") from None
     check(recipe, where)
     return recipe
 
@@ -292,7 +312,7 @@ def override(table: dict[str, Any], setting: str) -> None:
         raise FedzeroError(f"--set {setting}: write it as key=value, for instance --set algorithm.directions=20")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     put(table, path, value, f"--set {setting}")
 

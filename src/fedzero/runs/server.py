@@ -27,6 +27,7 @@ from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
+from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.updates import Dense, Update, encode_update, pack, unpack
 from fedzero.protocol.engine import Engine, Tied, Undelivered
 from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
@@ -60,6 +61,15 @@ class ClientTracker:
     known: list[int]
     counted: list[int | None]
     history: dict[int, bytes]
+    oldest: int = 0
+    """min(known), kept up to date: of many clients it is not looked for in every round"""
+    _knowing: Counter[int] = field(default_factory=Counter)
+    """how many clients know as much, by what they know"""
+    _kept_from: int = 0
+    """no earlier round is in `history`"""
+
+    def __post_init__(self) -> None:
+        self.oldest, self._knowing = min(self.known), Counter(self.known)
 
     @staticmethod
     def of(view: LedgerView | None, federation: Federation) -> ClientTracker:
@@ -77,17 +87,27 @@ class ClientTracker:
         out = {client for client, _ in record.refused}
         for client in record.cohort:
             if client not in out:
-                self.known[client] = record.round + sync
+                self._knows(client, record.round + sync)
                 self.counted[client] = record.round
         if record.update is not None and not record.dense:
             self.history[record.round] = record.update
 
+    def _knows(self, client: int, round: int) -> None:
+        """What a client knows only grows, so all steps of `oldest` together are at most as many as there are rounds."""
+        self._knowing[self.known[client]] -= 1
+        self._knowing[round] += 1
+        self.known[client] = round
+        while not self._knowing[self.oldest]:
+            del self._knowing[self.oldest]
+            self.oldest += 1
+
     def prune(self, next_round: int, pull_after: int | None) -> None:
-        keep_from = min(self.known)
+        keep_from = self.oldest
         if pull_after is not None:
             keep_from = max(keep_from, next_round - pull_after)
-        for round in [r for r in self.history if r < keep_from]:
-            del self.history[round]
+        for round in range(self._kept_from, keep_from):
+            self.history.pop(round, None)
+        self._kept_from = max(self._kept_from, keep_from)
 
     def missed(self, client: int, round: int) -> list[bytes]:
         return [self.history[r] for r in range(self.known[client], round) if r in self.history]
@@ -360,7 +380,7 @@ class Server:
                 refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
             except Refused as reason:
                 if client not in replies:
-                    refused[client] = str(reason)
+                    refused[client] = printable(str(reason), LONGEST_SAID)
         for client in instructions.keys() - replies.keys() - refused.keys():
             refused[client] = "did not answer"
         tally.bytes_down += sum(len(sent) for client, sent in instructions.items() if client not in undelivered)

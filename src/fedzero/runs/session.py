@@ -26,6 +26,7 @@ from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
+from fedzero.model.schedules import Count
 from fedzero.protocol.attacks import altering
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
@@ -125,7 +126,9 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, ke
 
 def _check_size(setup: Setup) -> None:
     """Refuse turns that no client can make, before there is a ledger of them."""
-    wires = [setup.plan.wire(round) for round in (0, setup.recipe.rounds - 1)]
+    fields = msgspec.structs.asdict(setup.algorithm).values()
+    changes = [round for field in fields if isinstance(field, Count) for round, _ in field.then]
+    wires = [setup.plan.wire(round) for round in {0, setup.recipe.rounds - 1, *changes}]
     numbers, queries = max(max(wire.replies) for wire in wires), max(wire.queries for wire in wires)
     most = MOST_NUMBERS * (32 if setup.chain.codes else 1)  # a coder needs a bit for a number at least
     if numbers >= most or queries >= MOST_QUERIES:

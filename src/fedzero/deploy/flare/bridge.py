@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from fedzero.model import files
+from fedzero.model.decoding import MALFORMED, cause_of
 
 Hello = tuple[str, tuple[str, ...], int]
 Orders = tuple[int, dict[str, bytes], float, int]
@@ -50,8 +51,12 @@ def readable(connection: Connection, seconds: float) -> bool:
 
 
 def receive(connection: Connection, kind: Any) -> Any:
-    """The next message. `EOFError`: the other side is gone; `OSError`: or sends more than is allowed."""
-    return msgspec.msgpack.decode(connection.recv_bytes(LARGEST), type=kind)
+    """The next message. `EOFError`: the other side is gone; `OSError`: or sends more than is allowed, or nonsense."""
+    data = connection.recv_bytes(LARGEST)
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except MALFORMED as error:
+        raise OSError(f"not a message of a job: {cause_of(error)}") from None
 
 
 def connect(local: Path) -> Connection:

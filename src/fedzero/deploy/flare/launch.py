@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
@@ -147,10 +147,24 @@ def join(
             processes.end(process)
 
 
+class _Service(Struct, frozen=True):
+    target: str
+
+
+class _Server(Struct, frozen=True):
+    service: _Service
+
+
+class _Startup(Struct, frozen=True):
+    """What of FLARE's own file in a kit says where the server is."""
+
+    servers: tuple[_Server, ...]
+
+
 def _server_of(kit: Path) -> tuple[str, int]:
     try:
-        start: dict[str, Any] = msgspec.json.decode((kit / "startup" / "fed_client.json").read_bytes())
-        host, _, port = start["servers"][0]["service"]["target"].rpartition(":")
+        (server, *_) = files.decoded(kit / "startup" / "fed_client.json", _Startup).servers
+        host, _, port = server.service.target.rpartition(":")
         return ("127.0.0.1" if host == "localhost" else host), int(port)
-    except (OSError, KeyError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, FedzeroError) as error:
         raise FedzeroError(f"{kit} does not say where its server is: {error}") from error

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from fedzero.deploy.site import Site, SiteState
 from fedzero.model import files
+from fedzero.model.decoding import MALFORMED
 
 STATE = "state.json"
 """In the folder of a kit, while a job has been there since the site joined."""
@@ -57,7 +58,7 @@ def presence(kit: Path, pid: int, host: str, port: int) -> tuple[Kind, str]:
     try:
         path = kit / STATE
         found, quiet = msgspec.json.decode(path.read_bytes(), type=Published), time.time() - path.stat().st_mtime
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *MALFORMED):
         return "connected", f"{name} is connected to {server}, idle until a run begins; Ctrl-C leaves"
     state, alive = found.state, psutil.pid_exists(found.pid)
     if state.problem:

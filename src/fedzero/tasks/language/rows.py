@@ -12,6 +12,7 @@ from string import Formatter
 from typing import Any
 
 from fedzero.errors import FedzeroError
+from fedzero.model.decoding import cause_of
 from fedzero.tasks.language.texts import Row
 
 HUB = "datasets:"
@@ -52,8 +53,8 @@ def _from_file(source: str, folder: Path | None) -> Iterator[Row]:
 def _object(line: str, path: Path, number: int) -> Row:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise FedzeroError(f"{path}, line {number}: not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:  # of numbers with thousands of digits, and of nesting, too
+        raise FedzeroError(f"{path}, line {number}: not JSON: {cause_of(error)}") from None
     if not isinstance(row, dict):
         raise FedzeroError(f"{path}, line {number}: not a JSON object")
     return row

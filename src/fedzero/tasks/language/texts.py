@@ -7,6 +7,7 @@ The prompts of the seven tasks are those of MeZO, which DeComFL uses as well; a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from string import Formatter
 from typing import Any
@@ -16,6 +17,8 @@ from msgspec import Struct
 from fedzero.errors import FedzeroError
 
 Row = Mapping[str, Any]
+FIELD = re.compile(r"[^.!:{}\[\]]+(\[[^{}\[\]]+\])*")
+"""A field of a row, perhaps one inside it; `sentence.__class__` would be what Python knows of it, not what it says."""
 
 
 class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +43,9 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if len(self.answers) < 2:
             raise FedzeroError(f"task.text.answers has {len(self.answers)} answers: give at least two")
         gaps = self.gaps
+        for name in (*gaps, self.label, *self.unfold):
+            if not FIELD.fullmatch(name):
+                raise FedzeroError(f"task.text has the field {name!r}: write a name, or name[inner] to reach into it")
         if not gaps:
             raise FedzeroError(f"task.text.prompt = {self.prompt!r} has no field: write one in braces")
         if self.passage and self.passage not in gaps:
@@ -52,8 +58,15 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def gaps(self) -> tuple[str, ...]:
+        """Fields of a row, and nothing that makes more of them than they are: `{sentence:>9}` would pad, `!r` quote."""
         try:
-            return tuple(name for _, name, _, _ in Formatter().parse(self.prompt) if name is not None)
+            found = [part[1:] for part in Formatter().parse(self.prompt) if part[1] is not None]
+            for name, spec, conversion in found:
+                if spec or conversion:
+                    raise FedzeroError(
+                        f"task.text.prompt has a format ({conversion or spec}) for the field {name}: write {{{name}}}"
+                    )
+            return tuple(str(name) for name, _, _ in found)
         except ValueError as error:
             raise FedzeroError(f"task.text.prompt = {self.prompt!r}: {error}; write {{{{ for a brace") from None
 

@@ -1,0 +1,145 @@
+"""Where the corpus begins: real messages, files and recipes, a few of each kind.
+
+python tests/fuzz/seeds.py      writes tests/fuzz/corpus/TARGET/*.bin; what the fuzzer found stays
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from targets import CHAINS, METHODS, TARGETS
+
+from fedzero.deploy import messages as site_messages
+from fedzero.ledger.patch import Patch
+from fedzero.ledger.records import End, Evaluation, Round, Saved, Shown, encode_record
+from fedzero.model.updates import Dense, Seeded, encode_update, pack
+from fedzero.oracles import Metrics, Pictures
+from fedzero.protocol.client import ClientMemory
+from fedzero.protocol.messages import Continue, Reply, Snapshot, encode, encode_close, encode_reply, encode_work
+from fedzero.runs import recipe as recipes
+from fedzero.runs.progress import Silent
+from fedzero.runs.session import Environment, start
+
+CORPUS = Path(__file__).parent / "corpus"
+RECIPE = """name = "tiny"
+rounds = 3
+evaluate_every = 2
+[algorithm]
+kind = "decomfl"
+rate = {kind = "piecewise", points = [[0, 0.1], [9, 0.0]]}
+directions = {start = 2, then = [[2, 3]]}
+[algorithm.optimizer]
+kind = "momentum"
+[task]
+kind = "quadratic"
+dimension = 6
+[[filters]]
+kind = "top-k"
+fraction = 0.5
+[federation]
+clients = 4
+cohort = 2
+"""
+F4 = pack(np.arange(1, 7, dtype=np.float32))
+SEEDED, DENSE = Seeded(0, F4, (0, 2), (1,)), Dense(1, F4, (0, 1, 2, 3))
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """(target, case)"""
+    yield "reply", encode_reply(Reply(3, 0, b"8" * 8, F4, F4[:4], 11))
+    yield "reply", encode_reply(Reply(300, 1, b"8" * 8, F4, F4[:4], 70_000, b"m" * 16))
+    one, two = encode_update(SEEDED), encode_update(DENSE)
+    instructions = [
+        encode_work(3, 0, [one, two], 2),
+        encode_close(3, one),
+        encode(Snapshot(3, 0, msgspec.msgpack.encode([0.5, 1, [1.0], 3]), F4, None)),
+        encode(Continue(3, 1, F4, (0, 2))),
+    ]
+    yield from (("instruction", each) for each in instructions)
+    table = msgspec.toml.decode(RECIPE)
+    canonical = recipes.canonical(recipes.decode(table))
+    orders = [
+        site_messages.Prepare("run", canonical, (0, 2), {"other": "1.0"}),
+        site_messages.Recover(True, (one, two)),
+        site_messages.Exchange(3, 0, {0: instructions[0], 2: instructions[2]}),
+        site_messages.Deliver({0: instructions[1]}),
+        site_messages.Measure((one,)),
+        site_messages.Finish(3),
+    ]
+    yield from (("order", site_messages.encode(each)) for each in orders)
+    answers = [
+        site_messages.Prepared(b"8" * 8, 6, {"model": "small"}, "aa", 3),
+        site_messages.Done(),
+        site_messages.Replies({0: one}, {2: "failed: [/x] \x1b[31m"}),
+        site_messages.Measured(b"8" * 8, Metrics(0.5, 0.9, {"other": 1.0}), True),
+        site_messages.Failed("see [/etc/config]"),
+    ]
+    yield from (("answer", site_messages.encode(each)) for each in answers)
+    for number, chain in enumerate(CHAINS):
+        values = np.linspace(-1, 1, 24, dtype=np.float32)
+        yield "codes", bytes([number, 24]) + chain.encode(values, None, lambda: np.random.default_rng(0)).data
+    for number, method in enumerate(METHODS):
+        for body in (one, two):
+            yield "update", bytes([number]) + body
+        yield "state", bytes([number]) + msgspec.msgpack.encode([0.5, 1, [1.0], {0: [1, F4]}][: 1 + number % 4])
+        made = Patch(1, b"8" * 8, b"8" * 8, ("w",), msgspec.json.encode(method), 4, b"r" * 32, b"r" * 32, (SEEDED,))
+        yield "patch", msgspec.msgpack.encode(made)
+        yield "json", recipes.canonical(recipes.decode(table)).replace(b'"tiny"', b'"t%d"' % number)
+    task = msgspec.json.encode({"kind": "quadratic", "dimension": 6})
+    yield "patch", msgspec.msgpack.encode(msgspec.structs.replace(made, task=task, needs={"other": "1.0"}))
+    yield "json", canonical
+    yield "toml", RECIPE.encode()
+    for name in ("demo", "demo-fedavg"):
+        yield "toml", recipes.find(name).read_bytes()
+    kept = ClientMemory((np.arange(3), np.ones((2, 2), np.float32)), {0: np.ones(2, np.float32)})
+    chunks = [chunk.body for chunk in kept.chunks()]
+    yield "memory", msgspec.msgpack.encode((3, chunks, (4, chunks)))
+    yield from ledgers(table)
+    row = [0, 1, 0, 0, b"d" * 16, "done", 0.5, "", np.ones(2).tobytes()]
+    yield "queries", msgspec.msgpack.encode([row, [1, *row[1:]], [0, 2, -1, 0, b"e" * 16, "failed", None, "why", None]])
+    yield "settings", b'\0data = "/srv"\nthreads = 1\n[tasks]\n"*" = "own:task"\n'
+    yield "settings", b'\1{"host":"localhost","port":8002,"sites":["a","b"]}'
+    yield "settings", b'\2{"run":"aa","clients":{"a":[0,1],"b":[2]}}'
+    yield "settings", b'\3{"pid":1,"began":0.5,"run":"x"}'
+    for message in (("job", ["a"], 7), (1, {"a": b"order"}, 60.0, 4096), (1, "a", True, b"answer")):
+        yield "bridge", msgspec.msgpack.encode(message)
+    yield "prompt", b'{sentence} It was {target[inner]}\n{"sentence": "good", "label": 1, "target": {"inner": "x"}}'
+    yield "prompt", b'{sentence:>20} {label!r:{label}}\n{"sentence": "good", "label": 9}'
+    yield "shown", b"see [/etc/config] \x1b]0;title\x07 \xe2\x80\xae [bold]\\"
+
+
+def ledgers(table: dict[str, object]) -> Iterator[tuple[str, bytes]]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        start(recipes.decode(table), folder, Environment(), Silent())
+        yield "file", (folder / "ledger.db").read_bytes()
+        with sqlite3.connect(folder / "ledger.db") as db:
+            bodies = [body for (body,) in db.execute("SELECT body FROM entries ORDER BY seq")]
+    yield "ledger", joined(bodies)
+    metrics = Metrics(0.5, 0.9, {"x": 1.0})
+    round = Round(0, (0, 1), None, False, 10, 10, 4, 0.5, ((0, "failed: [/x]"),), ((1, b"m" * 16),), ((1, b"q" * 32),))
+    pictures = Pictures("p", ("a",), ("b",), 1, 1, 1, b"\0")
+    others = [round, Saved(1, 0, b"s" * 32), Evaluation(1, b"8" * 8, metrics), Shown(1, pictures)]
+    yield "ledger", joined([bodies[0], *map(encode_record, [*others, End(1, b"8" * 8, "stopped")])])
+
+
+def joined(bodies: list[bytes]) -> bytes:
+    return msgspec.msgpack.encode([msgspec.Raw(body) for body in bodies])
+
+
+def main() -> None:
+    for target in TARGETS:
+        (CORPUS / target).mkdir(parents=True, exist_ok=True)
+    counts: dict[str, int] = {}
+    for target, case in seeds():
+        number = counts[target] = counts.get(target, -1) + 1
+        (CORPUS / target / f"seed-{number:02d}.bin").write_bytes(case)
+
+
+if __name__ == "__main__":
+    main()

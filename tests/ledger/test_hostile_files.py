@@ -1,0 +1,204 @@
+"""Ledgers that somebody else made: nothing in them runs, nothing of them is believed unread, and reading ends."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedzero.algorithms.contract import Federation
+from fedzero.ledger import database, replay
+from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
+from fedzero.ledger.store import _GENESIS, Ledger, Tampered, _seal, link
+from fedzero.model.updates import Seeded, encode_update, pack
+from fedzero.oracles import Metrics
+from fedzero.runs.progress import LiveWatch, PlainWatch, follow
+from fedzero.runs.server import ClientTracker
+
+SAID = "failed: see [/etc/config] [bold]\x1b]0;mine\x07\x1b[2J\nround 9: all is well"
+
+
+@pytest.fixture
+def run(tiny: Path, tmp_path: Path, run_recipe) -> Path:
+    run_recipe(tiny, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def rewritten(run: Path, change: Callable[[Record], Record]) -> None:
+    """Records changed, and chain and seals made anew."""
+    with sqlite3.connect(run / "ledger.db") as db:
+        rows = db.execute("SELECT e.seq, e.body, c.at, c.seconds FROM entries e JOIN clock c USING (seq)").fetchall()
+        chain = _GENESIS
+        for seq, body, at, seconds in sorted(rows):
+            body = encode_record(change(decode_record(body)))
+            chain = link(chain, seq, body)
+            db.execute("UPDATE entries SET body = ?, chain = ? WHERE seq = ?", (body, chain, seq))
+            db.execute("UPDATE clock SET seal = ? WHERE seq = ?", (_seal(chain, at, seconds), seq))
+
+
+ENDLESS = (
+    "WITH RECURSIVE n(seq) AS (SELECT 0 UNION ALL SELECT seq + 1 FROM n) SELECT seq, x'00' body, x'00' chain FROM n"
+)
+SCHEMAS = {
+    "a view for a table": ["DROP TABLE entries", f"CREATE VIEW entries AS {ENDLESS}"],
+    "a trigger": ["CREATE TRIGGER t AFTER INSERT ON entries BEGIN DELETE FROM entries; END"],
+    "a view beside the tables": [f"CREATE VIEW more AS {ENDLESS}"],
+    "an index": ["CREATE INDEX i ON entries (body)"],
+    "another table": ["DROP TABLE clock", "CREATE TABLE clock (seq INTEGER PRIMARY KEY, at, seconds, seal)"],
+}
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "resume", "replay", "export"])
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+def test_only_the_tables_of_a_ledger_are_read(fedzero, run: Path, tmp_path: Path, command: str, schema) -> None:
+    with sqlite3.connect(run / "ledger.db") as db:
+        for statement in schema:
+            db.execute(statement)
+    began = time.monotonic()
+    out = ["--out", tmp_path / "x"] if command in ("report", "replay") else []
+    fedzero(command, run, *out).refused("damaged", "views")
+    assert time.monotonic() - began < 5
+
+
+def test_verify_calls_it_not_intact(fedzero, run: Path) -> None:
+    with sqlite3.connect(run / "ledger.db") as db:
+        db.execute(f"CREATE VIEW more AS {ENDLESS}")
+    assert fedzero("verify", run).code == 1
+
+
+def test_a_query_ends(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one over pages that point to each other in a circle must."""
+    monkeypatch.setattr(database, "_FREE", 1_000_000)
+    monkeypatch.setattr(database, "_STEPS_A_BYTE", 1)
+    ledger = Ledger.open(run / "ledger.db")
+    with pytest.raises(Tampered, match="takes longer"):
+        ledger.rows(f"SELECT count(*) FROM ({ENDLESS})", -1)
+    assert len(ledger.rows("SELECT seq FROM entries", -1)) > 10, "each query has its own patience"
+    ledger.close()
+
+
+def wrong_round(record: Record) -> Record:
+    return msgspec.structs.replace(record, round=10**6) if isinstance(record, Evaluation) and record.round else record
+
+
+def stranger(record: Record) -> Record:
+    return msgspec.structs.replace(record, cohort=(2**40,)) if isinstance(record, Round) else record
+
+
+def refused_stranger(record: Record) -> Record:
+    return msgspec.structs.replace(record, refused=((5, "x"),)) if isinstance(record, Round) else record
+
+
+def other_recipe(recipe: bytes) -> Callable[[Record], Record]:
+    return lambda record: msgspec.structs.replace(record, recipe=recipe) if isinstance(record, Start) else record
+
+
+CHANGES: dict[str, Callable[[Record], Record]] = {
+    "evaluation of a wrong round": wrong_round,
+    "a client that is not there": stranger,
+    "a refusal of a client that is not there": refused_stranger,
+    "no recipe": other_recipe(b""),
+    "a recipe that is nested": other_recipe(b"[" * 5000),
+    "a recipe of another kind": other_recipe(b'{"rounds": "many", "federation": 3}'),
+    "a number of thousands of digits": other_recipe(b'{"rounds": ' + b"9" * 5000 + b"}"),
+}
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "resume", "export"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_entries_that_no_run_writes(fedzero, run: Path, tmp_path: Path, command: str, change) -> None:
+    rewritten(run, change)
+    fedzero(command, run, *(["--out", tmp_path / "x"] if command == "report" else [])).refused()
+
+
+def test_entries_that_are_nested(fedzero, run: Path, tmp_path: Path) -> None:
+    body = b"\x91" * 1500
+    chain = link(_GENESIS, 0, body)
+    with sqlite3.connect(run / "ledger.db") as db:
+        db.execute("UPDATE entries SET body = ?, chain = ? WHERE seq = 0", (body, chain))
+        db.execute("UPDATE clock SET at = 0, seconds = 0, seal = ? WHERE seq = 0", (_seal(chain, 0.0, 0.0),))
+    fedzero("report", run, "--out", tmp_path / "x").refused("not an entry")
+
+
+def speaking(record: Record) -> Record:
+    if isinstance(record, Round):
+        return msgspec.structs.replace(record, refused=tuple((client, SAID) for client in sorted(set(record.cohort))))
+    return msgspec.structs.replace(record, reason=SAID, round=record.round) if isinstance(record, End) else record
+
+
+def test_what_clients_said_is_shown_as_text(fedzero, run: Path, tmp_path: Path) -> None:
+    rewritten(run, lambda record: speaking(record) if isinstance(record, Round) else record)
+    for command in (["watch", run, "--once"], ["report", run, "--out", tmp_path / "page.html"], ["verify", run]):
+        outcome = fedzero(*command)
+        assert outcome.code in (0, 1) and "Traceback" not in outcome.err, outcome.err
+        assert (outcome.out + outcome.err).replace("\n", "").isprintable()
+    assert "see [/etc/config]" in (page := (tmp_path / "page.html").read_text()) and "\x1b" not in page
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_of_clients_that_speak_markup(run: Path, terminal: bool) -> None:
+    """0.1 ended with MarkupError, at every `watch` again."""
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=terminal, width=120, color_system=None)
+    watch = (LiveWatch if terminal else PlainWatch)(console)
+    follow(run, watch, once=True)
+    watch.begin(*begun(run))
+    record = next(e.record for e in replay.read(Ledger.open(run / "ledger.db")).entries if isinstance(e.record, Round))
+    watch.round(speaking(record))
+    watch.end()
+    (line,) = [line for line in said.getvalue().splitlines() if "/etc/config" in line]
+    assert "see [/etc/config] [bold]" in line and "round 9: all is well" in line
+    assert "\x1b]0" not in line and "\x1b[2J" not in line and "\x07" not in line
+
+
+def begun(run: Path) -> tuple[Any, int, list[Round]]:
+    from fedzero.runs.session import recipe_in
+
+    return recipe_in(run), 16, []
+
+
+def test_verify_reads_every_update_once(tmp_path: Path) -> None:
+    """An evaluation every round: 0.1 looked through all updates for each."""
+    rounds, base = 12_000, b"8" * 8
+    recipe = msgspec.json.encode({"rounds": rounds, "federation": {"clients": 1, "cohort": 1}})
+    ledger = Ledger.create(tmp_path / "ledger.db", Start(recipe, base, 1, 1, None))
+    scalars = pack(np.zeros(1, np.float32))
+    records: list[Record] = []
+    for round in range(rounds):
+        records.append(Round(round, (0,), encode_update(Seeded(round, scalars)), False, 1, 1, 1, 0.0))
+        records.append(Evaluation(round + 1, base, Metrics(0.0)))
+    ledger.append(records, 0.0)
+    still: Any = SimpleNamespace(
+        state=SimpleNamespace(params=SimpleNamespace(size=1, digest=lambda: base)),
+        follow=lambda updates: None,
+        digest=lambda: base,
+    )
+    view = replay.read(ledger)
+    began = time.monotonic()
+    updates = replay._Waiting(replay.updates_of(ledger, view))
+    assert [len(list(updates.before(round))) for round, _ in view.marks] == [1] * rounds
+    assert time.monotonic() - began < 3, "quadratic: 12,000 × 12,000 looks"
+    replay.verify(ledger, still)
+    ledger.close()
+
+
+def test_a_client_that_is_away_for_ever_costs_nothing() -> None:
+    tracker, rounds = ClientTracker.of(None, Federation(clients=1000, cohort=2)), 20_000
+    began = time.monotonic()
+    for round in range(rounds):
+        tracker.note(Round(round, (round % 998, 998), b"u", False, 0, 0, 0, None), False)
+        tracker.prune(round + 1, None)
+    assert time.monotonic() - began < 3, "quadratic in the rounds, and linear in the clients"
+    assert tracker.oldest == 0 == min(tracker.known) and len(tracker.history) == rounds
+    tracker.note(Round(rounds, (999,), b"u", False, 0, 0, 0, None), False)
+    tracker.prune(rounds + 1, None)
+    assert tracker.oldest == min(tracker.known) == min(tracker.history)
