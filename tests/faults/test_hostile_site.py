@@ -12,7 +12,7 @@ from federation import SITE_JOB, Federation, refused_in, seconds_until, until
 
 from fedzero.runs import session
 
-SITE, ROUNDS = "south", 1500
+SITE, ROUNDS = "south", 1000
 REFUSED = {
     "another model": "worked on model ffffffffffffffff, not",
     "markup": "failed: ",
