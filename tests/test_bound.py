@@ -77,10 +77,10 @@ def huge(value: float):
 
 def test_who_was_shortened_is_on_record_and_counted(tmp_path: Path) -> None:
     run = trial(tmp_path, recipe_of(DeComFL(rate=1e-3), Federation(clients=5, cohort=5, bound=2.0)))
-    run.engine = Changing(run.engine, first_replaced(huge(1e30)), None, range(1, 9))
-    run.play(5)
-    assert [record.bounded or () for record in run.records] == [(), (0,), (0,), (0,), (0,)]
-    assert session.summary(run.ledger).bounded == 4
+    run.engine = Changing(run.engine, first_replaced(huge(1e30)), None, range(1, OFTEN + 9))
+    run.play(OFTEN + 2)
+    assert [record.bounded or () for record in run.records] == [(), *[(0,)] * (OFTEN + 1)]
+    assert session.summary(run.ledger).bounded == OFTEN + 1
     refusals = Refusals()
     assert [refusals.news(record) for record in run.records[:OFTEN]] == [[]] * OFTEN
     (line,) = refusals.news(run.records[OFTEN])

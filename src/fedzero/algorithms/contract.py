@@ -77,7 +77,7 @@ class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client that missed more rounds than this is sent the whole model instead of the updates."""
     bound: NonNegative = 0.0
     """Numbers of a client are scaled down to a norm of at most so many times the median of its round (of 3 clients or
-    more); 0: never. A recipe that says nothing of it has 2."""
+    more); 0: never. A recipe that says nothing of it has 1.5."""
 
     def expect(self, why: str, **wanted: Any) -> None:
         """Refuse a federation whose fields have other values; `why` begins the sentence."""

@@ -43,7 +43,7 @@ class ServerClip(Mixer, tag="server-clip"):
 
         v_i ← v_i · min(1, norm/‖v_i‖₂)
 
-    `clip` is the same on the clients, who know then what is read; `federation.bound` finds the norm itself.
+    `clip` is the same on the clients, who then know what is read; `federation.bound` finds the norm itself.
     """
 
     norm: Positive

@@ -9,8 +9,8 @@ from fedzero.ledger.records import Round
 
 SHOWN = 8
 """Clients that are listed by number."""
-OFTEN = 3
-"""Turns one after the other in which a client is shortened until it is named."""
+OFTEN = 10
+"""Turns one after the other in which a client is shortened until it is named: three happen to honest ones."""
 AT_SITE = "its site"
 """How a reason begins that is the same for all clients of a site."""
 
