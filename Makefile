@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-faults lint bench golden check-install clean
+.PHONY: demo test test-faults fuzz lint bench golden check-install clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -19,6 +19,11 @@ test-faults: $(READY)  ## a federation whose processes are killed, frozen and li
 	$(BIN)/python -m pytest tests/faults -n 0
 	$(BIN)/python -m pytest -m slow -n 0
 
+CASES   ?= 200000
+SECONDS ?= 60
+fuzz: $(READY)  ## bytes of chance, guided by coverage where atheris is installed, in every decoder; CASES=…, SECONDS=… a target
+	$(BIN)/python tests/fuzz/fuzz.py --cases $(CASES) --seconds $(SECONDS)
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,6 +33,7 @@ lint: $(READY)
 bench: $(READY)  ## figures beside the baselines they are compared with, measured in the same run
 	$(BIN)/python bench/cpu.py
 	$(BIN)/python bench/federation.py
+	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/e1_round.py
 	$(BIN)/python bench/fzoos.py
 	$(BIN)/python bench/gpu.py

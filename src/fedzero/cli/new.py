@@ -59,5 +59,9 @@ def new(
     for path, template in written.items():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (target / path).write_text(templates.get_template(template).render(values), encoding="utf-8")
-    out.print(f"{target}/src/{module}/__init__.py is a {kind} that works. Next:", highlight=False)
-    out.print(f"  pip install -e {target} && pytest {target} && fedzero run {target}/example.toml", highlight=False)
+    out.print(f"{target}/src/{module}/__init__.py is a {kind} that works. Next:", highlight=False, markup=False)
+    out.print(
+        f"  pip install -e {target} && pytest {target} && fedzero run {target}/example.toml",
+        highlight=False,
+        markup=False,
+    )

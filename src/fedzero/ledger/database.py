@@ -37,7 +37,7 @@ _UNREADY = {
     sqlite3.SQLITE_IOERR: "make room on the disk; a run resumes from its last completed round",
     sqlite3.SQLITE_READONLY: "make file and folder writable, or copy the folder to where they are",
     sqlite3.SQLITE_PERM: "make file and folder writable, or copy the folder to where they are",
-    sqlite3.SQLITE_CANTOPEN: "make file and folder writable, or copy the folder to where they are",
+    sqlite3.SQLITE_CANTOPEN: "make room on the disk, and make file and folder writable",
     sqlite3.SQLITE_BUSY: "wait until no other process holds it",
 }
 """What a disk or another process does to a file that is in order, by SQLite's codes; and what to do."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedzero.lines import printable
 from fedzero.oracles.contract import F64
 
 LONGEST = 300
@@ -80,9 +81,8 @@ def launch(number: int, call: Call, points: F64, timeout: float | None, outcomes
 
 
 def short(text: str, longest: int = LONGEST) -> str:
-    """On one line, and not too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    """On one line, visible, and not too long."""
+    return printable(text, longest)
 
 
 def quoted(value: Any) -> str:
