@@ -149,7 +149,7 @@ class Federation:
         self.serve(*options)
         for site in self.sites:
             self.join(site)
-        self.reaches(1, 120)
+        self.reaches(1, 240)
 
     # ---- processes
 
@@ -225,11 +225,11 @@ class Federation:
         assignment = SiteAssignment.of(self.out)
         return set() if assignment is None else set(assignment.clients.get(site, ()))
 
-    def reaches(self, count: int, seconds: float = 60) -> list[Round]:
+    def reaches(self, count: int, seconds: float = 180) -> list[Round]:
         """Wait until so many rounds are on the ledger."""
         return self._seen(lambda rounds: rounds if len(rounds) >= count else None, f"round {count}", seconds)
 
-    def round_where(self, condition: Callable[[Round], bool], what: str, since: int = 0, seconds: float = 60) -> Round:
+    def round_where(self, condition: Callable[[Round], bool], what: str, since: int = 0, seconds: float = 180) -> Round:
         """Wait for the first round, from `since` on, of which this is true."""
         return self._seen(lambda rounds: next((r for r in rounds[since:] if condition(r)), None), what, seconds)
 
@@ -242,17 +242,17 @@ class Federation:
 
         return until(seconds, look, what, 0.1)
 
-    def everybody_counts(self, since: int | None = None, seconds: float = 90) -> Round:
+    def everybody_counts(self, since: int | None = None, seconds: float = 180) -> Round:
         """Wait for a round that nobody is missing from."""
         start = len(self.rounds()) if since is None else since
         return self.round_where(lambda r: not r.refused, "a round with everybody in it", start, seconds)
 
-    def expect_well(self, seconds: float = 90) -> None:
+    def expect_well(self, seconds: float = 180) -> None:
         """Everybody counts again: all their models are that of the ledger, which is intact."""
         self.everybody_counts(seconds=seconds)
         session.verified(self.out, session.Environment())
 
-    def finish(self, seconds: float = 120) -> dict[str, Any]:
+    def finish(self, seconds: float = 240) -> dict[str, Any]:
         """Let it run to its end; the summary. The ledger is intact, and its replay is the model that came out."""
         self.pace(0)
         assert self.supervisor is not None

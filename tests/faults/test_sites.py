@@ -13,7 +13,7 @@ GOES_ON = 45
 
 
 def test_kill_a_site_s_job(running: Federation) -> None:
-    """FLARE ends the whole job then. The next one has the site in it again."""
+    """Rounds go on without it; after a pause a new epoch has the site in it again."""
     victim, done, killed = running.only(SITE_JOB, "north"), len(running.rounds()), time.monotonic()
     victim.send(signal.SIGKILL)
     until(5, lambda: not victim.alive, "the end of the job's process")
