@@ -37,7 +37,7 @@ def shortened(values: F32, norm: float, longest: float) -> F32:
 def norms_of(contributions: Mapping[int, F32]) -> dict[int, float]:
     """The norm of each client's numbers, by client."""
     clients = sorted(contributions)
-    if clients and len(clients) * contributions[clients[0]].size > 1 << 20:  # long ones one by one: no second copy of all
+    if clients and len(clients) * contributions[clients[0]].size > 1 << 20:  # one by one: no second copy of all
         return {c: norm_of(contributions[c]) for c in clients}
     rows = np.concatenate([contributions[c] for c in clients]).reshape(len(clients), -1)
     squares = np.square(rows, dtype=np.float64).sum(axis=1)
