@@ -37,10 +37,11 @@ def shortened(values: F32, norm: float, longest: float) -> F32:
 def norms_of(contributions: Mapping[int, F32]) -> dict[int, float]:
     """The norm of each client's numbers, by client."""
     clients = sorted(contributions)
-    if sum(contributions[c].size for c in clients) > 1 << 20:  # long ones one by one: no second copy of all
+    if clients and len(clients) * contributions[clients[0]].size > 1 << 20:  # one by one: no second copy of all
         return {c: norm_of(contributions[c]) for c in clients}
-    rows = np.square(np.stack([contributions[c] for c in clients]), dtype=np.float64)
-    return dict(zip(clients, np.sqrt(rows.sum(axis=1)).tolist(), strict=True))
+    rows = np.concatenate([contributions[c] for c in clients]).reshape(len(clients), -1)
+    squares = np.square(rows, dtype=np.float64).sum(axis=1)
+    return dict(zip(clients, np.sqrt(squares).tolist(), strict=True))
 
 
 def median_of(norms: Mapping[int, float]) -> float:
