@@ -16,7 +16,8 @@ import pytest
 from rich.console import Console
 
 from fedzero.algorithms.contract import Federation
-from fedzero.ledger import database, replay
+from fedzero.ledger import database, query_log, replay
+from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
 from fedzero.ledger.store import _GENESIS, Ledger, Tampered, _seal, link
 from fedzero.model.updates import Seeded, encode_update, pack
@@ -202,3 +203,47 @@ def test_a_client_that_is_away_for_ever_costs_nothing() -> None:
     tracker.note(Round(rounds, (999,), b"u", False, 0, 0, 0, None), False)
     tracker.prune(rounds + 1, None)
     assert tracker.oldest == min(tracker.known) == min(tracker.history)
+
+
+ROW = (0, 1, 0, 0, b"d" * 16, "done", 0.5, "", np.ones(2).tobytes())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (7, *ROW[1:]),  # found by the fuzzer: KeyError of the mean over clients
+        (0, -3, *ROW[2:]),  # found by the fuzzer: KeyError of the log in memory
+        (-1, *ROW[1:]),
+        (*ROW[:2], -2, *ROW[3:]),
+        (*ROW[:-1], b"123"),
+    ],
+)
+def test_rows_of_a_log_that_no_run_writes(tmp_path: Path, row: tuple[Any, ...]) -> None:
+    recipe = msgspec.json.encode({"rounds": 3, "federation": {"clients": 1, "cohort": 1}})
+    ledger = Ledger.create(tmp_path / "ledger.db", Start(recipe, b"8" * 8, 1, 1, None))
+    LedgerLog(ledger, 1)
+    with ledger.transaction() as db:
+        db.execute(f"INSERT INTO queries VALUES ({', '.join('?' * 9)})", row)
+    if row[0] == 7:
+        assert query_log.best(ledger, 1) is None
+    else:
+        with pytest.raises(Tampered):
+            LedgerLog(ledger, 1)
+    ledger.close()
+
+
+def test_values_of_other_types_than_the_table_has(tmp_path: Path) -> None:
+    """A file may hold what SQLite would not have written."""
+    recipe = msgspec.json.encode({"rounds": 3, "federation": {"clients": 1, "cohort": 1}})
+    ledger = Ledger.create(tmp_path / "ledger.db", Start(recipe, b"8" * 8, 1, 1, None))
+    with ledger.transaction() as db:
+        db.execute("INSERT INTO dense VALUES (0, x'6162')")
+    ledger.close()
+    path = tmp_path / "ledger.db"
+    content = path.read_bytes()
+    at = content.rindex(bytes([16]) + b"ab")  # serial type 16: a blob of two bytes; 17: a text of two
+    path.write_bytes(content[:at] + bytes([17]) + content[at + 1 :])
+    ledger = Ledger.open(path)
+    with pytest.raises(Tampered, match="damaged"):
+        ledger.dense_updates({0: b"x" * 32})
+    ledger.close()

@@ -16,18 +16,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from fedzero.ledger.database import LOG_OF_QUERIES
 from fedzero.ledger.records import Asked, Round
 from fedzero.ledger.store import Ledger, Tampered
+from fedzero.model.numbers import Natural
 from fedzero.oracles.blackbox import EVALUATION, MemoryLog, Query, mean, point_digest
 from fedzero.oracles.contract import F64
 
 _COLUMNS = "client, round, ordinal, attempt, digest, state, value, cause, point"
 _ORDER = "ORDER BY round, client, ordinal, attempt"
 Queried = tuple[tuple[int, bytes], ...]
+_Ordinal = Annotated[int, Meta(ge=EVALUATION)]
+_Row = tuple[Natural, Natural, _Ordinal, Natural, bytes, str, float | None, str, bytes | None]
+"""A row as a run may have written it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,8 @@ def common_values(rows: Iterable[Query], clients: int) -> dict[tuple[int, bytes]
     for row in rows:
         if row.value is not None:
             values.setdefault((row.round, row.digest), {}).setdefault(row.client, row.value)
-    return {place: mean([of[c] for c in range(clients)]) for place, of in values.items() if len(of) == clients}
+    whole = set(range(clients))
+    return {place: mean([of[c] for c in range(clients)]) for place, of in values.items() if of.keys() == whole}
 
 
 def _locates(row: Query) -> bool:
@@ -180,7 +187,9 @@ def _exists(ledger: Ledger) -> bool:
 
 def _read(ledger: Ledger, where: str = "") -> Iterator[Query]:
     if _exists(ledger):
-        for row in ledger.rows(f"SELECT {_COLUMNS} FROM queries {where} {_ORDER}", -1):
+        for row in ledger.rows(f"SELECT {_COLUMNS} FROM queries {where} {_ORDER}", -1, _Row):
+            if row[-1] is not None and len(row[-1]) % 8:
+                raise Tampered(row[1], f"the log of client {row[0]}'s queries has {len(row[-1])} bytes for a point")
             yield Query(*row)
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.database import DAMAGE, TABLES, Patience, check_schema, connect, reading, trouble, writing
 from fedzero.ledger.database import Tampered as Tampered
@@ -211,11 +213,14 @@ class Ledger:
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?)", (part, state[part * _PART : (part + 1) * _PART]))
         self._db.execute("DELETE FROM dense WHERE round < ?", (round,))
 
-    def rows(self, query: str, bad: int) -> list[Any]:
-        """What a query finds; a file that cannot be read is `Tampered` in round `bad`."""
+    def rows(self, query: str, bad: int, kind: Any = Any) -> list[Any]:
+        """What a query finds; a file that cannot be read is `Tampered` in round `bad`.
+
+        kind: of a row. SQLite checks types when it writes, and believes a file that it reads.
+        """
         self._begin()
         with reading(self.path, bad):
-            return self._db.execute(query).fetchall()
+            return msgspec.convert(self._db.execute(query).fetchall(), list[kind])
 
     def _begin(self) -> None:
         if self._patience is not None:
@@ -223,7 +228,8 @@ class Ledger:
 
     def checkpoint(self, saved: Saved | None) -> bytes | None:
         """The state that the last `Saved` record describes."""
-        rows = self.rows("SELECT part, body FROM checkpoint ORDER BY part", -1 if saved is None else saved.round)
+        bad = -1 if saved is None else saved.round
+        rows = self.rows("SELECT part, body FROM checkpoint ORDER BY part", bad, tuple[int, bytes])
         if saved is None:
             if rows:
                 raise Tampered(-1, "there is a checkpoint without an entry")
@@ -239,7 +245,7 @@ class Ledger:
 
         Empty where the clients were in other processes, which keep it themselves.
         """
-        rows = self.rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1)
+        rows = self.rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1, tuple[int, int, bytes])
         found: dict[int, list[bytes]] = {}
         for client, chunk, body in rows:
             if chunk != len(found.setdefault(client, [])):
@@ -253,7 +259,8 @@ class Ledger:
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
         """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""
-        rows = dict(self.rows("SELECT round, body FROM dense ORDER BY round", min(expected, default=-1)))
+        query, bad = "SELECT round, body FROM dense ORDER BY round", min(expected, default=-1)
+        rows = dict(self.rows(query, bad, tuple[int, bytes]))
         for round in sorted(expected.keys() | rows.keys()):
             if round not in rows or round not in expected:
                 raise Tampered(round, "its dense update is missing" if round in expected else "no such dense update")
@@ -264,7 +271,7 @@ class Ledger:
     @property
     def head(self) -> bytes:
         """The last link of the chain: two ledgers with the same head tell the same story."""
-        rows = self.rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1)
+        rows = self.rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1, tuple[bytes])
         return bytes(rows[0][0]) if rows else _GENESIS
 
     def entries(self) -> Iterator[Entry]:

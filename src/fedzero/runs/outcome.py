@@ -70,7 +70,9 @@ def result_of(folder: Path) -> Result:
         best = query_log.best(ledger, clients)
     if not isinstance(task, BlackBox):
         raise FedzeroError(f"{folder} holds no run of black boxes")
-    exact = {round: mean([of[c] for c in range(clients)]) for round, of in asked.items() if len(of) == clients}
+    exact = {
+        round: mean([of[c] for c in range(clients)]) for round, of in asked.items() if of.keys() == {*range(clients)}
+    }
     history = {e.round: Step(e.round, spent(e.round), e.metrics.loss, e.round not in exact) for e in view.evaluations}
     last = history.get(max(history, default=-1))
     return Result(
