@@ -299,7 +299,7 @@ LIES = {
     "nested": (lambda m: b"\x91" * 1500, "south could not evaluate the model: "),
     "a failure": (
         lambda m: encode(Failed("\x1b[31m[/x]" + "y" * 10**5)),
-        "south could not evaluate the model:  [31m[/x]y",
+        "south could not evaluate the model: �[31m[/x]y",
     ),
     "too much": (lambda m: bytes(1 << 21), "south could not evaluate the model: sent 2097152 bytes"),
 }

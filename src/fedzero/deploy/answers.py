@@ -10,8 +10,6 @@ from fedzero.deploy import measuring, messages
 from fedzero.errors import FedzeroError, Refused
 
 T = TypeVar("T", bound=Struct)
-SENTENCE = 500
-"""Characters of what a site says, at most."""
 
 
 class SiteFailure(FedzeroError):
@@ -25,7 +23,7 @@ def received(site: str, data: bytes | Exception, wanted: type[T]) -> T | Excepti
     try:
         answer = messages.decode_answer(data)
         if isinstance(answer, messages.Failed):
-            return SiteFailure(sentence(answer.reason))
+            return SiteFailure(answer.reason)
         if not isinstance(answer, wanted):
             return Refused(f"{site} sent an answer of another kind")
         if isinstance(answer, messages.Measured):
@@ -33,11 +31,3 @@ def received(site: str, data: bytes | Exception, wanted: type[T]) -> T | Excepti
         return answer
     except Refused as reason:
         return reason
-    except RecursionError:
-        return Refused("sent an answer that is nested too deeply")
-
-
-def sentence(text: str) -> str:
-    """What a site says, short enough for the ledger and without control characters."""
-    printable = "".join(c if c.isprintable() else " " for c in text[: SENTENCE + 1])
-    return printable if len(printable) <= SENTENCE else f"{printable[:SENTENCE]}…"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from msgspec import Struct, structs
 
 from fedzero.deploy import measuring, messages
-from fedzero.deploy.answers import SiteFailure, T, received, sentence
+from fedzero.deploy.answers import SiteFailure, T, received
 from fedzero.deploy.assignment import Assignment, at_sites
 from fedzero.deploy.basis import common, differs
 from fedzero.deploy.link import Enough, Link, NoAnswer, Pending, never
@@ -230,7 +230,7 @@ class RemoteEngine:
                 self._ready[site] = max(round, self._ready[site])
                 yield client, answer.replies[client]
             else:
-                yield client, FedzeroError(sentence(answer.failed.get(client, "did not answer")))
+                yield client, FedzeroError(answer.failed.get(client, "did not answer"))
 
     def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
         """Sites keep what their clients remember."""
