@@ -22,7 +22,7 @@ from fedzero.ledger.records import Evaluation, Round, Start
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
-from fedzero.runs.server import ClientTracker
+from fedzero.runs.tracker import ClientTracker
 
 BASE, CLIENTS, EVERY = b"8" * 8, 10, 10
 SCALARS = pack(np.zeros(5, np.float32))

@@ -32,12 +32,12 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("ledger/store.py", "seal is None or _seal(chain, at, seconds) != seal", "seal is None"),
     ("runs/server.py", "if reply.round != round:", "if reply.round < round:"),
     ("runs/server.py", "if reply.digest != right[c]]", "if False]"),
-    ("runs/server.py", "self.known[client] = record.round + sync", "self.known[client] = record.round + 1"),
-    ("runs/server.py", "keep_from = min(self.known)", "keep_from = max(self.known)"),
+    ("runs/tracker.py", "self._knows(client, record.round + sync)", "self._knows(client, record.round + 1)"),
+    ("runs/tracker.py", "keep_from = self.oldest", "keep_from = max(self.known)"),
     ("protocol/client.py", "self._tried[0] == counted:", "True:"),
     ("filters/links.py", "np.floor(exact + draw().random(len(values)))", "np.round(exact)"),
     ("filters/chain.py", "else wanted - read)", "else wanted)"),
-    ("filters/combiners.py", "max(1, int(self.fraction * count))", "int(self.fraction * count)"),
+    ("filters/combiners.py", "max(1, int(self.fraction * len(rows)))", "int(self.fraction * len(rows))"),
     ("algorithms/zoadafl.py", "add_(delta * (1 - self.beta1))", "add_(delta)"),
     ("algorithms/zoadafl.py", "torch.maximum(vhat, v, out=vhat)", "vhat.copy_(v)"),
     ("algorithms/zofedht.py", "isotropic = math.sqrt(1 - self.alpha) if", "isotropic = (1 - self.alpha) if"),
@@ -70,7 +70,7 @@ def caught(number: int, workers: int, tree: Path) -> tuple[int, str]:
         path = copy / "src" / "fedzero" / name
         text = path.read_text()
         if right not in text:
-            return number, f"NOT PLANTED: {name} has no {right!r}"
+            raise SystemExit(f"fault {number} cannot be planted: {name} has no {right!r}")
         path.write_text(text.replace(right, wrong, 1))
         python = f"{copy / 'src'}:{copy / 'papers' / 'src'}"
         environment = {**os.environ, "PYTHONPATH": python, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -23,7 +23,7 @@ from fedzero.ledger.store import _GENESIS, Ledger, Tampered, _seal, link
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.runs.progress import LiveWatch, PlainWatch, follow
-from fedzero.runs.server import ClientTracker
+from fedzero.runs.tracker import ClientTracker
 
 SAID = "failed: see [/etc/config] [bold]\x1b]0;mine\x07\x1b[2J\nround 9: all is well"
 
