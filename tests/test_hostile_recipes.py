@@ -58,6 +58,7 @@ def test_more_than_there_is(fedzero, tiny: Path, tmp_path: Path, overrides: list
 
 
 PROMPTS = ["{sentence:>200000000}", "{sentence!r}", "{sentence:{width}}", "{sentence.__class__}", "{sentence[0].upper}"]
+PROMPTS += ["{" + "9" * 30 + "}", "{a[" + "9" * 30 + "]}"]  # found by the fuzzer: ValueError
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

@@ -15,6 +15,7 @@ import torch
 from fedzero.algorithms.contract import MOST_CLIENTS
 from fedzero.deploy import messages as site_messages
 from fedzero.deploy.flare.bridge import Answered, receive
+from fedzero.deploy.queue import SUPERVISOR, supervisor
 from fedzero.deploy.site import Settings, _memory_in
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError, Refused
@@ -143,6 +144,13 @@ def test_settings_of_a_kit(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(FedzeroError, match=r"fedzero\.toml"):
             Settings.read(path)
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**31, 2**63])
+def test_a_supervisor_of_any_number(tmp_path: Path, pid: int) -> None:
+    """Found by the fuzzer: ValueError of psutil."""
+    (tmp_path / SUPERVISOR).write_text(f'{{"pid": {pid}, "began": 0.5}}')
+    assert supervisor(tmp_path) is None
 
 
 def patch_of(clients: int, **table: object) -> bytes:

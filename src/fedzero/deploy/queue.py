@@ -37,7 +37,7 @@ class Process(Struct, frozen=True):
         """`began` counts from the start of the machine: it does not change when the clock is set."""
         try:
             return Process(pid, round(psutil.Process(pid).create_time() - psutil.boot_time(), 2))
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, ValueError, OverflowError):  # a file may hold any number
             return None
 
 

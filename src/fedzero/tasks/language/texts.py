@@ -17,7 +17,7 @@ from msgspec import Struct
 from fedzero.errors import FedzeroError
 
 Row = Mapping[str, Any]
-FIELD = re.compile(r"[^.!:{}\[\]]+(\[[^{}\[\]]+\])*")
+FIELD = re.compile(r"(?!\d{10})[^.!:{}\[\]]+(\[(?!\d{10})[^{}\[\]]+\])*")
 """A field of a row, perhaps one inside it; `sentence.__class__` would be what Python knows of it, not what it says."""
 
 
