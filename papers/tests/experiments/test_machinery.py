@@ -20,6 +20,7 @@ from toy import TOY, job
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
+from fedzero.model.device import threads
 from fedzero.runs import session
 from fedzero.runs.history import history
 from fedzero.runs.progress import Silent
@@ -256,7 +257,8 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     assert display.stages == [("tuning", 0), ("final", 2)]
     assert (summary["runs"], summary["runs_made"]) == (4, 2)
     for folder, seed, rate in ((FOLDERS[0], 0, 1e-3), (FOLDERS[2], 1, summary["tables"]["table"][0]["rate"])):
-        session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Environment(), Silent())
+        with threads(cores()):  # as many as a single worker has: they are on the ledger
+            session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Environment(), Silent())
         assert head(tmp_path / folder) == head(out / "runs" / folder), "as if nobody had disturbed it"
 
 
