@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_language import KINDS
 
-from fedzero.oracles.generation import ENDED, Decoding, KeyValues, chunks, choose, generate, left_padded
+from fedzero.oracles.generation import ENDED, Decoding, KeyValues, choose, chunks, generate, left_padded
 from fedzero.tasks.language import Layers, Lora
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.pretrained import adapt, decodes_stepwise, load

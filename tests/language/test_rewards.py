@@ -48,13 +48,9 @@ def test_exact():
 
 
 def test_regex():
-    assert scored(Regex(pattern=r"\d+ apples"), "12 apples", " 3 apples ", "12 apples and more", "apples") == [
-        1,
-        1,
-        0,
-        0,
-    ]
-    with pytest.raises(FedzeroError, match="task.reward.pattern"):
+    said = "12 apples", " 3 apples ", "12 apples and more", "apples"
+    assert scored(Regex(pattern=r"\d+ apples"), *said) == [1, 1, 0, 0]
+    with pytest.raises(FedzeroError, match=r"task\.reward\.pattern"):
         scored(Regex(pattern="("), "x")
 
 
