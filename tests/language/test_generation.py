@@ -7,7 +7,17 @@ import pytest
 import torch
 from small_language import KINDS
 
-from fedzero.oracles.generation import ENDED, Decoding, KeyValues, choose, chunks, generate, left_padded
+from fedzero.oracles.generation import (
+    ENDED,
+    Decoding,
+    KeyValues,
+    Stepwise,
+    Whole,
+    choose,
+    chunks,
+    generate,
+    left_padded,
+)
 from fedzero.tasks.language import Layers, Lora
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.pretrained import adapt, decodes_stepwise, load
@@ -21,9 +31,12 @@ def opened(folder, dtype=torch.float32):
     return load(str(folder), dtype, CPU)
 
 
-def ends_of(model, every: int = 9) -> torch.Tensor:
-    """Some tokens end a row, so that rows end at different times."""
-    return torch.arange(len(model.head.weight)) % every == 0
+def ends_of(model) -> torch.Tensor:
+    """What some of the rows say sooner or later ends a row, so that rows end at different times."""
+    ends = torch.zeros(len(model.head.weight), dtype=torch.bool)
+    for prompt, step in ((PROMPTS[0], 0), (PROMPTS[3], 4)):
+        ends[alone(model.module, prompt, step + 1, ends)[step]] = True
+    return ends
 
 
 def alone(module, prompt, most, ends) -> list[int]:
@@ -39,6 +52,21 @@ def alone(module, prompt, most, ends) -> list[int]:
 
 def lists(said: torch.Tensor) -> list[list[int]]:
     return [[token for token in row if token != ENDED] for row in said.tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_each_row_alone(small_model, kind):
+    """Whatever is said: here, tokens of chance."""
+    module = opened(small_model(kind)).module
+    said = torch.randint(400, (4, len(PROMPTS)), generator=torch.Generator().manual_seed(1)) % 300
+    with torch.no_grad():
+        for way in (Stepwise(module, left_padded(PROMPTS), 4), Whole(module, left_padded(PROMPTS), 4)):
+            found = [way.first(), *(way.next(chosen) for chosen in said)]
+            for step, logits in enumerate(found):
+                for row, prompt in enumerate(PROMPTS):
+                    ids = torch.tensor([[*prompt, *said[:step, row].tolist()]])
+                    wanted = module(input_ids=ids, use_cache=False).logits[0, -1]
+                    assert torch.allclose(logits[row], wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])

@@ -27,6 +27,7 @@ from fedzero.tasks.language import TEXTS, Layers, Text, rows
 from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.pretrained import adapt, load
 from fedzero.tasks.language.rewards import Exact, Function, Length, Program, Regex
+from fedzero.tasks.partition import Iid
 
 CPU = torch.device("cpu")
 WORDS = Text(prompt="{x} It was", answers={"0": "terrible", "1": "great"}, train="made:pairs:train", test="b")
@@ -131,6 +132,7 @@ def objective_and_shards(folder: Path, **options: Any):
             "batch": 5,
             "training": 60,
             "testing": 12,
+            "partition": Iid(),
             **options,
         }
     )
@@ -217,7 +219,7 @@ def test_evaluations_and_what_there_is_not(small_model):
         objective.gradient(problem.params, shards.batch(Keys.of_seed(4), 0, 0, 0))
     _, exact, _ = objective_and_shards(small_model("llama"), reward=Exact())
     assert exact.evaluate(problem.params).accuracy == exact.evaluate(problem.params).others["reward"]
-    function = Function(name="math:dist")
+    function = Function(name="operator:truediv")
     with pytest.raises(FedzeroError, match="raised TypeError"):
         objective_and_shards(small_model("llama"), reward=function)[1].evaluate(problem.params)
 
@@ -249,12 +251,12 @@ def test_mistakes_are_said_in_a_sentence(small_model, options, words):
 
 RECIPE = {
     "name": "short",
-    "rounds": 30,
+    "rounds": 15,
     "seed": 2,
-    "evaluate_every": 30,
+    "evaluate_every": 15,
     "algorithm": {
         "kind": "decomfl",
-        "rate": 1e-2,
+        "rate": 3e-2,
         "directions": 8,
         "radius": 5e-2,
         "difference": "central",
@@ -264,8 +266,8 @@ RECIPE = {
         "kind": "language",
         "text": {"prompt": "{a} and {b} It was", "train": "made:pairs:train", "test": "made:pairs:test"},
         "measure": "reward",
-        "reward": {"kind": "length", "target": 3},
-        "generate": {"max_tokens": 8},
+        "reward": {"kind": "length", "target": 30},
+        "generate": {"max_tokens": 6},
         "batch": 8,
         "training": 80,
         "testing": 20,
@@ -286,7 +288,7 @@ def test_a_run_raises_its_reward_and_replays(small_model, tmp_path: Path):
     problem = session.prepare(recipe, Environment()).problem
     start = problem.measure(problem.params, 0).loss
     assert found.complete
-    assert found.final_loss < start - 0.2
+    assert found.final_loss < start - 0.15
     session.verified(tmp_path / "run", Environment())
 
 

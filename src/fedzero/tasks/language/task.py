@@ -241,8 +241,8 @@ class RewardShards(DrawnPrompts):
         if self.generate.temperature > 0:
             generator = keys.generator("sampling", round, step, client)
             noise = generator.random((len(chosen), self.generate.max_tokens))
-        prompts, rows_ = ([of[i] for i in chosen] for of in (self.data.tokens, self.data.rows))
-        return Prompts(tuple(prompts), tuple(rows_), weights, noise)
+        prompts, asked = tuple(self.data.tokens[i] for i in chosen), tuple(self.data.rows[i] for i in chosen)
+        return Prompts(prompts, asked, weights, noise)
 
 
 def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:

@@ -128,7 +128,9 @@ def _superglue(
     return Text(prompt=prompt, answers=answers, passage=passage, train=train, test=test, **more)
 
 
-_PAIRS = {"train": "made:pairs:train", "test": "made:pairs:test"}
+def _pairs(prompt: str, label: str) -> Text:
+    return Text(prompt=prompt, label=label, train="made:pairs:train", test="made:pairs:test")
+
 
 TEXTS: dict[str, Text] = {
     "sst2": Text(
@@ -173,11 +175,10 @@ TEXTS: dict[str, Text] = {
         label="answers[label]",
         unfold=("passage[questions]", "questions[answers]"),
     ),
-    "larger": Text(
-        prompt="Which is larger, 12 or 57? 57\nWhich is larger, 83 or 9? 83\nWhich is larger, 40 or 46? 46\n"
+    "larger": _pairs(
+        "Which is larger, 12 or 57? 57\nWhich is larger, 83 or 9? 83\nWhich is larger, 40 or 46? 46\n"
         "Which is larger, {a} or {b}?",
-        label="larger",
-        **_PAIRS,
+        "larger",
     ),
-    "addition": Text(prompt="12 + 57 = 69\n83 + 9 = 92\n40 + 46 = 86\n{a} + {b} =", label="sum", **_PAIRS),
+    "addition": _pairs("12 + 57 = 69\n83 + 9 = 92\n40 + 46 = 86\n{a} + {b} =", "sum"),
 }
