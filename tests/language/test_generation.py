@@ -153,6 +153,26 @@ def test_chunks_hold_every_prompt_once():
         assert all(len(some) == 1 or len(some) * (9 + MOST) <= tokens for some in found)
 
 
+def test_blocks_of_rows_may_be_at_points_of_their_own(small_model):
+    """One pass for several points: here, each block of rows meets another shift behind the last layer."""
+    module = opened(small_model("smollm")).module
+    decoding = Decoding(MOST, ends_of(opened(small_model("smollm"))))
+    shifts = torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
+    now = shifts[:1]
+
+    def shifted(layer, inputs, output):
+        return output + now.repeat_interleave(len(output) // len(now), 0)[:, None]
+
+    module.model.norm.register_forward_hook(shifted)
+    wanted = []
+    for shift in shifts:
+        now = shift[None]
+        wanted.append(generate(module, left_padded(PROMPTS), decoding))
+    now = shifts
+    assert torch.equal(generate(module, left_padded(PROMPTS * 3), decoding), torch.cat(wanted))
+    assert not torch.equal(wanted[0], wanted[1])
+
+
 # ---- sampling
 
 
@@ -198,3 +218,20 @@ def test_stops_and_texts(small_model):
     assert reader_of(model, "")(tokens) == " great\n No"
     assert reader_of(model, "at\n N")(tokens) == " gre", "of several tokens"
     assert int(decoding_of(model, Generate(stop="")).ends.sum()) == 1
+
+
+# ---- on a GPU
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_says_the_same(small_model, kind):
+    model, gpu = opened(small_model(kind)), load(str(small_model(kind)), torch.float32, torch.device("cuda"))
+    ends = ends_of(model)
+    noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for some in (None, noise):
+        wanted = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends), some)
+        there = None if some is None else some.cuda()
+        found = generate(gpu.module, left_padded(PROMPTS).cuda(), Decoding(MOST, ends.cuda()), there)
+        assert torch.equal(found.cpu(), wanted)

@@ -101,6 +101,8 @@ def test_what_counts_as_named():
     assert named(Function(name="os:system")) == ["function 'os:system'"]
     assert named(Program(argv=("rm", "-r"))) == ["program 'rm -r'"]
     assert Language().runs({}) == []
+    assert Language(measure="reward", reward=Program(argv=("/home/me/check",))).portable().reward is None
+    assert Language(measure="reward", reward=Length(target=3)).portable().reward == Length(target=3)
 
 
 # ---- rows that are made

@@ -193,7 +193,8 @@ class Language(Task, tag="language"):
         return context.files.get(name, name)
 
     def portable(self) -> Language:
-        return structs.replace(self, model=Path(self.model).name, tokenizer=None)
+        reward = None if self.runs({}) else self.reward  # programs and modules are of this machine, and not applied
+        return structs.replace(self, model=Path(self.model).name, tokenizer=None, reward=reward)
 
     def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> Base:
         pretrained.check_empty(out)
