@@ -20,7 +20,7 @@ from fedzero.oracles.generation import (
 )
 from fedzero.tasks.language import Layers, Lora
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
-from fedzero.tasks.language.pretrained import adapt, decodes_stepwise, load
+from fedzero.tasks.language.pretrained import adapt, decodes_upto, load
 
 CPU = torch.device("cpu")
 PROMPTS = ([5, 17, 9], [8], [99, 1, 250, 7, 12, 30], [31] * 9, [40, 41, 42, 43], [3, 200], [60, 61, 5])
@@ -131,16 +131,23 @@ def test_it_stops_when_all_rows_have(small_model):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_decodes_stepwise_is_found_by_trial(small_model, kind):
-    assert decodes_stepwise(opened(small_model(kind)))
-    assert decodes_stepwise(opened(small_model(kind), torch.bfloat16))
+    assert decodes_upto(opened(small_model(kind))) == 64
+    assert decodes_upto(opened(small_model(kind), torch.bfloat16)) == 64
+
+
+def test_no_further_than_the_window_of_attention(small_model):
+    model = opened(small_model("llama"))
+    model.module.config.sliding_window = 20
+    assert decoding_of(model, Generate(max_tokens=4), 16).stepwise
+    assert not decoding_of(model, Generate(max_tokens=4), 17).stepwise
 
 
 def test_a_model_that_heeds_no_mask_is_read_whole(small_model):
     model = opened(small_model("llama"))
     run = model.module.forward
     model.module.forward = lambda input_ids, use_cache=False, **_: run(input_ids=input_ids, use_cache=False)
-    assert not decodes_stepwise(model)
-    decoding = decoding_of(model, Generate(max_tokens=4))
+    assert not decodes_upto(model)
+    decoding = decoding_of(model, Generate(max_tokens=4), 9)
     assert not decoding.stepwise
     said = generate(model.module, left_padded(PROMPTS), decoding)
     assert lists(said) == [alone(model.module, prompt, 4, decoding.ends) for prompt in PROMPTS]
@@ -207,7 +214,7 @@ def test_a_sampled_row_depends_on_its_own_noise_alone(small_model):
 def test_stops_and_texts(small_model):
     model = opened(small_model("llama"))
     line = model.tokenizer("\n", add_special_tokens=False)["input_ids"]
-    decoding, read = decoding_of(model, Generate(max_tokens=4)), reader_of(model, "\n")
+    decoding, read = decoding_of(model, Generate(max_tokens=4), 9), reader_of(model, "\n")
     assert decoding.ends[model.tokenizer.eos_token_id] and decoding.ends[line[-1]]
     assert int(decoding.ends.sum()) < 20
     tokens = model.tokenizer(" great\n No", add_special_tokens=False)["input_ids"]
@@ -217,7 +224,7 @@ def test_stops_and_texts(small_model):
     )
     assert reader_of(model, "")(tokens) == " great\n No"
     assert reader_of(model, "at\n N")(tokens) == " gre", "of several tokens"
-    assert int(decoding_of(model, Generate(stop="")).ends.sum()) == 1
+    assert int(decoding_of(model, Generate(stop=""), 9).ends.sum()) == 1
 
 
 # ---- on a GPU

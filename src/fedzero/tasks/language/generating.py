@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from fedzero.model.numbers import NonNegative
 from fedzero.oracles.generation import Decoding
-from fedzero.tasks.language.pretrained import Pretrained, decodes_stepwise
+from fedzero.tasks.language.pretrained import Pretrained, decodes_upto
 
 
 class Generate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,10 +24,12 @@ class Generate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """of sampling, with noise from the run's keys, the same at all points; 0: the likeliest token"""
 
 
-def decoding_of(model: Pretrained, wanted: Generate) -> Decoding:
+def decoding_of(model: Pretrained, wanted: Generate, longest: int) -> Decoding:
+    """Of prompts that have `longest` tokens at most."""
     weight = model.head.weight
     assert isinstance(weight, torch.Tensor)
-    return Decoding(wanted.max_tokens, _ends(model, wanted.stop, weight), wanted.temperature, decodes_stepwise(model))
+    stepwise = longest + wanted.max_tokens <= decodes_upto(model)
+    return Decoding(wanted.max_tokens, _ends(model, wanted.stop, weight), wanted.temperature, stepwise)
 
 
 def _ends(model: Pretrained, stop: str, weight: torch.Tensor) -> torch.Tensor:

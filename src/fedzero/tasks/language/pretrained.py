@@ -303,14 +303,15 @@ def packs_upto(model: Pretrained) -> int:
         return 0
     if float((packed - alone).abs().max()) > 0.1 * float((joined - alone).abs().max()):
         return 0
-    window = getattr(model.module.config, "sliding_window", None)
-    return min(model.context, window) if isinstance(window, int) else model.context
+    return _within_window(model)
 
 
-def decodes_stepwise(model: Pretrained) -> bool:
-    """Whether a model heeds a mask, positions, and keys and values that are kept for it.
+def decodes_upto(model: Pretrained) -> int:
+    """The longest text that can be generated token by token; 0 for a model that does not heed a mask, positions, and
+    keys and values that are kept for it.
 
-    Found by trial: a padded prompt with another token must get the logits of both read at once, without the padding.
+    Found by trial: a padded prompt with another token must get the logits of both read at once, without the padding. A
+    text is not longer than the window of attention, since the mask replaces it.
     """
     device = next(model.module.parameters()).device
     alone, wrong = (logits_of(model.module, torch.tensor([ids]))[0, -1] for ids in ([6, 7, 9], [0, 0, 6, 7, 9]))
@@ -320,5 +321,12 @@ def decodes_stepwise(model: Pretrained) -> bool:
             trial.first()
             found = trial.next(torch.tensor([8, 9], device=device))[1].float()
     except Exception:  # of any kind, from a model that does not know the arguments
-        return False
-    return float((found - alone).abs().max()) <= 0.1 * float((wrong - alone).abs().max())
+        return 0
+    same = float((found - alone).abs().max()) <= 0.1 * float((wrong - alone).abs().max())
+    return _within_window(model) if same else 0
+
+
+def _within_window(model: Pretrained) -> int:
+    """How many tokens of a row can all be seen."""
+    window = getattr(model.module.config, "sliding_window", None)
+    return min(model.context, window) if isinstance(window, int) else model.context

@@ -112,7 +112,7 @@ class Language(Task, tag="language"):
         objective: Objective
         shards: Shards
         if self.reward is not None:
-            objective = self._rewarding(self.reward, model, text, test, context)
+            objective = self._rewarding(self.reward, model, text, (train, test), context)
             shards = RewardShards(train, parts, self.batch, mix, self.generate)
         else:
             objective = self._choosing(model, torch.tensor(encoder.answers(text), device=context.device), test)
@@ -159,11 +159,13 @@ class Language(Task, tag="language"):
         return LanguageObjective(model.module, model.head, answers, tested, measure, pack, self.tf32)
 
     def _rewarding(
-        self, reward: Reward, model: Pretrained, text: Text, test: Encoded, context: BuildContext
+        self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
     ) -> RewardObjective:
         judge = Judge(reader_of(model, self.generate.stop), reward.open(text, context.functions), reward.right)
-        tested = Prompts(tuple(test.tokens), tuple(test.rows))
-        decoding = decoding_of(model, self.generate)
+        tested = Prompts(tuple(read[1].tokens), tuple(read[1].rows))
+        decoding = decoding_of(model, self.generate, max(len(some) for each in read for some in each.tokens))
+        if not decoding.stepwise:
+            context.phase(f"{model.name} reads the whole text again for every token")
         return RewardObjective(model.module, model.head, decoding, judge, tested, self.tf32)
 
     def opened(self, source: str, context: BuildContext) -> Pretrained:
