@@ -10,6 +10,7 @@ import torch
 
 import fedzero
 from fedzero.errors import FedzeroError
+from fedzero.tasks.language.rewards import Length
 
 transformers = pytest.importorskip("transformers")
 
@@ -95,3 +96,43 @@ def test_one_list_of_rows_is_dealt_out(tmp_path: Path, small_model) -> None:
 def test_what_is_no_language_model(tmp_path: Path) -> None:
     with pytest.raises(FedzeroError, match="causal language model of `transformers`"):
         go(tmp_path / "run", torch.nn.Linear(2, 2))
+
+
+# ---- rewards
+
+
+def short(row: dict[str, Any], text: str) -> float:
+    return max(0.0, 1 - abs(len(text.strip()) - 3) / 10)
+
+
+REWARDED: dict[str, Any] = {"answers": None, "options": {"generate": {"max_tokens": 6}}}
+
+
+def test_a_function_of_row_and_text(tmp_path: Path, small_model) -> None:
+    name = str(small_model("smollm"))
+    run = go(tmp_path / "run", name, reward=short, **REWARDED)
+    assert run.summary.complete
+    assert go(tmp_path / "run", name, reward=short, **REWARDED).summary == run.summary
+    run.verify()
+    fedzero.Run.open(tmp_path / "run").verify()
+    by_object = go(tmp_path / "object", *opened(small_model("smollm")), reward=short, **REWARDED)
+    assert by_object.summary.model_digest == run.summary.model_digest
+    calls = []
+    go(tmp_path / "rows", name, reward=lambda row, text: calls.append(row) or 0.5, **REWARDED)
+    assert all(row in ROWS for row in calls)
+
+
+def test_a_reward_by_its_name(tmp_path: Path, small_model) -> None:
+    table = {"kind": "length", "target": 5}
+    run = go(tmp_path / "run", str(small_model("smollm")), reward=table, **REWARDED)
+    same = go(tmp_path / "same", str(small_model("smollm")), reward=Length(target=5), **REWARDED)
+    assert run.summary.model_digest == same.summary.model_digest
+    exact = go(tmp_path / "exact", str(small_model("smollm")), reward={"kind": "exact"})
+    assert exact.history["accuracy"].shape == exact.history["round"].shape
+
+
+def test_what_is_no_reward(tmp_path: Path, small_model) -> None:
+    with pytest.raises(FedzeroError, match="reward: give a function"):
+        go(tmp_path / "run", str(small_model("smollm")), reward=3)
+    with pytest.raises(FedzeroError, match="at least two"):
+        go(tmp_path / "run", str(small_model("smollm")), answers=None)

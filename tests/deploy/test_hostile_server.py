@@ -38,6 +38,8 @@ from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import encode_work
 from fedzero.runs import recipe as recipes
 from fedzero.tasks.language import Language, Text
+from fedzero.tasks.language.generating import Generate
+from fedzero.tasks.language.rewards import Function, Program, Regex
 
 METHOD = DeComFL(rate=1e-3, directions=2)
 SECRET = "known to the clients alone"
@@ -128,6 +130,28 @@ def test_a_prompt_reaches_into_rows_only(clinic: Path, prompt: str) -> None:
     with pytest.raises((FedzeroError, AttributeError)):
         text.check()
         text.render(rows[0])
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        Program(argv=("touch", "/tmp/fedzero-was-here")),
+        Function(name="os:system"),
+        Function(name="judge"),
+        Regex(pattern="(a+)+b"),
+    ],
+    ids=lambda reward: reward.label,
+)
+def test_a_recipe_names_no_reward_that_runs(clinic: Path, reward) -> None:
+    """Nor an expression, which can take for ever. What the site declares itself is served."""
+    (clinic / "rows.csv").write_text("name,diagnosis\n" + "Ada,0\nBob,1\n" * 8)
+    declared = {"rows": str(clinic / "rows.csv"), "theirs": str(clinic / "model")}
+    recipe = language(clinic, "rows", measure="reward", reward=reward)
+    said = refused(site_with(clinic, files=declared), prepare(recipe))
+    assert "not one of this site's" in said and "--task NAME=module:function" in said
+    mine = language(clinic, "rows", measure="reward", reward=Function(name="judge"), generate=Generate(max_tokens=2))
+    answer = asked(site_with(clinic, files=declared, tasks={"judge": "operator:contains"}), prepare(mine))
+    assert isinstance(answer, Prepared), answer
 
 
 # ---- consent

@@ -52,6 +52,13 @@ ROWS = {
         'P.\nQuestion: Q?\nI found this answer "a". Is that correct? Yes or No?\n',
         "No",
     ),
+    "larger": (
+        {"a": 5, "b": 61, "larger": "61", "sum": "66"},
+        "Which is larger, 12 or 57? 57\nWhich is larger, 83 or 9? 83\nWhich is larger, 40 or 46? 46\n"
+        "Which is larger, 5 or 61?",
+        "61",
+    ),
+    "addition": ({"a": 5, "b": 61, "sum": "66"}, "12 + 57 = 69\n83 + 9 = 92\n40 + 46 = 86\n5 + 61 =", "66"),
 }
 REVIEW = Text(
     prompt="{review} It was", answers={"-": "bad", "+": "good"}, label="stars", passage="review", train="a", test="b"
@@ -62,12 +69,14 @@ REVIEW = Text(
 def test_prompts_are_those_of_the_papers(name):
     row, prompt, answer = ROWS[name]
     text = TEXTS[name]
-    text.check()
+    text.check(generated=not text.answers)
     assert text.render(row) == prompt
-    assert list(text.answers.values())[text.answer(row)] == answer
+    assert text.expected(row) == answer
+    if text.answers:
+        assert list(text.answers.values())[text.answer(row)] == answer
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if text.answers])
 def test_real_rows_can_be_read(name, full_data):
     text = TEXTS[name]
     folder = full_data(text.test.split("/")[0])

@@ -3,11 +3,16 @@
 run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], test=rows, prompt="{sentence} It was",
                        answers={"0": "terrible", "1": "great"}, rounds=500, out="runs/reviews")
 run.model.save_pretrained("reviews")
+
+With a reward the model generates, and a function of the row and the text says how good that is:
+
+run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], prompt="{a} + {b} =",
+                       reward=lambda row, text: text.strip() == str(row["a"] + row["b"]), rounds=500, out="runs/sums")
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ from fedzero.runs import recipe as recipes
 from fedzero.runs.loop import Watch
 from fedzero.runs.session import Environment
 from fedzero.tasks.language.given import GIVEN, Given
+from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row
 from fedzero.tasks.partition import Iid, split
 
@@ -35,7 +41,8 @@ def finetune(
     *,
     clients: Sequence[Any],
     prompt: str,
-    answers: Mapping[Any, str],
+    answers: Mapping[Any, str] | None = None,
+    reward: Callable[[Row, str], float] | Reward | Mapping[str, Any] | None = None,
     test: Sequence[Row] | None = None,
     label: str = "label",
     passage: str = "",
@@ -59,16 +66,20 @@ def finetune(
         which is loaded as `dtype`.
     clients: a list with the rows (dictionaries) of each client; or, with `count`, a list of rows dealt out to so many.
     prompt: with fields of a row in braces. answers: by label, the word that should follow the prompt.
+    reward: in their place, a function of a row and the text that the model generates for it, which returns a number and
+        always the same; or a table as `[task.reward]` of a recipe: {"kind": "exact"}. 1 − its mean is minimised.
     test: rows of evaluations; default: the clients' own.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
-    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "length": 256}.
+    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
     method, rounds, cohort, batch, seed, out, progress: as of `fedzero.train`.
     """
     dealt = _dealt(clients, count, seed)
     named = isinstance(model, str)
     tested = [row for rows in dealt for row in rows] if test is None else list(test)
     given = Given(None if named else model, tokenizer, dealt, tested)
-    text = {"prompt": prompt, "answers": {_word(key): word for key, word in answers.items()}, "label": label}
+    words = {_word(key): word for key, word in (answers or {}).items()}
+    text = {"prompt": prompt, "answers": words, "label": label}
+    rewarded, functions = _rewarded(reward)
     task = {
         "kind": "language",
         "model": model if named else GIVEN + type(model).__name__,
@@ -76,6 +87,7 @@ def finetune(
         "train": TRAIN.get(train, train) if isinstance(train, str) else dict(train),
         "batch": batch,
         "dtype": dtype,
+        **rewarded,
         **(options or {}),
     }
     recipe = recipes.decode(
@@ -91,10 +103,22 @@ def finetune(
         },
         "fedzero.finetune",
     )
-    environment = Environment(functions={GIVEN: given})
+    environment = Environment(functions={GIVEN: given, **functions})
     trained(None if named else model, recipe, Path(out), environment, progress)
     assert given.opened is not None
     return Run(Path(out), environment, given.opened.module)
+
+
+def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keys of `[task]`, and the functions that they name."""
+    if reward is None:
+        return {}, {}
+    if isinstance(reward, Reward | Mapping):
+        return {"measure": "reward", "reward": msgspec.to_builtins(reward)}, {}
+    if not callable(reward):
+        raise FedzeroError("reward: give a function of a row and a text, or a table such as {'kind': 'exact'}")
+    name = getattr(reward, "__name__", type(reward).__name__)
+    return {"measure": "reward", "reward": msgspec.to_builtins(Function(name=name))}, {name: reward}
 
 
 def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:

@@ -116,7 +116,7 @@ class LanguageObjective:
             where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
         self.pieces.chosen = Chosen(self.answer_ids, ends)
         try:
-            with _tf32(self.tf32):
+            with tf32_allowed(self.tf32):
                 logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None
@@ -140,7 +140,7 @@ class LanguageObjective:
 
 
 @contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
+def tf32_allowed(allowed: bool) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:

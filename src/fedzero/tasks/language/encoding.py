@@ -15,10 +15,11 @@ STAND_IN = "x"
 
 @dataclass(frozen=True)
 class Encoded:
-    """Tokens of every prompt, the right answers, and how many passages were cut to fit."""
+    """Tokens of every prompt, the right answers, the rows, and how many passages were cut to fit."""
 
     tokens: list[list[int]]
     labels: list[int]
+    rows: Sequence[Row]
     cut: int
 
 
@@ -64,7 +65,7 @@ class Encoder:
         too_long = [i for i, some in enumerate(tokens) if len(some) > self.context]
         for i in too_long:
             tokens[i] = self._shortened(text, rows[i])
-        return Encoded(tokens, labels, len(too_long))
+        return Encoded(tokens, labels, rows, len(too_long))
 
     def _shortened(self, text: Text, row: Row) -> list[int]:
         """The prompt with as much of its passage as fits."""

@@ -23,6 +23,7 @@ from torch import nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.files import cache_folder, locked, share
+from fedzero.oracles.generation import Stepwise, left_padded
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks, logits_of
 from fedzero.tasks.language.trainable import Full, Layers, Lora, Names, Span, Train
@@ -49,6 +50,14 @@ class Pretrained:
         inner = self.module.get_base_model() if hasattr(self.module, "get_base_model") else self.module
         head: nn.Module = inner.get_output_embeddings()
         return head
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        configs = (getattr(self.module, name, None) for name in ("config", "generation_config"))
+        named = [getattr(config, "eos_token_id", None) for config in configs]
+        named.append(getattr(self.tokenizer, "eos_token_id", None))
+        return frozenset(i for ids in named for i in (ids if isinstance(ids, list | tuple) else [ids]) if i is not None)
 
 
 def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None) -> Pretrained:
@@ -294,5 +303,30 @@ def packs_upto(model: Pretrained) -> int:
         return 0
     if float((packed - alone).abs().max()) > 0.1 * float((joined - alone).abs().max()):
         return 0
+    return _within_window(model)
+
+
+def decodes_upto(model: Pretrained) -> int:
+    """The longest text that can be generated token by token; 0 for a model that does not heed a mask, positions, and
+    keys and values that are kept for it.
+
+    Found by trial: a padded prompt with another token must get the logits of both read at once, without the padding. A
+    text is not longer than the window of attention, since the mask replaces it.
+    """
+    device = next(model.module.parameters()).device
+    alone, wrong = (logits_of(model.module, torch.tensor([ids]))[0, -1] for ids in ([6, 7, 9], [0, 0, 6, 7, 9]))
+    try:
+        with torch.no_grad():
+            trial = Stepwise(model.module, left_padded([[2, 3, 4, 5], [6, 7]]).to(device), 2)
+            trial.first()
+            found = trial.next(torch.tensor([8, 9], device=device))[1].float()
+    except Exception:  # of any kind, from a model that does not know the arguments
+        return 0
+    same = float((found - alone).abs().max()) <= 0.1 * float((wrong - alone).abs().max())
+    return _within_window(model) if same else 0
+
+
+def _within_window(model: Pretrained) -> int:
+    """How many tokens of a row can all be seen."""
     window = getattr(model.module.config, "sliding_window", None)
     return min(model.context, window) if isinstance(window, int) else model.context

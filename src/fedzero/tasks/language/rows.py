@@ -1,4 +1,4 @@
-"""Rows of a language task: JSON lines or CSV files, gzipped or not, or a dataset of the `datasets` library."""
+"""Rows of a language task: JSON lines or CSV files, gzipped or not, a dataset of the `datasets` library, or made."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from fedzero.errors import FedzeroError
 from fedzero.model.decoding import cause_of
+from fedzero.tasks.language.made import MADE, rows_of
 from fedzero.tasks.language.texts import Row
 
 HUB = "datasets:"
@@ -21,6 +22,8 @@ HUB = "datasets:"
 
 def load(source: str, folder: Path | None, unfold: Sequence[str] = ()) -> list[Row]:
     """All rows of a file, or of a dataset, with their lists unfolded."""
+    if source.startswith(MADE):
+        return rows_of(source)
     found = _from_hub(source) if source.startswith(HUB) else _from_file(source, folder)
     for name in unfold:
         found = _unfolded(found, name)

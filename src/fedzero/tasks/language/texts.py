@@ -2,7 +2,8 @@
 
     Text(prompt="{sentence} It was", answers={"0": "terrible", "1": "great"}, train="train.jsonl", test="dev.jsonl")
 
-The prompts of the seven tasks are those of MeZO, which DeComFL uses as well; a recipe can have a text of its own.
+The prompts of the first seven are those of MeZO, which DeComFL uses as well; the last two are of rows that are made
+(made.py), and their answers are generated. A recipe can have a text of its own.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     prompt: str
     """with fields of a row in braces: `{sentence} It was`; `{target[span1_text]}` reaches into one"""
-    answers: dict[str, str]
-    """label, as text (`true` for a boolean) → its answer word"""
+    answers: dict[str, str] = {}
+    """label, as text (`true` for a boolean) → its answer word; none where the label is the answer, for a reward"""
     label: str = "label"
-    """the field with the label"""
+    """the field with the label, or with the right answer"""
     passage: str = ""
     """the field that is cut where a prompt is longer than the model can read"""
     train: str
@@ -39,9 +40,12 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unfold: tuple[str, ...] = ()
     """fields that are lists, outermost first: every element makes a row, with the element under the list's last name"""
 
-    def check(self) -> None:
-        if len(self.answers) < 2:
-            raise FedzeroError(f"task.text.answers has {len(self.answers)} answers: give at least two")
+    def check(self, generated: bool = False) -> None:
+        """generated: the model is not asked to choose from the answers."""
+        if len(self.answers) < 2 and not generated:
+            raise FedzeroError(
+                f'task.text.answers has {len(self.answers)} answers: give at least two, or set task.measure = "reward"'
+            )
         gaps = self.gaps
         for name in (*gaps, self.label, *self.unfold):
             if not FIELD.fullmatch(name):
@@ -84,13 +88,21 @@ class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Formatter().get_field(name, (), row)[0]
 
     def answer(self, row: Row) -> int:
-        """Which of the answers is right."""
-        value = self.field(self.label, row)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        labels = list(self.answers)
+        """Which of the answers is right; 0 where there are none to choose from."""
+        if not self.answers:
+            return 0
+        text, labels = self._label(row), list(self.answers)
         if text not in labels:
             raise FedzeroError(f"a row has the label {text!r}, for which task.text.answers has no word: {labels}")
         return labels.index(text)
+
+    def expected(self, row: Row) -> str:
+        """The right answer as text: the word of the row's label, or the label itself where there are no words."""
+        return list(self.answers.values())[self.answer(row)] if self.answers else self._label(row)
+
+    def _label(self, row: Row) -> str:
+        value = self.field(self.label, row)
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class _Renderer(Formatter):
@@ -114,6 +126,10 @@ def _superglue(
 ) -> Text:
     train, test = (f"superglue/{name}/{part}.jsonl.gz" for part in ("train", test))
     return Text(prompt=prompt, answers=answers, passage=passage, train=train, test=test, **more)
+
+
+def _pairs(prompt: str, label: str) -> Text:
+    return Text(prompt=prompt, label=label, train="made:pairs:train", test="made:pairs:test")
 
 
 TEXTS: dict[str, Text] = {
@@ -159,4 +175,10 @@ TEXTS: dict[str, Text] = {
         label="answers[label]",
         unfold=("passage[questions]", "questions[answers]"),
     ),
+    "larger": _pairs(
+        "Which is larger, 12 or 57? 57\nWhich is larger, 83 or 9? 83\nWhich is larger, 40 or 46? 46\n"
+        "Which is larger, {a} or {b}?",
+        "larger",
+    ),
+    "addition": _pairs("12 + 57 = 69\n83 + 9 = 92\n40 + 46 = 86\n{a} + {b} =", "sum"),
 }

@@ -1,0 +1,156 @@
+"""A reward of what a causal language model says: it generates, and a function of row and text gives a number.
+
+What is minimised is 1 − the mean reward of a batch. It moves in steps where rewards do, and has no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedzero.directions import Terms
+from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
+from fedzero.oracles.contract import F64, Basis, Metrics
+from fedzero.oracles.frozen_prefix import FrozenPrefix
+from fedzero.oracles.generation import ENDED, Decoding, KeyValues, Stepwise, chunks, generate, left_padded
+from fedzero.oracles.language import NO_TERMS, TOKENS, tf32_allowed
+from fedzero.oracles.piecewise import Piecewise
+
+Row = Mapping[str, Any]
+Scores = Callable[[Sequence[tuple[Row, str]]], Sequence[float]]
+"""Rows with what was said of each, to rewards."""
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """Prompts as tokens, the row of each, their weights (summing to one; None: equal), and noise (prompts, most) that
+    tokens are sampled with (None: the likeliest are taken)."""
+
+    prompts: tuple[Sequence[int], ...]
+    rows: tuple[Row, ...]
+    weights: F64 | None = None
+    noise: F64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @staticmethod
+    def joined(many: Sequence[Prompts]) -> Prompts:
+        """All prompts, without weights; all of them with noise, or none."""
+        noise = [each.noise for each in many if each.noise is not None]
+        return Prompts(
+            tuple(prompt for each in many for prompt in each.prompts),
+            tuple(row for each in many for row in each.rows),
+            None,
+            np.concatenate(noise) if noise else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """`text` of tokens, `scores` of rows and texts; `right`: a reward says whether an answer is right."""
+
+    text: Callable[[Sequence[int]], str]
+    scores: Scores
+    right: bool = False
+
+
+class RewardObjective:
+    """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
+
+    An evaluation is of the likeliest tokens, also where a batch is sampled. Layers before the first trained one read
+    the prompts once for all points.
+    """
+
+    def __init__(
+        self, module: nn.Module, head: nn.Module, decoding: Decoding, judge: Judge, test: Prompts, tf32: bool = False
+    ):
+        self.module, self.decoding, self.judge, self.test = module.eval(), decoding, judge, test
+        self.tf32, self.device = tf32, decoding.ends.device
+        self.pieces = Piecewise(module, head)
+        self.prefix = FrozenPrefix.of(module) if decoding.stepwise else None
+        self.tokens = TOKENS[self.device.type]
+
+    def losses(
+        self, base: Params, points: Sequence[Terms], batches: Sequence[Prompts], basis: Basis | None = None
+    ) -> F64:
+        rewards = self.rewards(base, points, Prompts.joined(batches), basis)
+        cuts = np.cumsum([len(batch) for batch in batches])[:-1]
+        found = [1 - _mean(some, each.weights) for some, each in zip(np.split(rewards, cuts, 1), batches, strict=True)]
+        return np.stack(found)
+
+    def rewards(self, base: Params, points: Sequence[Terms], asked: Prompts, basis: Basis | None = None) -> F64:
+        """(points, prompts)."""
+        return self.scored(asked, self.generated(base, points, asked, basis))
+
+    def generated(self, base: Params, points: Sequence[Terms], asked: Prompts, basis: Basis | None = None) -> Tokens:
+        """(points, prompts, most): what the model says at every point."""
+        found = np.full((len(points), len(asked), self.decoding.most), ENDED, np.int64)
+        with tf32_allowed(self.tf32):
+            for which in chunks(asked.prompts, self.decoding.most, self.tokens):
+                noise = None if asked.noise is None else torch.from_numpy(asked.noise[which]).to(self.device)
+                tokens = left_padded([asked.prompts[i] for i in which]).to(self.device)
+                found[:, which] = self._at_points(base, points, tokens, noise, basis).cpu().numpy()
+        return found
+
+    def _at_points(
+        self, base: Params, points: Sequence[Terms], tokens: Tensor, noise: Tensor | None, basis: Basis | None
+    ) -> Tensor:
+        """(points, R, most): the one place where points are taken one after the other."""
+        kept = KeyValues(tokens.shape[2] + self.decoding.most)
+        prefix = self._prefix_of(tokens, kept)
+        found = []
+        for i, terms in enumerate(points):
+            with self.pieces.at(base.view(terms), None if basis is None else basis.offset(i)):
+                found.append(generate(self.module, tokens, self.decoding, noise, kept, prefix))
+        return torch.stack(found)
+
+    def _prefix_of(self, tokens: Tensor, kept: KeyValues) -> Callable[[], AbstractContextManager[None]]:
+        """In the pass over the prompts the frozen layers return what they computed once; so do the keys they keep."""
+        if self.prefix is None:
+            return nullcontext
+        begun = Stepwise(self.module, tokens, self.decoding.most, kept)
+        return partial(self.prefix.returning, self.prefix.compute(begun.first))
+
+    def scored(self, asked: Prompts, said: Tokens) -> F64:
+        """The rewards (points, prompts) of what was said, (points, prompts, most). A text of a row is judged once."""
+        points, prompts, _ = said.shape
+        known: dict[tuple[int, bytes], int] = {}
+        texts: list[tuple[Row, str]] = []
+        index = np.empty((points, prompts), np.int64)
+        for point in range(points):
+            for prompt in range(prompts):
+                tokens = said[point, prompt]
+                key = prompt, tokens.tobytes()
+                if key not in known:
+                    known[key] = len(texts)
+                    texts.append((asked.rows[prompt], self.judge.text(tokens[tokens != ENDED].tolist())))
+                index[point, prompt] = known[key]
+        scores = np.asarray(self.judge.scores(texts), np.float64)
+        if scores.shape != (len(texts),) or not np.isfinite(scores).all():
+            raise FedzeroError("a reward is not a finite number: return one number for every text")
+        found: F64 = scores[index]
+        return found
+
+    def gradient(self, base: Params, batch: Prompts) -> tuple[float, Tensor]:
+        raise FedzeroError("a reward has no gradient: choose a method that asks for values, such as decomfl")
+
+    def evaluate(self, params: Params) -> Metrics:
+        reward = float(self.rewards(params, (NO_TERMS,), self.test).mean())
+        return Metrics(loss=1 - reward, accuracy=reward if self.judge.right else None, others={"reward": reward})
+
+
+def _mean(rewards: F64, weights: F64 | None) -> F64:
+    """Of every row (points, prompts)."""
+    found: F64 = rewards.mean(1) if weights is None else (rewards * weights).sum(1)
+    return found

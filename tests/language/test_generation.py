@@ -1,0 +1,244 @@
+"""Text generated side by side is the text of each prompt alone; sampling follows from the noise it is given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small_language import KINDS
+
+from fedzero.oracles.generation import (
+    ENDED,
+    Decoding,
+    KeyValues,
+    Stepwise,
+    Whole,
+    choose,
+    chunks,
+    generate,
+    left_padded,
+)
+from fedzero.tasks.language import Layers, Lora
+from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
+from fedzero.tasks.language.pretrained import adapt, decodes_upto, load
+
+CPU = torch.device("cpu")
+PROMPTS = ([5, 17, 9], [8], [99, 1, 250, 7, 12, 30], [31] * 9, [40, 41, 42, 43], [3, 200], [60, 61, 5])
+MOST = 12
+
+
+def opened(folder, dtype=torch.float32):
+    return load(str(folder), dtype, CPU)
+
+
+def ends_of(model) -> torch.Tensor:
+    """What some of the rows say sooner or later ends a row, so that rows end at different times."""
+    ends = torch.zeros(len(model.head.weight), dtype=torch.bool)
+    for prompt, step in ((PROMPTS[0], 0), (PROMPTS[3], 4)):
+        ends[alone(model.module, prompt, step + 1, ends)[step]] = True
+    return ends
+
+
+def alone(module, prompt, most, ends) -> list[int]:
+    """The plain loop: one prompt, no padding, no mask, nothing kept."""
+    ids: list[int] = list(prompt)
+    for _ in range(most):
+        with torch.no_grad():
+            ids.append(int(module(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        if ends[ids[-1]]:
+            break
+    return ids[len(prompt) :]
+
+
+def lists(said: torch.Tensor) -> list[list[int]]:
+    return [[token for token in row if token != ENDED] for row in said.tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_each_row_alone(small_model, kind):
+    """Whatever is said: here, tokens of chance."""
+    module = opened(small_model(kind)).module
+    said = torch.randint(400, (4, len(PROMPTS)), generator=torch.Generator().manual_seed(1)) % 300
+    with torch.no_grad():
+        for way in (Stepwise(module, left_padded(PROMPTS), 4), Whole(module, left_padded(PROMPTS), 4)):
+            found = [way.first(), *(way.next(chosen) for chosen in said)]
+            for step, logits in enumerate(found):
+                for row, prompt in enumerate(PROMPTS):
+                    ids = torch.tensor([[*prompt, *said[:step, row].tolist()]])
+                    wanted = module(input_ids=ids, use_cache=False).logits[0, -1]
+                    assert torch.allclose(logits[row], wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_side_by_side_as_each_alone(small_model, kind, stepwise):
+    model = opened(small_model(kind))
+    ends = ends_of(model)
+    wanted = [alone(model.module, prompt, MOST, ends) for prompt in PROMPTS]
+    assert len({len(said) for said in wanted}) > 1, "rows that end at different times"
+    said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends, stepwise=stepwise))
+    assert lists(said) == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_transformers_generates(small_model, kind):
+    model = opened(small_model(kind))
+    ends = ends_of(model)
+    said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends))
+    for prompt, row in zip(PROMPTS, lists(said), strict=True):
+        wanted = model.module.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            do_sample=False,
+            max_new_tokens=MOST,
+            eos_token_id=torch.nonzero(ends)[:, 0].tolist(),
+            pad_token_id=0,
+        )
+        assert row == wanted[0, len(prompt) :].tolist()
+
+
+def test_adapters_and_layers(small_model):
+    from fedzero.directions import Keys
+
+    for train in (Lora(rank=4), Layers(first=-1)):
+        model = adapt(opened(small_model("llama")), train, Keys.of_seed(1))
+        ends = ends_of(model)
+        said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends))
+        assert lists(said) == [alone(model.module, prompt, MOST, ends) for prompt in PROMPTS]
+
+
+def test_buffers_may_be_used_again(small_model):
+    """What another text left in them is not read."""
+    model = opened(small_model("smollm"))
+    tokens, kept = left_padded(PROMPTS), KeyValues(9 + MOST)
+    decoding = Decoding(MOST, ends_of(model))
+    noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    fresh = [generate(model.module, tokens, decoding, some) for some in (noise, None)]
+    again = [generate(model.module, tokens, decoding, some, kept) for some in (noise, None)]
+    assert all(map(torch.equal, fresh, again))
+    assert not torch.equal(*fresh)
+
+
+def test_it_stops_when_all_rows_have(small_model):
+    model = opened(small_model("smollm"))
+    everything = torch.ones(len(model.head.weight), dtype=torch.bool)
+    passes = []
+    model.module.register_forward_hook(lambda *_: passes.append(1))
+    said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, everything))
+    assert len(passes) == 1
+    assert (said[:, 0] != ENDED).all() and (said[:, 1:] == ENDED).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_decodes_stepwise_is_found_by_trial(small_model, kind):
+    assert decodes_upto(opened(small_model(kind))) == 64
+    assert decodes_upto(opened(small_model(kind), torch.bfloat16)) == 64
+
+
+def test_no_further_than_the_window_of_attention(small_model):
+    model = opened(small_model("llama"))
+    model.module.config.sliding_window = 20
+    assert decoding_of(model, Generate(max_tokens=4), 16).stepwise
+    assert not decoding_of(model, Generate(max_tokens=4), 17).stepwise
+
+
+def test_a_model_that_heeds_no_mask_is_read_whole(small_model):
+    model = opened(small_model("llama"))
+    run = model.module.forward
+    model.module.forward = lambda input_ids, use_cache=False, **_: run(input_ids=input_ids, use_cache=False)
+    assert not decodes_upto(model)
+    decoding = decoding_of(model, Generate(max_tokens=4), 9)
+    assert not decoding.stepwise
+    said = generate(model.module, left_padded(PROMPTS), decoding)
+    assert lists(said) == [alone(model.module, prompt, 4, decoding.ends) for prompt in PROMPTS]
+
+
+def test_chunks_hold_every_prompt_once():
+    for tokens in (1, 40, 1000):
+        found = list(chunks(PROMPTS, MOST, tokens))
+        assert sorted(np.concatenate(found).tolist()) == list(range(len(PROMPTS)))
+        assert all(len(some) == 1 or len(some) * (9 + MOST) <= tokens for some in found)
+
+
+def test_blocks_of_rows_may_be_at_points_of_their_own(small_model):
+    """One pass for several points: here, each block of rows meets another shift behind the last layer."""
+    module = opened(small_model("smollm")).module
+    decoding = Decoding(MOST, ends_of(opened(small_model("smollm"))))
+    shifts = torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
+    now = shifts[:1]
+
+    def shifted(layer, inputs, output):
+        return output + now.repeat_interleave(len(output) // len(now), 0)[:, None]
+
+    module.model.norm.register_forward_hook(shifted)
+    wanted = []
+    for shift in shifts:
+        now = shift[None]
+        wanted.append(generate(module, left_padded(PROMPTS), decoding))
+    now = shifts
+    assert torch.equal(generate(module, left_padded(PROMPTS * 3), decoding), torch.cat(wanted))
+    assert not torch.equal(wanted[0], wanted[1])
+
+
+# ---- sampling
+
+
+def test_a_token_is_sampled_as_often_as_it_is_likely():
+    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]]).repeat(40_000, 1)
+    uniform = torch.rand(40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for temperature in (0.5, 1.0, 2.0):
+        shares = torch.bincount(choose(logits, temperature, uniform), minlength=4) / len(logits)
+        assert torch.allclose(shares, torch.softmax(logits[0] / temperature, 0), atol=0.01)
+
+
+def test_the_ends_of_the_interval():
+    logits = torch.tensor([[-1e9, 0.0, -1e9, 0.0, -1e9]] * 3)
+    found = choose(logits, 1.0, torch.tensor([0.0, 0.5, np.nextafter(1.0, 0.0)], dtype=torch.float64))
+    assert found.tolist() == [1, 3, 3], "never what has no chance"
+
+
+def test_a_sampled_row_depends_on_its_own_noise_alone(small_model):
+    model = opened(small_model("smollm"))
+    decoding = Decoding(MOST, ends_of(model), 0.7)
+    noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    together = generate(model.module, left_padded(PROMPTS), decoding, noise)
+    for i, prompt in enumerate(PROMPTS):
+        single = generate(model.module, left_padded([prompt]), decoding, noise[i : i + 1])
+        assert torch.equal(single[0], together[i])
+    assert not torch.equal(generate(model.module, left_padded(PROMPTS), decoding, noise.flip(1)), together)
+
+
+# ---- where a text ends
+
+
+def test_stops_and_texts(small_model):
+    model = opened(small_model("llama"))
+    line = model.tokenizer("\n", add_special_tokens=False)["input_ids"]
+    decoding, read = decoding_of(model, Generate(max_tokens=4), 9), reader_of(model, "\n")
+    assert decoding.ends[model.tokenizer.eos_token_id] and decoding.ends[line[-1]]
+    assert int(decoding.ends.sum()) < 20
+    tokens = model.tokenizer(" great\n No", add_special_tokens=False)["input_ids"]
+    assert read(tokens) == " great"
+    assert read([*model.tokenizer(" great", add_special_tokens=False)["input_ids"], model.tokenizer.eos_token_id]) == (
+        " great"
+    )
+    assert reader_of(model, "")(tokens) == " great\n No"
+    assert reader_of(model, "at\n N")(tokens) == " gre", "of several tokens"
+    assert int(decoding_of(model, Generate(stop=""), 9).ends.sum()) == 1
+
+
+# ---- on a GPU
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_says_the_same(small_model, kind):
+    model, gpu = opened(small_model(kind)), load(str(small_model(kind)), torch.float32, torch.device("cuda"))
+    ends = ends_of(model)
+    noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for some in (None, noise):
+        wanted = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends), some)
+        there = None if some is None else some.cuda()
+        found = generate(gpu.module, left_padded(PROMPTS).cuda(), Decoding(MOST, ends.cuda()), there)
+        assert torch.equal(found.cpu(), wanted)
