@@ -50,6 +50,8 @@ class Language(Task, tag="language"):
     """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa): several times faster."""
     compile: bool = False
     """Fuse the small operations of each layer (torch.compile): slower at the start, faster afterwards."""
+    exact: bool = False
+    """Points of rank-one directions at weights of their own, as those of others are: slower, and the bits of a view."""
     measure: Measure = "loss"
     """What is minimised: `loss`, or 1 − `accuracy` or 1 − `f1`, which have no gradient."""
     batch: PositiveInt = 32
@@ -92,7 +94,9 @@ class Language(Task, tag="language"):
         pack = pretrained.packs_upto(model)
         if self.compile:
             pretrained.compile_layers(model)
-        objective = LanguageObjective(model.module, model.head, answers, tested, self.measure, pack, self.tf32)
+        objective = LanguageObjective(
+            model.module, model.head, answers, tested, self.measure, pack, self.tf32, self.exact
+        )
         params = self.params(model)
         shards = LanguageShards(train, parts, self.batch, mix_of(self.balanced, text, train))
         facts = _facts(model, params, train, test, length)

@@ -1,0 +1,148 @@
+"""Losses of a module at many points of rank-one directions, side by side; None where only views will do.
+
+On a CPU a group of points is one thread's work: what it needs stays in the cache, and since groups are the same whatever
+the number of threads, so are the values. The first call tries the ways in turn and compares each with views: all points
+share the input up to the first trained layer; or every point has a copy of it from the beginning, as a module with a
+path around that layer needs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedzero.directions import Terms
+from fedzero.model.device import threads, workers
+from fedzero.model.params import Params
+from fedzero.oracles.contract import Points
+from fedzero.oracles.criteria import Batch, Criterion, Supervised, samples_of
+from fedzero.oracles.low_rank import Neighbours, neighbours
+from fedzero.oracles.side_by_side import NotSideBySide, Once, SideBySide, agree, trial_points
+
+GROUP = 8
+"""Points of a pass on a CPU."""
+ROWS = 1 << 16
+"""Samples of a pass on a GPU, all points together; at least those of one point."""
+KEPT = 64
+"""Groups whose factors are kept between asks: a cohort that is asked one by one asks for the same points."""
+WORTH_ALL_THREADS = 1 << 22
+"""Parameters from which one pass keeps several threads busy, where there are fewer groups than threads."""
+
+Way = Literal["same", "apart"]
+
+
+class Beside:
+    """`views(tensors, passes)` are the losses (samples,) of one point, `copies(n)` at most n modules for threads."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        criterion: Criterion,
+        views: Callable[[dict[str, Tensor], Sequence[Batch]], Tensor],
+        copies: Callable[[int], list[nn.Module]],
+    ):
+        self.criterion, self.views, self.copies = criterion, views, copies
+        self.sides: dict[nn.Module, SideBySide] = {}
+        self.untried = list[Way](["same", "apart"] if isinstance(criterion, Supervised) else ["apart"])
+        self.untried = self.untried if SideBySide(module).possible else []
+        self.way: Way | None = None
+        self._kept: OrderedDict[tuple[Points, int, int], Neighbours] = OrderedDict()
+
+    def losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor | None:
+        """(points, samples), of all passes together."""
+        while self.untried:
+            self.way = self.untried.pop(0)
+            if self._agrees(base, trial_points(base, points), passes):
+                self.untried = []
+            else:
+                self.way = None
+        if self.way is None:
+            return None
+        try:
+            table = self._losses(base, points, passes)
+        except Exception:  # of any kind, from the module's own code; views will show whose it is
+            self.way = None
+            return None
+        return table if bool(table.isfinite().all()) else None
+
+    def _agrees(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> bool:
+        try:
+            found = self._losses(base, points, passes)
+            wanted = torch.stack([self.views(base.view(terms).tensors(), passes) for terms in points])
+        except Exception:  # of any kind, from the module's own code
+            return False
+        exact = all(tensor.dtype == torch.float32 for tensor in base.tensors.values())
+        return found.shape == wanted.shape and agree(found.float(), wanted.float(), exact)
+
+    def _losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor:
+        cpu, samples = base.device.type == "cpu", max(map(samples_of, passes))
+        size = GROUP if cpu else max(1, ROWS // max(1, samples))
+        starts = range(0, len(points), size)
+        at_once = torch.get_num_threads() if cpu else 1
+        few = not cpu or (len(starts) < at_once and base.size >= WORTH_ALL_THREADS)
+        with threads(None if few else 1):
+            once = [Once() for _ in passes]
+            modules = self.copies(1 if few else min(at_once, len(starts)))
+            left, found = iter(range(len(starts))), [torch.empty(0)] * len(starts)
+
+            def work(module: nn.Module) -> None:
+                with torch.no_grad():  # holds for the thread it is said in
+                    for i in left:
+                        near = self._neighbours(base, points, starts[i], starts[i] + size)
+                        tables = [
+                            self._pass(module, base, near, batch, o) for batch, o in zip(passes, once, strict=True)
+                        ]
+                        found[i] = torch.cat(tables, dim=1)
+
+            if len(modules) == 1:
+                work(modules[0])
+            else:
+                list(workers(len(modules)).map(work, modules))
+        return torch.cat(found)
+
+    def _neighbours(self, base: Params, points: Sequence[Terms], first: int, last: int) -> Neighbours:
+        some = [points[i] for i in range(first, min(last, len(points)))]
+        if not isinstance(points, Points):
+            return neighbours(base, some)
+        key = (points, first, last)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = neighbours(base, some)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return kept
+
+    def _pass(self, module: nn.Module, base: Params, points: Neighbours, batch: Batch, once: Once) -> Tensor:
+        """Losses (points, samples) of a batch."""
+        if module not in self.sides:
+            self.sides[module] = SideBySide(module)
+        sides, count, criterion = self.sides[module], points.count, self.criterion
+        if isinstance(criterion, Supervised):
+            x, y = batch
+            with sides.at(base, points, self.way == "same", once if self.way == "same" else None):
+                outputs = module(x if self.way == "same" else repeated(x, count))
+            losses = criterion.loss(outputs, repeated(y, count))
+            if losses.dim() == 0:  # of a batch as a whole
+                each = outputs.unflatten(0, (count, -1))
+                return torch.stack([criterion.loss(output, y) for output in each])[:, None]
+        else:
+            with sides.at(base, points):
+                losses = criterion.losses(module, repeated(batch, count))
+        if losses.dim() == 0 or len(losses) != count * samples_of(batch):
+            raise NotSideBySide("the loss is not one for each sample")
+        return losses.reshape(count, samples_of(batch), -1).mean(2)
+
+
+def repeated(batch: Batch, count: int) -> Any:
+    """A batch for so many points, one after the other."""
+    if isinstance(batch, Tensor):
+        return batch.expand(count, *batch.shape).flatten(0, 1)
+    if isinstance(batch, Mapping):
+        return {name: repeated(part, count) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(repeated(part, count) for part in batch)
+    raise NotSideBySide(f"a batch with a {type(batch).__name__}")
