@@ -1,9 +1,9 @@
 """Losses of a module at many points of rank-one directions, side by side; None where only views will do.
 
-On a CPU a group of points is one thread's work: what it needs stays in the cache, and since groups are the same whatever
-the number of threads, so are the values. The first call tries the ways in turn and compares each with views: all points
-share the input up to the first trained layer; or every point has a copy of it from the beginning, as a module with a
-path around that layer needs.
+On a CPU a group of points is one thread's work: what it needs stays in the cache, and since groups are the same
+whatever the number of threads, so are the values. The first call tries the ways in turn and compares each with views:
+all points share the input up to the first trained layer; or every point has a copy of it from the beginning, as a
+module with a path around that layer needs.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ class Beside:
                 with torch.no_grad():  # holds for the thread it is said in
                     for i in left:
                         near = self._neighbours(base, points, starts[i], starts[i] + size)
-                        tables = [
-                            self._pass(module, base, near, batch, o) for batch, o in zip(passes, once, strict=True)
-                        ]
+                        each = zip(passes, once, strict=True)
+                        tables = [self._pass(module, base, near, batch, kept) for batch, kept in each]
                         found[i] = torch.cat(tables, dim=1)
 
             if len(modules) == 1:

@@ -155,7 +155,7 @@ class Recorder:
     def _kept(
         self, what: tuple[Any, ...], batch: PackedBatch, record: Callable[[InputBuffers], Recording], step: int = ROWS
     ) -> Recording:
-        """The recording of `what`, a base and more, for the shape of a batch, its rows padded to a multiple of `step`."""
+        """The recording of `what`, a base and more, for the shape of a batch with its rows padded to so many."""
         rows, width = -(-batch.tokens.shape[1] // step) * step, batch.tokens.shape[2]
         prompts = -(-batch.ends.shape[1] // PROMPTS) * PROMPTS
         shape = (rows, width, prompts, batch.shared)

@@ -354,7 +354,7 @@ class _Each(nn.Module):
 def _runs(run: Callable[..., Any], weights: dict[str, Tensor], given: list[Any], split: list[bool], count: int) -> Any:
     """Outputs at every point, (points, n, …)."""
     if next(iter(weights.values())).device.type != "cpu":
-        return torch.vmap(run, in_dims=({name: 0 for name in weights}, *(0 if cut else None for cut in split)))(
+        return torch.vmap(run, in_dims=(dict.fromkeys(weights, 0), *(0 if cut else None for cut in split)))(
             weights, *given
         )
     found = [
