@@ -122,10 +122,14 @@ class LanguageObjective:
             return None
         most = max(1, BESIDE[self.device.type] // batch.tokens[0].numel())
         size = -(-len(points) // -(-len(points) // most))
-        if self.recorder is not None:
-            found = self.recorder.side_by_side(base, points, size, batch)
-        else:
-            found = self._eagerly(base, points, size, batch)
+        try:
+            if self.recorder is not None:
+                found = self.recorder.side_by_side(base, points, size, batch)
+            else:
+                found = self._eagerly(base, points, size, batch)
+        except Exception:  # of any kind, from the model's own code; views will show whose it is
+            self.sides = None
+            return None
         return found if bool(found.isfinite().all()) else None  # NaN: a weight was read where nobody expects it
 
     def _eagerly(self, base: Params, points: Sequence[Terms], size: int, batch: PackedBatch) -> Tensor:

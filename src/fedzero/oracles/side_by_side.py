@@ -80,7 +80,7 @@ class Scope:
             if x.shape[0] % (self.rows // self.count):
                 raise NotSideBySide(f"an input of {x.shape[0]} rows is not the module's")
             return True
-        if x.shape[0] == 1 < self.count:
+        if x.shape[0] == 1 < self.rows:
             return True
         # Compiled code would be compiled again for every number of rows.
         many = self.count if torch.compiler.is_compiling() else self.rows
@@ -90,7 +90,7 @@ class Scope:
 
     def every_row(self, x: Tensor) -> Tensor:
         """A shared input; one that has a single row is shared by the rows of a point, too."""
-        return x.expand(self.rows // self.count, *x.shape[1:]) if x.shape[0] == 1 < self.count else x
+        return x.expand(self.rows // self.count, *x.shape[1:]) if x.shape[0] == 1 < self.rows else x
 
     def spread(self, x: Tensor) -> Tensor:
         """An input, shared or not, as points-major."""
