@@ -23,12 +23,12 @@ from fedzero.oracles.criteria import Batch, Criterion, Supervised, samples_of
 from fedzero.oracles.low_rank import Neighbours, neighbours
 from fedzero.oracles.side_by_side import NotSideBySide, Once, SideBySide, agree, trial_points
 
-GROUP = 8
-"""Points of a pass on a CPU."""
+GROUP, NUMBERS = 8, 1 << 21
+"""Points of a pass on a CPU at most, and numbers of their inputs: what they need should stay in the cache."""
 ROWS = 1 << 16
 """Samples of a pass on a GPU, all points together; at least those of one point."""
-KEPT = 64
-"""Groups whose factors are kept between asks: a cohort that is asked one by one asks for the same points."""
+KEPT = 4
+"""Sets of points whose factors are kept between asks: a cohort that is asked one by one asks for the same."""
 WORTH_ALL_THREADS = 1 << 22
 """Parameters from which one pass keeps several threads busy, where there are fewer groups than threads."""
 
@@ -50,7 +50,7 @@ class Beside:
         self.untried = list[Way](["same", "apart"] if isinstance(criterion, Supervised) else ["apart"])
         self.untried = self.untried if SideBySide(module).possible else []
         self.way: Way | None = None
-        self._kept: OrderedDict[tuple[Points, int, int], Neighbours] = OrderedDict()
+        self._kept: OrderedDict[Points, Neighbours] = OrderedDict()
 
     def losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor | None:
         """(points, samples), of all passes together."""
@@ -79,9 +79,9 @@ class Beside:
         return found.shape == wanted.shape and agree(found.float(), wanted.float(), exact)
 
     def _losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor:
-        cpu, samples = base.device.type == "cpu", max(map(samples_of, passes))
-        size = GROUP if cpu else max(1, ROWS // max(1, samples))
-        starts = range(0, len(points), size)
+        cpu = base.device.type == "cpu"
+        size = max(1, min(GROUP, NUMBERS // _numbers(passes)) if cpu else ROWS // max(map(samples_of, passes)))
+        starts, near = range(0, len(points), size), self._neighbours(base, points)
         at_once = torch.get_num_threads() if cpu else 1
         few = not cpu or (len(starts) < at_once and base.size >= WORTH_ALL_THREADS)
         with threads(None if few else 1):
@@ -92,9 +92,9 @@ class Beside:
             def work(module: nn.Module) -> None:
                 with torch.no_grad():  # holds for the thread it is said in
                     for i in left:
-                        near = self._neighbours(base, points, starts[i], starts[i] + size)
+                        some = near.some(starts[i], starts[i] + size)
                         each = zip(passes, once, strict=True)
-                        tables = [self._pass(module, base, near, batch, kept) for batch, kept in each]
+                        tables = [self._pass(module, base, some, batch, kept) for batch, kept in each]
                         found[i] = torch.cat(tables, dim=1)
 
             if len(modules) == 1:
@@ -103,14 +103,13 @@ class Beside:
                 list(workers(len(modules)).map(work, modules))
         return torch.cat(found)
 
-    def _neighbours(self, base: Params, points: Sequence[Terms], first: int, last: int) -> Neighbours:
-        some = [points[i] for i in range(first, min(last, len(points)))]
+    def _neighbours(self, base: Params, points: Sequence[Terms]) -> Neighbours:
+        """All points, from the cache where the same were asked for before."""
         if not isinstance(points, Points):
-            return neighbours(base, some)
-        key = (points, first, last)
-        kept = self._kept.get(key)
+            return neighbours(base, points)
+        kept = self._kept.get(points)
         if kept is None:
-            kept = self._kept[key] = neighbours(base, some)
+            kept = self._kept[points] = neighbours(base, points)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return kept
@@ -134,6 +133,14 @@ class Beside:
         if losses.dim() == 0 or len(losses) != count * samples_of(batch):
             raise NotSideBySide("the loss is not one for each sample")
         return losses.reshape(count, samples_of(batch), -1).mean(2)
+
+
+def _numbers(batch: Batch) -> int:
+    """Of all tensors in a batch."""
+    if isinstance(batch, Tensor):
+        return batch.numel()
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
+    return max(1, sum(map(_numbers, parts)))
 
 
 def repeated(batch: Batch, count: int) -> Any:

@@ -56,6 +56,16 @@ class Neighbours:
     matrices: dict[str, Factors]
     vectors: dict[str, Tensor]
 
+    def some(self, first: int, last: int) -> Neighbours:
+        """Points first … last − 1, in the same memory."""
+        part = slice(first, last)
+        matrices = {
+            name: Factors(f.coefficients[:, part], f.left[:, part], f.right[:, part])
+            for name, f in self.matrices.items()
+        }
+        vectors = {name: offsets[part] for name, offsets in self.vectors.items()}
+        return Neighbours(min(last, self.count) - first, matrices, vectors)
+
     def load(self, other: Neighbours) -> None:
         """Overwrite them by others of the same numbers of points and terms, where they are."""
         for name, mine in self.matrices.items():

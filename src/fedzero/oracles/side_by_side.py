@@ -35,6 +35,9 @@ from fedzero.oracles.low_rank import Factors, Neighbours
 from fedzero.oracles.patches import PatchConv
 from fedzero.oracles.piecewise import Chosen
 
+PAYS = 64
+"""On a CPU the factors of a matrix are worth their passes over what goes in and comes out if rows · columns is so many
+times rows + columns; otherwise its weights are made for every point."""
 BESIDE = "_beside"
 """The attribute of a module that holds its weights at all points, while they are side by side."""
 
@@ -129,14 +132,38 @@ class Layer:
         return made
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A module with trained parameters: its class while points are side by side, and its parameters by their names in
+    it, each with its name in the model if it is trained."""
+
+    name: str
+    module: nn.Module
+    swapped: type[nn.Module]
+    turned: bool
+    parameters: tuple[tuple[str, nn.Parameter, str | None], ...]
+
+    def layer(self, base: Params, points: Neighbours, scope: Scope) -> Layer:
+        layer = Layer(self.name, scope, {})
+        for own, parameter, trained in self.parameters:
+            layer.tensors[own] = parameter.data if trained is None else base.tensors[trained]
+            if trained in points.matrices:
+                factors = points.matrices[trained]
+                layer.factors[own] = factors.turned if self.turned else factors
+            elif trained is not None:
+                layer.offsets[own] = points.vectors[trained]
+        return layer
+
+
 class SideBySide:
     """A module and those of its parts that have trained parameters. Outside of `at` the module is as it was."""
 
     def __init__(self, module: nn.Module, head: nn.Module | None = None):
-        self.module, self.head = module, head
-        self._names = {p: name for name, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
-        self._parts = list(_parts(module, self._names))
-        self.possible = all(part is not module or _kind(part, None) is not _Each for _, part in self._parts)
+        self.module = module
+        trained = {p: name for name, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
+        self._trained = [(p, p.data.new_full((), math.nan).expand(p.shape)) for p in trained]
+        self._parts = [_part(name, part, head, trained) for name, part in _parts(module, trained)]
+        self.possible = not any(p.module is module and issubclass(p.swapped, _Each) for p in self._parts)
         """False where the module itself has parameters between others: it would run once for every point."""
 
     @contextmanager
@@ -146,37 +173,32 @@ class SideBySide:
         What `once` holds serves passes over other points with the same input.
         """
         scope = Scope(points.count, same, once)
-        before = [(part, type(part), part.__dict__.pop("forward", None)) for _, part in self._parts]
-        data = {parameter: parameter.data for parameter in self._names}
+        before = [(p.module, type(p.module), p.module.__dict__.pop("forward", None)) for p in self._parts]
+        data = [parameter.data for parameter, _ in self._trained]
         hook = self.module.register_forward_pre_hook(scope.called, with_kwargs=True)
         try:
-            for name, part in self._parts:
-                part.__dict__[BESIDE] = self._layer(name, part, base, points, scope)
-                part.__class__ = _swapped(type(part), _kind(part, self.head), _own(part, self._names))
-            for parameter in self._names:
-                parameter.data = parameter.data.new_full((), math.nan).expand(parameter.shape)
+            for part in self._parts:
+                part.module.__dict__[BESIDE] = part.layer(base, points, scope)
+                object.__setattr__(part.module, "__class__", part.swapped)
+            for parameter, nothing in self._trained:
+                parameter.data = nothing
             yield scope
         finally:
             hook.remove()
-            for parameter, tensor in data.items():
+            for (parameter, _), tensor in zip(self._trained, data, strict=True):
                 parameter.data = tensor
-            for part, kind, forward in before:
-                part.__dict__.pop(BESIDE, None)
-                part.__class__ = kind
+            for module, kind, forward in before:
+                module.__dict__.pop(BESIDE, None)
+                object.__setattr__(module, "__class__", kind)
                 if forward is not None:
-                    part.__dict__["forward"] = forward
+                    module.__dict__["forward"] = forward
 
-    def _layer(self, name: str, part: nn.Module, base: Params, points: Neighbours, scope: Scope) -> Layer:
-        layer = Layer(name, scope, {})
-        for own, parameter in part.named_parameters():
-            trained = self._names.get(parameter)
-            layer.tensors[own] = parameter.data if trained is None else base.tensors[trained]
-            if trained in points.matrices:
-                found = points.matrices[trained]
-                layer.factors[own] = found.turned if _kind(part, self.head) is _Turned else found
-            elif trained is not None:
-                layer.offsets[own] = points.vectors[trained]
-        return layer
+
+def _part(name: str, module: nn.Module, head: nn.Module | None, trained: Mapping[Tensor, str]) -> Part:
+    kind = _kind(module, head)
+    swapped = _swapped(type(module), kind, _own(module, trained))
+    parameters = tuple((own, parameter, trained.get(parameter)) for own, parameter in module.named_parameters())
+    return Part(name, module, swapped, kind is _Turned, parameters)
 
 
 def _parts(module: nn.Module, trained: Mapping[Tensor, str], name: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -273,30 +295,46 @@ def _moved(scaled: list[Tensor], factors: Factors, shift: Tensor | None, dtype: 
     return total
 
 
-def _linear(x: Tensor, layer: Layer, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """A linear layer: `product(x)` is what it gives at the base."""
+def _linear(x: Tensor, layer: Layer, weight: Tensor) -> Tensor:
+    """A linear layer with a weight (out, in) at the base."""
     scope, factors, shift = layer.scope, layer.factors.get("weight"), layer.offsets.get("bias")
-    if not scope.is_shared(x):
-        rows, x = x.shape[:-1], x.reshape(scope.count, -1, x.shape[-1])
-        return _add(product(x), x, factors, shift).view(*rows, -1)
-    x = scope.every_row(x)
-    flat = x.reshape(-1, x.shape[-1])
-    moved = _add_shared(scope.made_once(layer.name, lambda: product(flat)), flat, factors, shift, scope.count)
-    return moved.reshape(scope.count * len(x), *x.shape[1:-1], -1)
+    bias, count = layer.tensors.get("bias"), scope.count
+    shared = scope.is_shared(x)
+    x = scope.every_row(x) if shared else x
+    lead = (count * len(x) if shared else len(x), *x.shape[1:-1])
+    if x.device.type == "cpu" and x.dtype == torch.float32 and factors is not None and not _pays(weight):
+        each = x.reshape(-1, x.shape[-1]).expand(count, -1, -1) if shared else x.reshape(count, -1, x.shape[-1])
+        return _apart(each, factors.at(weight), layer.vector("bias") if shift is not None else bias).view(*lead, -1)
+    if shared:
+        flat = x.reshape(-1, x.shape[-1])
+        y = scope.made_once(layer.name, lambda: F.linear(flat, weight, bias))
+        return _add_shared(y, flat, factors, shift, count).reshape(*lead, -1)
+    x = x.reshape(count, -1, x.shape[-1])
+    return _add(F.linear(x, weight, bias), x, factors, shift).view(*lead, -1)
+
+
+def _pays(weight: Tensor) -> bool:
+    rows, columns = weight.shape
+    return rows * columns > PAYS * (rows + columns)
+
+
+def _apart(x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """x (points, n, in) by weights (points, out, in) that were made for every point."""
+    if len(x) == 1:
+        return F.linear(x[0], weights[0], None if bias is None else bias.view(-1))
+    return torch.bmm(x, weights.mT) if bias is None else torch.baddbmm(bias, x, weights.mT)
 
 
 class _Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         layer: Layer = getattr(self, BESIDE)
-        weight, bias = layer.tensors["weight"], layer.tensors.get("bias")
-        return _linear(x, layer, lambda x: F.linear(x, weight, bias))
+        return _linear(x, layer, layer.tensors["weight"])
 
 
 class _Turned(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         layer: Layer = getattr(self, BESIDE)
-        weight, bias = layer.tensors["weight"], layer.tensors["bias"]
-        return _linear(x, layer, lambda x: F.linear(x, weight.T, bias))
+        return _linear(x, layer, layer.tensors["weight"].T)
 
 
 class _Head(_Linear):
@@ -366,7 +404,7 @@ def _runs(run: Callable[..., Any], weights: dict[str, Tensor], given: list[Any],
     ]
     if isinstance(found[0], tuple):
         return tuple(torch.stack(column) for column in zip(*found, strict=True))
-    return torch.stack(found)
+    return found[0][None] if count == 1 else torch.cat(found).unflatten(0, (count, -1))  # keeps channels last, if so
 
 
 def _joined(output: Any) -> Any:
@@ -408,8 +446,7 @@ class _PatchConv(_Conv):
         layer: Layer | None = getattr(self, BESIDE)
         if layer is None or x.dim() != 3:
             return super().forward(x)
-        weight, bias = layer.tensors["weight"].flatten(1), layer.tensors.get("bias")
-        return _linear(x, layer, lambda x: F.linear(x, weight, bias))
+        return _linear(x, layer, layer.tensors["weight"].flatten(1))
 
 
 class _LayerNorm(nn.LayerNorm):
