@@ -3,8 +3,8 @@
     PYTHONPATH=src python bench/points.py mlp cnn     rounds on a CPU: MLP 784-200-10, P 100; the CNN of E1, P 10
     PYTHONPATH=src python bench/points.py opt         OPT-1.3B's shape on a GPU, random weights, 64 points
 
-A round is a whole one (m 10, batch 32, forward difference): draw, evaluate, fold, write to the ledger. On the GPU an ask is
-timed as a method makes it, numbers on the host at the end, and the replay of its recorded pass alone.
+A round is a whole one (m 10, batch 32, forward difference): draw, evaluate, fold, write to the ledger. On the GPU an
+ask is timed as a method makes it, numbers on the host at the end, and the replay of its recorded pass alone.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def opt(given: argparse.Namespace) -> Any:
 
     hidden = given.hidden
     config = transformers.OPTConfig(
-        hidden_size=hidden, ffn_dim=4 * hidden, num_hidden_layers=given.layers, num_attention_heads=max(1, hidden // 64),
-        vocab_size=50272, max_position_embeddings=2048, word_embed_proj_dim=hidden,
+        hidden_size=hidden, ffn_dim=4 * hidden, num_hidden_layers=given.layers, word_embed_proj_dim=hidden,
+        num_attention_heads=max(1, hidden // 64), vocab_size=50272, max_position_embeddings=2048,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -190,9 +190,8 @@ def gpu(given: argparse.Namespace) -> None:
             print(f"{size} rows: {views[0] / beside[0]:.1f}× the points a second of dense views")
     if "beside 256" in found and "views 256" in found:
         a, b = (found[name][2][0] for name in ("beside 256", "views 256"))
-        print(
-            f"losses at 64 points, side by side and by views: correlation {torch.corrcoef(torch.tensor([a, b]))[0, 1]:.4f}"
-        )
+        alike = float(torch.corrcoef(torch.tensor([a, b]))[0, 1])
+        print(f"losses at 64 points, side by side and by views: correlation {alike:.4f}")
 
 
 def main() -> None:

@@ -176,9 +176,7 @@ def test_a_weight_that_is_read_elsewhere_only_later_does_not_pass_unnoticed():
     assert objective.beside.way == "same"
     plain = module.forward
     module.forward = lambda x: plain(x) + module[3].weight.sum()
-    assert np.array_equal(
-        objective.losses(params, points(), batches), views(module, params, points(), batches)
-    )
+    assert np.array_equal(objective.losses(params, points(), batches), views(module, params, points(), batches))
 
 
 def test_a_failure_in_the_module_leaves_it_as_it_was_and_is_told():
@@ -247,7 +245,7 @@ def test_sixteen_bits():
     module, params = made(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.LayerNorm(30), nn.Linear(30, 10)))
     half = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.LayerNorm(30), nn.Linear(30, 10)).bfloat16()
     half.load_state_dict(module.state_dict())
-    (x, y), = images(16)
+    ((x, y),) = images(16)
     own = Params.of_module(half)
     wide = ModuleObjective(module, ())
     params.load({name: tensor.float() for name, tensor in own.tensors.items()})
@@ -263,7 +261,7 @@ def test_forward_of_points_major_rows():
     module, params = made(normed)
     module.eval()
     some, sides = points(4), SideBySide(module)
-    (x, _), = images(6)
+    ((x, _),) = images(6)
     with torch.no_grad(), sides.at(params, neighbours(params, some)):
         found = [module(x[:n].repeat(4, 1, 1, 1)).unflatten(0, (4, n)) for n in (6, 1)]
     for p, terms in enumerate(some):

@@ -160,7 +160,9 @@ class SideBySide:
 
     def __init__(self, module: nn.Module, head: nn.Module | None = None):
         self.module = module
-        trained = {p: name for name, p in module.named_parameters(remove_duplicate=True) if p.requires_grad}
+        trained: dict[Tensor, str] = {
+            p: name for name, p in module.named_parameters(remove_duplicate=True) if p.requires_grad
+        }
         self._trained = [(p, p.data.new_full((), math.nan).expand(p.shape)) for p in trained]
         self._parts = [_part(name, part, head, trained) for name, part in _parts(module, trained)]
         self.possible = not any(p.module is module and issubclass(p.swapped, _Each) for p in self._parts)
@@ -236,7 +238,7 @@ def _kind(part: nn.Module, head: nn.Module | None) -> type[nn.Module]:
 
 
 @cache
-def _swapped(kind: type[nn.Module], how: type[nn.Module], own: tuple[str, ...]) -> type[nn.Module]:
+def _swapped(kind: Any, how: Any, own: tuple[str, ...]) -> type[nn.Module]:
     """A class for a module while points are side by side. Layers of one kind share it, hence compiled code."""
     if issubclass(how, _Broadcast):
         return type(kind.__name__, (how, kind), {name: property(_broadcast(name)) for name in own})
@@ -372,7 +374,7 @@ class _Each(nn.Module):
     def forward(self, *positional: Any, **named: Any) -> Any:
         layer: Layer | None = getattr(self, BESIDE)
         if layer is None:
-            return super().forward(*positional, **named)  # type: ignore[misc]
+            return super().forward(*positional, **named)
         scope = layer.scope
         inputs = (*positional, *named.values())
         split = [isinstance(x, Tensor) and x.dim() > 0 and not scope.is_shared(x) for x in inputs]
@@ -384,17 +386,16 @@ class _Each(nn.Module):
 
         self.__dict__[BESIDE] = None
         try:
-            return _joined(_runs(run, layer.all(), given, split, scope.count))
+            return _runs(run, layer.all(), given, split, scope.count)
         finally:
             self.__dict__[BESIDE] = layer
 
 
 def _runs(run: Callable[..., Any], weights: dict[str, Tensor], given: list[Any], split: list[bool], count: int) -> Any:
-    """Outputs at every point, (points, n, …)."""
+    """Outputs at every point, points-major."""
     if next(iter(weights.values())).device.type != "cpu":
-        return torch.vmap(run, in_dims=(dict.fromkeys(weights, 0), *(0 if cut else None for cut in split)))(
-            weights, *given
-        )
+        axes = (dict.fromkeys(weights, 0), *(0 if cut else None for cut in split))
+        return _joined(torch.vmap(run, in_dims=axes)(weights, *given), lambda output: output.flatten(0, 1))
     found = [
         run(
             {name: tensor[p] for name, tensor in weights.items()},
@@ -403,16 +404,19 @@ def _runs(run: Callable[..., Any], weights: dict[str, Tensor], given: list[Any],
         for p in range(count)
     ]
     if isinstance(found[0], tuple):
-        return tuple(torch.stack(column) for column in zip(*found, strict=True))
-    return found[0][None] if count == 1 else torch.cat(found).unflatten(0, (count, -1))  # keeps channels last, if so
+        return tuple(
+            _joined(column[0], lambda _, column=column: torch.cat(column)) for column in zip(*found, strict=True)
+        )
+    # Channels stay last, if they are.
+    return _joined(found[0], lambda output: output if count == 1 else torch.cat(found))
 
 
-def _joined(output: Any) -> Any:
+def _joined(output: Any, join: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(output, tuple):
-        return tuple(map(_joined, output))
+        return tuple(_joined(part, join) for part in output)
     if not isinstance(output, Tensor):
         raise NotSideBySide(f"a module that returns a {type(output).__name__}")
-    return output.flatten(0, 1)
+    return join(output)
 
 
 class _Conv(_Each):
