@@ -1,6 +1,12 @@
-"""Folds on the CPU beside torch's randn-and-add; many points of a small vector at once beside one by one."""
+"""Folds on the CPU beside torch's randn-and-add; many points of a small vector at once beside one by one.
+
+`python bench/cpu.py [1000]`: with folds of 1,000 terms, which take minutes.
+"""
 
 from __future__ import annotations
+
+import math
+import sys
 
 import torch
 from table import best, show
@@ -15,8 +21,9 @@ POINTS, TERMS = 11, 5
 
 def folds() -> None:
     x = torch.zeros(N)
-    params = Params.of_vector(torch.zeros(N))
-    half = Params.of_vector(torch.zeros(N, dtype=torch.bfloat16))
+    side = math.isqrt(N)
+    params = Params({"w": torch.zeros(side, side)})
+    half = Params({"w": torch.zeros(side, side, dtype=torch.bfloat16)})
 
     def terms(count: int, stream: Domain) -> Terms:
         return Terms.of(range(count), [1e-3] * count, stream)
@@ -24,16 +31,18 @@ def folds() -> None:
     baseline = N / best(lambda: x.add_(torch.randn(N), alpha=1e-3))
     rows = [("torch randn-and-add", f"{baseline / 1e6:.0f}", "1.0")]
 
-    def row(name: str, work: object, count: int = 1) -> None:
-        rate = N * count / best(work)  # type: ignore[arg-type]
+    def row(name: str, work: object, count: int = 1, repeats: int = 5) -> None:
+        rate = N * count / best(work, repeats)  # type: ignore[arg-type]
         rows.append((name, f"{rate / 1e6:.0f}", f"{rate / baseline:.1f}"))
 
     row("torch in-place add", lambda: x.add_(1.0))
-    for stream in (Domain.RADEMACHER, Domain.GAUSSIAN):
+    for stream in (Domain.RANK1, Domain.RADEMACHER, Domain.GAUSSIAN):
         name = stream.name.lower()
         row(f"{name} fold, 1 term", lambda s=stream: params.fold(terms(1, s)))
         row(f"{name} fold, 10 terms", lambda s=stream: params.fold(terms(10, s)), 10)
         row(f"{name} fold, 10 terms, bfloat16", lambda s=stream: half.fold(terms(10, s)), 10)
+        if "1000" in sys.argv:
+            row(f"{name} fold, 1,000 terms", lambda s=stream: params.fold(terms(1000, s)), 1000, 1)
 
     def checksum() -> None:
         params._digest = None

@@ -1,6 +1,6 @@
 """How fast the Triton kernels are, next to what PyTorch needs for comparable work in the same run.
 
-    PYTHONPATH=src python bench/gpu.py [parameters, default 1300000000]
+    PYTHONPATH=src python bench/gpu.py [parameters, default 1300000000] [list: only a model of many tensors]
 
 Every figure is the median of single calls timed with CUDA events, after a call to warm up.
 """
@@ -20,7 +20,8 @@ import triton
 
 from fedzero.directions import gpu
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import Program, Rule, Terms
+from fedzero.directions.terms import Piece, Program, Rule, Terms
+from fedzero.model.params import columns_of
 
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 STREAMS = {"rademacher": Domain.RADEMACHER, "gaussian": Domain.GAUSSIAN}
@@ -116,33 +117,45 @@ def others(n: int) -> None:
     row("squares", milliseconds(lambda: gpu.squares(1, 0, n, z.device)), 0)
 
 
+def model() -> list[tuple[int, ...]]:
+    """Shapes like OPT-1.3B's: 24 layers of 16 tensors and two embeddings, 1.3e9 parameters."""
+    square, wide, tall = (2048, 2048), (8192, 2048), (2048, 8192)
+    return [square, square, square, square, wide, tall, *[(2048,)] * 9, (8192,)] * 24 + [(50272, 2048), (2050, 2048)]
+
+
 def many_tensors() -> None:
-    """A model like OPT-1.3B: 24 layers of 16 tensors and some; wall time, launches included."""
-    layer = [2048 * 2048] * 4 + [2048 * 8192] * 2 + [2048] * 9 + [8192]
-    tensors = [torch.zeros(n, dtype=torch.bfloat16, device="cuda") for n in layer * 24 + [50272 * 2048, 2050 * 2048]]
+    """A model in one list, as `Params` folds it; wall time, launches included."""
+    tensors = [torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for shape in model()]
     total = sum(t.numel() for t in tensors)
-    add = wall(lambda: [t.add_(1.0) for t in tensors])
+    flat = [t.view(-1) for t in tensors]
+    many = gpu.listing([Piece(x, x, (), i, columns_of(t)) for i, (x, t) in enumerate(zip(flat, tensors, strict=True))])
     each = wall(lambda: torch._foreach_add_(tensors, 1.0))
     print(f"\n{len(tensors)} tensors of {total / 1e9:.2f}e9 bf16 parameters in all (wall time)")
-    for name, stream in STREAMS.items():
-        program = fold_of(stream, 1)
-        ms = wall(lambda program=program: [gpu.advance(t, (), program, i) for i, t in enumerate(tensors)])  # type: ignore[misc]
-        row(f"bf16 fold 1 {name}", ms, 4e-9 * total, "t.add_(1.0), one by one", add)
-        row(f"bf16 fold 1 {name}", ms, 4e-9 * total, "torch._foreach_add_", each)
+    for name, stream in {**STREAMS, "rank1": Domain.RANK1}.items():
+        one, hundred = fold_of(stream, 1), fold_of(stream, 100)
+        ms = wall(lambda program=one: gpu.advance_all(many, program))  # type: ignore[misc]
+        row(f"bf16 fold 1 {name}", ms, 4e-9 * total, "torch._foreach_add_", each, ">= 0.8")
+        ms = wall(lambda program=hundred: gpu.advance_all(many, program), 5)  # type: ignore[misc]
+        row(f"bf16 fold 100 {name}", ms, 0, wanted="<= 12 ms" if stream is Domain.RANK1 else "")
+        steps = [Terms.of(range(10 * s, 10 * s + 10), [1e-4] * 10, stream) for s in range(1000)]
+        rounds = Program.of(steps, list(range(1000)))
+        ms = wall(lambda program=rounds: gpu.advance_all(many, program), 1)  # type: ignore[misc]
+        row(f"bf16 1,000 steps of 10 {name}", ms, 0, wanted="<= 1500 ms" if stream is Domain.RANK1 else "")
 
 
 def main() -> None:
-    n = int(float(sys.argv[1])) if len(sys.argv) > 1 else 1_300_000_000
+    n = int(float(sys.argv[1])) if sys.argv[1:2] not in ([], ["list"]) else 1_300_000_000
     print(
         f"{datetime.date.today()}  {torch.cuda.get_device_name()}  torch {torch.__version__}  "
         f"triton {triton.__version__}  Python {platform.python_version()}  {n / 1e9:.2f}e9 parameters, one tensor\n"
     )
     print(f"{'':34} {'ms':>9} {'TB/s':>7}  {'beside':26} {'ms':>9} {'faster':>7}  wanted")
-    for label in TYPES:
-        one_tensor(label, n)
+    if "list" not in sys.argv:
+        for label in TYPES:
+            one_tensor(label, n)
+            torch.cuda.empty_cache()
+        others(n)
         torch.cuda.empty_cache()
-    others(n)
-    torch.cuda.empty_cache()
     many_tensors()
 
 

@@ -29,6 +29,7 @@ from fedzero.directions.terms import Program, Rule, Terms
 FILE = Path(__file__).with_name("golden.json")
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 STREAMS = {"gaussian": Domain.GAUSSIAN, "rademacher": Domain.RADEMACHER}
+RANK1 = {"rank1": Domain.RANK1}
 
 LAST = 2**64 - 1
 PLACES = (  # (key, tensor, n): both ends of the key space, odd sizes, tails of every kind of block
@@ -83,7 +84,7 @@ def rule_step(rule: Rule, x: np.ndarray, slots: list[np.ndarray], g: np.ndarray,
 
 
 def run_steps(
-    x: np.ndarray, dtype: str, slots: Iterable[np.ndarray], program: Program, tensor: int
+    x: np.ndarray, dtype: str, slots: Iterable[np.ndarray], program: Program, tensor: int, columns: int = 0
 ) -> list[np.ndarray]:
     """All steps of a program, one coordinate array at a time: [x, *slots] afterwards; 16-bit x as bits."""
     slots, first = list(slots), 0
@@ -91,16 +92,16 @@ def run_steps(
         y = x if dtype == "float32" else widen(x, dtype)
         g = y if program.rule is Rule.SGD else np.zeros(x.size, np.float32)
         for key, c in zip(program.keys[first:last], program.coefficients[first:last], strict=True):
-            g = g + c * reference.direction(program.stream, int(key), tensor, x.size)
+            g = g + c * reference.direction(program.stream, int(key), tensor, x.size, columns)
         y = g if program.rule is Rule.SGD else rule_step(program.rule, y, slots, g, program.hypers[s])
         x = y if dtype == "float32" else rounded(y, dtype, int(program.rounding[s]), tensor)
         first = last
     return [x, *slots]
 
 
-def _generate(stream: Domain, key: int, tensor: int, n: int) -> np.ndarray:
+def _generate(stream: Domain, key: int, tensor: int, n: int, columns: int = 0) -> np.ndarray:
     out = torch.empty(n)
-    cpu.generate(out, stream, key, tensor)
+    cpu.generate(out, stream, key, tensor, columns=columns)
     return out.numpy()
 
 
@@ -110,9 +111,11 @@ def _round_into(y: np.ndarray, dtype: str, key: int, tensor: int) -> np.ndarray:
     return as_bits(out)
 
 
-def _advance(x: np.ndarray, dtype: str, slots: Iterable[np.ndarray], program: Program, tensor: int) -> list[np.ndarray]:
+def _advance(
+    x: np.ndarray, dtype: str, slots: Iterable[np.ndarray], program: Program, tensor: int, columns: int = 0
+) -> list[np.ndarray]:
     y, memory = as_tensor(x, dtype), tuple(torch.from_numpy(s.copy()) for s in slots)
-    cpu.advance(y, memory, program, tensor)
+    cpu.advance(y, memory, program, tensor, columns)
     return [y.numpy() if dtype == "float32" else as_bits(y), *(s.numpy() for s in memory)]
 
 
@@ -168,11 +171,24 @@ def small(side: SimpleNamespace) -> dict[str, str]:
     return table
 
 
-def programs(side: SimpleNamespace) -> dict[str, str]:
-    """Three steps of 3, 1 and 2 terms from x_i = ((37 i) mod 251 − 125)/1024, n = 5001, tensor 3: x, then the slots."""
-    start = (((37 * np.arange(5001)) % 251 - 125) / 1024).astype(np.float32)
+def matrices(side: SimpleNamespace) -> dict[str, str]:
+    """Directions of rank one of matrices, row by row; of a vector (no columns) they are signs."""
+    return {
+        f"rank1 {label(key, tensor, rows * max(columns, 1))} columns {columns}": sha256(
+            side.direction(Domain.RANK1, key, tensor, rows * max(columns, 1), columns)
+        )
+        for (key, tensor), (rows, columns) in product(
+            ((0, 0), (0x0123456789ABCDEF, 7), (LAST, 2**32 - 1)),
+            ((1, 1), (129, 1), (1, 257), (33, 100), (130, 576), (20, 4096), (4097, 0)),
+        )
+    }
+
+
+def programs(side: SimpleNamespace, streams: dict[str, Domain], n: int = 5001, columns: int = 0) -> dict[str, str]:
+    """Three steps of 3, 1 and 2 terms from x_i = ((37 i) mod 251 − 125)/1024, tensor 3: x, then the slots."""
+    start = (((37 * np.arange(n)) % 251 - 125) / 1024).astype(np.float32)
     table = {}
-    for rule, (name, stream), dtype in product(Rule, STREAMS.items(), TYPES):
+    for rule, (name, stream), dtype in product(Rule, streams.items(), TYPES):
         keys, coefficients = iter(range(1, 7)), iter((0.003, -0.001, 0.007, 0.011, -0.002, 0.005))
         steps = [
             Terms.of([next(keys) for _ in range(j)], [next(coefficients) for _ in range(j)], stream) for j in (3, 1, 2)
@@ -180,7 +196,8 @@ def programs(side: SimpleNamespace) -> dict[str, str]:
         program = Program.of(steps, [101, 102, 103], rule, [HYPERS[rule]] * 3)
         x = start if dtype == "float32" else as_bits(torch.from_numpy(start).to(TYPES[dtype]))
         slots = [np.zeros(start.size, np.float32) for _ in range(rule.slots)]
-        table[f"{rule.name} {name} {dtype}"] = sha256(*side.advance(x, dtype, slots, program, 3))
+        shape = f" columns {columns}" if columns else ""
+        table[f"{rule.name} {name} {dtype}{shape}"] = sha256(*side.advance(x, dtype, slots, program, 3, columns))
     return table
 
 
@@ -224,7 +241,11 @@ def derive_table(side: SimpleNamespace, large: bool = True) -> dict[str, dict[st
     table = {
         "directions": directions(side, PLACES),
         "rounded": small(side),
-        "programs": programs(side),
+        "matrices": matrices(side),
+        "programs": programs(side, STREAMS)
+        | programs(side, RANK1, 75 * 67, 67)
+        | programs(side, RANK1, 10 * 512, 512)
+        | programs(side, RANK1, 3 * 1500, 1500),
         "sums": sums(side),
     }
     return table | ({"large": directions(side, LARGE)} if large else {})

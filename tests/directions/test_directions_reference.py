@@ -219,7 +219,7 @@ def test_key_tensor_and_both_halves_of_the_key_matter(make):
 
 def test_domains_are_different_streams():
     blocks = np.arange(64, dtype=np.uint64)
-    assert len({reference.philox(blocks, 0, domain, 5)[0].tobytes() for domain in Domain}) == 3
+    assert len({reference.philox(blocks, 0, domain, 5)[0].tobytes() for domain in Domain}) == len(Domain)
 
 
 def test_direction_picks_the_stream():

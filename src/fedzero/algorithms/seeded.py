@@ -36,10 +36,18 @@ from fedzero.algorithms.contract import (
 )
 from fedzero.algorithms.optimizers import Optimizer, Sgd
 from fedzero.algorithms.pacing import Pace, Rate, measures
-from fedzero.directions import Distribution, Domain, Keys, Program, Rule, Terms, stream_of
+from fedzero.directions import Distribution, Keys, Program, Rule, Stream, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
+from fedzero.estimators.spsa import (
+    Difference,
+    direction_keys,
+    expect_others,
+    expect_rank,
+    points_of,
+    queries_of,
+    slopes,
+)
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
@@ -62,12 +70,18 @@ class Sampling(Method):
     """μ"""
     difference: Difference = "forward"
     distribution: Distribution = "gaussian"
+    rank: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """r: with distribution = "rank1", a direction is the sum of r products a bᵀ, divided by √r"""
 
     samples: ClassVar[Samples] = "batch"
 
+    @property
+    def stream(self) -> Stream:
+        return stream_of(self.distribution, self.rank)
+
     def slopes_at(self, base: Params, keys: tuple[int, ...], step: int) -> Generator[Ask, Answer, tuple[F32, float]]:
         """(g_1 … g_P) at `base` along directions, on the data of a local step; and the loss there."""
-        points, scales = points_of(base, keys, self.radius, self.difference, self.distribution)
+        points, scales = points_of(base, keys, self.radius, self.difference, self.distribution, self.rank)
         values = yield Losses(base, points, ALL_DATA if self.samples == "all" else step)
         return slopes(values, scales, self.radius, self.difference)
 
@@ -100,6 +114,7 @@ class SeededMethod(Sampling):
 
     def check(self, federation: Federation) -> None:
         expect_others(self.difference, fewest(self.directions))
+        expect_rank(self.distribution, self.rank)
         if self.rate == "auto" and self.optimizer.rule is not Rule.SGD:
             raise FedzeroError(
                 "algorithm.rate = 'auto' measures plain steps: leave out algorithm.optimizer, or give a number "
@@ -196,7 +211,7 @@ class SeededMethod(Sampling):
 
     def _steps(self, round: int, first: int, g: F32, keys: Keys, rate: float) -> Steps:
         """Local steps `first`, `first`+1, … of a round; g is (steps, P)."""
-        stream, plain = stream_of(self.distribution), self.optimizer.rule is Rule.SGD
+        stream, plain = self.stream, self.optimizer.rule is Rule.SGD
         terms = [  # rules with a memory take the gradient and multiply by −η themselves
             average(self._keys(keys, round, first + k, row.size), row, -rate if plain else 1.0, stream)
             for k, row in enumerate(g)
@@ -222,7 +237,7 @@ class SeededMethod(Sampling):
         return state if carry is None else replace(state, carry=replace(carry, steps=taken + len(program)))
 
 
-def average(keys: Sequence[int], g: F32, factor: float, stream: Domain) -> Terms:
+def average(keys: Sequence[int], g: F32, factor: float, stream: Stream) -> Terms:
     """factor · (1/P) Σ_p g_p z_p"""
     return Terms.of(keys, (factor / len(keys) * g.astype(np.float64)).astype(np.float32), stream)
 

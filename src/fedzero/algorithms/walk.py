@@ -36,10 +36,10 @@ from fedzero.algorithms.contract import (
 )
 from fedzero.algorithms.optimizers import Moments, Optimizer, Sgd, dense_step
 from fedzero.algorithms.seeded import Samples, Sampling, average, joined
-from fedzero.directions import Keys, Program, Terms, stream_of
+from fedzero.directions import Keys, Program, Terms
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import direction_keys, expect_others, queries_of
+from fedzero.estimators.spsa import direction_keys, expect_others, expect_rank, queries_of
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
@@ -77,6 +77,7 @@ class OwnDirections(Sampling):
         Method.check(self, federation)
         refuse_empty(self.box)
         expect_others(self.difference, self.directions)
+        expect_rank(self.distribution, self.rank)
         if self.form == "seeded" and not takes_plain_steps(self):
             raise FedzeroError(
                 "algorithm.form = 'seeded' sends scalars of directions, but with a local_optimizer other than sgd, or "
@@ -146,7 +147,7 @@ def walk(
 ) -> Generator[Ask, Answer, tuple[Params, F32, float]]:
     """(where the walk ended, g (K, P), loss at its start). Not `to_the_end`: the last step is estimated, not taken."""
     g, first_loss, x = np.empty((method.local_steps, method.directions), np.float32), 0.0, start
-    stream, plain = stream_of(method.distribution), takes_plain_steps(method)
+    stream, plain = method.stream, takes_plain_steps(method)
     moments: Moments = ()
     for k in range(method.local_steps):
         keys, g[k], loss = yield from estimate(method, x, turn, k)
@@ -191,7 +192,7 @@ def walk_terms(
     method: OwnDirections, keys: Keys, round: int, client: int, g: F32, factors: Sequence[float], first: int = 0
 ) -> Terms:
     """Σ_k factors[k] (1/P) Σ_p g[k,p] z[k,p] of a client's steps `first`, `first`+1, …; g is (K, P)."""
-    stream = stream_of(method.distribution)
+    stream = method.stream
     steps = [
         average(direction_keys(keys, round, first + k, row.size, client), row, factor, stream)
         for k, (row, factor) in enumerate(zip(g, factors, strict=True))

@@ -120,9 +120,10 @@ def _in_full(name: str, known: list[str]) -> None:
 def directions(
     key: Annotated[str, typer.Option(help="64-bit key, decimal or 0x….")],
     tensor: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Ordinal of the tensor.")] = 0,
-    kind: Annotated[str, typer.Option(help="gaussian or rademacher.")] = "gaussian",
+    kind: Annotated[str, typer.Option(help="gaussian, rademacher or rank1.")] = "gaussian",
     n: Annotated[int, typer.Option("--n", min=1, help="How many numbers.")] = 1 << 20,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    columns: Annotated[int, typer.Option(min=0, help="Of the matrix, for rank1; 0: a vector.")] = 0,
 ) -> None:
     """SHA-256 of a direction's float32 bytes, to compare the generators of two machines."""
     import torch
@@ -136,12 +137,14 @@ def directions(
         raise FedzeroError(f"--key {key}: not a number; write it in decimal or as 0x…") from None
     if not 0 <= number < 1 << 64:
         raise FedzeroError(f"--key {key}: a key is a number from 0 to 2^64 - 1")
-    if kind not in ("gaussian", "rademacher"):
-        raise FedzeroError(f"--kind {kind}: use gaussian or rademacher (the sphere is a scaled gaussian)")
+    if kind not in ("gaussian", "rademacher", "rank1"):
+        raise FedzeroError(f"--kind {kind}: use gaussian, rademacher or rank1 (the sphere is a scaled gaussian)")
+    if columns and n % columns:
+        raise FedzeroError(f"--columns {columns}: {n} numbers are no whole number of rows")
     if device not in ("cpu", "cuda"):
         raise FedzeroError(f"--device {device}: use cpu or cuda")
     z = torch.empty(n, dtype=torch.float32, device=device_of(device))
-    kernels(z.device).generate(z, Domain[kind.upper()], number, tensor)
+    kernels(z.device).generate(z, Domain[kind.upper()], number, tensor, columns=columns)
     print(hashlib.sha256(z.cpu().numpy().astype("<f4").tobytes()).hexdigest())
 
 

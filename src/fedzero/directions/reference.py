@@ -80,8 +80,36 @@ def rademacher(key: int, tensor: int, n: int) -> F32:
     return (1 - 2 * bits.astype(np.float32))[:n]
 
 
-def direction(stream: Domain, key: int, tensor: int, n: int) -> F32:
-    return gaussian(key, tensor, n) if stream is Domain.GAUSSIAN else rademacher(key, tensor, n)
+def factor(key: int, tensor: int, n: int, domain: Domain) -> F32:
+    """n signs: i is bit i mod 32 of word (i div 32) mod 4 of block i div 128; 1 is −1."""
+    blocks = np.arange(-(-n // spec.FACTOR_BLOCK), dtype=np.uint64)
+    octets = np.stack(philox(blocks, tensor, domain, key), axis=1).astype("<u4").view(np.uint8)
+    return (1 - 2 * np.unpackbits(octets.reshape(-1), bitorder="little").astype(np.float32))[:n]
+
+
+def factors(key: int, tensor: int, rows: int, columns: int) -> tuple[F32, F32]:
+    """a (rows,) of the whole key and b (columns,) of its low half."""
+    a = factor(key, tensor, rows, Domain.RANK1)
+    return a, factor(key & spec.COLUMN_KEY, tensor, columns, Domain.RANK1_COLUMNS)
+
+
+def rank1(key: int, tensor: int, n: int, columns: int) -> F32:
+    """z = a bᵀ of a matrix with so many columns, row by row; of a vector (no columns): signs."""
+    if not columns:
+        return rademacher(key, tensor, n)
+    a, b = factors(key, tensor, n // columns, columns)
+    return (a[:, None] * b).reshape(-1)
+
+
+def direction(stream: Domain, key: int, tensor: int, n: int, columns: int = 0) -> F32:
+    """z(key) of a tensor with n coordinates; columns: those of a matrix, 0 for a vector."""
+    if stream is Domain.GAUSSIAN:
+        return gaussian(key, tensor, n)
+    if stream is Domain.RADEMACHER:
+        return rademacher(key, tensor, n)
+    if stream is Domain.RANK1:
+        return rank1(key, tensor, n, columns)
+    raise ValueError(f"{stream!r} is no stream of directions")
 
 
 def rounding_bits(key: int, tensor: int, n: int) -> NDArray[np.uint32]:

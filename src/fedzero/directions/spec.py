@@ -19,6 +19,10 @@ class Domain(IntEnum):
     GAUSSIAN = 1
     RADEMACHER = 2
     ROUNDING = 3
+    RANK1 = 4
+    """a bᵀ for every matrix; the domain itself is that of a, the signs of rows"""
+    RANK1_COLUMNS = 5
+    """the signs b of columns, keyed by the low half of the key alone"""
 
 
 # Philox4x32-10 (Salmon et al., SC 2011).
@@ -31,6 +35,11 @@ LANES = 32
 GAUSSIAN_CHUNK = 4 * LANES
 RADEMACHER_CHUNK = 128 * LANES
 ROUNDING_CHUNK = 8 * LANES
+
+FACTOR_BLOCK = 128
+"""Signs of a factor in one block, in the order of its bits."""
+COLUMN_KEY = 0xFFFFFFFF
+"""What is kept of a key for the signs of columns, so that keys with equal low halves share b."""
 
 
 def _float32(*bits: int) -> tuple[float, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from fedzero.directions.spec import Domain
 
-Distribution = Literal["gaussian", "rademacher", "sphere", "unit-sphere"]
-"""sphere: of radius √d, so that directions are as long as the others'; unit-sphere: of radius 1, with the factor d"""
+Distribution = Literal["gaussian", "rademacher", "rank1", "sphere", "unit-sphere"]
+"""rank1: a bᵀ of signs for every matrix; sphere: of radius √d, so that directions are as long as the others';
+unit-sphere: of radius 1, with the factor d"""
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -24,9 +26,32 @@ HYPERS = 6
 """Numbers a rule may need in each step; unused ones are zero."""
 
 
-def stream_of(distribution: Distribution) -> Domain:
-    """A direction on the sphere is a gaussian one whose scalar carries √d/‖z‖: the stream is the gaussian's."""
-    return Domain.RADEMACHER if distribution == "rademacher" else Domain.GAUSSIAN
+@dataclass(frozen=True)
+class LowRank:
+    """Directions of rank r: z(key) = (1/√r) Σ_k z₁(key + k), k = 0 … r − 1, z₁ of rank one. A term is then r terms."""
+
+    rank: int
+
+    def expanded(self, keys: U64, coefficients: F32) -> tuple[U64, F32]:
+        offsets = np.arange(self.rank, dtype=np.uint64)
+        share = np.float32(1 / math.sqrt(self.rank))
+        return (keys[:, None] + offsets).reshape(-1), np.repeat(coefficients * share, self.rank)
+
+
+Stream = Domain | LowRank
+
+_STREAMS: dict[Distribution, Domain] = {
+    "gaussian": Domain.GAUSSIAN,
+    "rademacher": Domain.RADEMACHER,
+    "rank1": Domain.RANK1,
+    # a gaussian direction whose scalar carries √d/‖z‖
+    "sphere": Domain.GAUSSIAN,
+    "unit-sphere": Domain.GAUSSIAN,
+}
+
+
+def stream_of(distribution: Distribution, rank: int = 1) -> Stream:
+    return _STREAMS[distribution] if rank == 1 else LowRank(rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +63,12 @@ class Terms:
     stream: Domain
 
     @staticmethod
-    def of(keys: Iterable[int], coefficients: Iterable[float], stream: Domain) -> Terms:
+    def of(keys: Iterable[int], coefficients: Iterable[float], stream: Stream) -> Terms:
         keys, coefficients = np.fromiter(keys, np.uint64), np.fromiter(coefficients, np.float32)
         if len(keys) != len(coefficients):
             raise ValueError(f"{len(keys)} keys with {len(coefficients)} coefficients")
+        if isinstance(stream, LowRank):
+            return Terms(*stream.expanded(keys, coefficients), Domain.RANK1)
         return Terms(keys, coefficients, stream)
 
     def __len__(self) -> int:
@@ -113,11 +140,48 @@ class Program:
         for first, end in pairwise([0, *self.ends]):
             yield Terms(self.keys[first:end], self.coefficients[first:end], self.stream)
 
+    def parts(self, most: int, within_steps: bool) -> Sequence[Program]:
+        """The program in parts that run one after the other, of `most` terms each where that can be.
+
+        Cut between steps; `within_steps` says that steps may be cut as well: plain ones on float32, which are rounded
+        after every term anyway.
+        """
+        total = len(self.keys)
+        if total <= most:
+            return (self,)
+        if within_steps:
+            cuts = [*range(0, total, most), total]
+            pieces = (Terms(self.keys[a:b], self.coefficients[a:b], self.stream) for a, b in pairwise(cuts))
+            return [Program.of([piece], [0]) for piece in pieces]
+        parts, first, begin = [], 0, 0
+        for step in range(1, len(self) + 1):
+            if step == len(self) or self.ends[step] - begin > most:
+                end, part = int(self.ends[step - 1]), slice(first, step)
+                parts.append(
+                    replace(
+                        self,
+                        keys=self.keys[begin:end],
+                        coefficients=self.coefficients[begin:end],
+                        ends=self.ends[part] - begin,
+                        rounding=self.rounding[part],
+                        hypers=self.hypers[part],
+                    )
+                )
+                first, begin = step, end
+        return parts
+
+
+def stream_at(stream: Domain, columns: int) -> Domain:
+    """Of a tensor with so many columns: a vector (0) has no rank, so its directions of rank one are signs."""
+    return Domain.RADEMACHER if stream is Domain.RANK1 and not columns else stream
+
 
 class Piece(NamedTuple):
-    """One flat tensor of a model: where it is read, where the result goes, the slots of the rule, and its ordinal."""
+    """One flat tensor of a model: where it is read, where the result goes, the slots of the rule, its ordinal, and its
+    columns if it is a matrix (first axis × rest), else 0."""
 
     source: Tensor
     out: Tensor
     slots: tuple[Tensor, ...]
     ordinal: int
+    columns: int = 0

@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedzero.directions import SHARED, Distribution, Domain, Keys, Terms, stream_of
+from fedzero.directions import SHARED, Distribution, Keys, Stream, Terms, stream_of
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
@@ -39,6 +39,14 @@ def expect_others(difference: Difference, directions: int) -> None:
         )
 
 
+def expect_rank(distribution: Distribution, rank: int) -> None:
+    """Only directions of rank one can be added up to a rank."""
+    if rank > 1 and distribution != "rank1":
+        raise FedzeroError(
+            f"algorithm.rank = {rank} is for algorithm.distribution = 'rank1'; {distribution} directions have full rank"
+        )
+
+
 @lru_cache(maxsize=1024)
 def direction_keys(keys: Keys, round: int, step: int, count: int, client: int = SHARED) -> tuple[int, ...]:
     """Keys of the P directions of a step."""
@@ -47,7 +55,7 @@ def direction_keys(keys: Keys, round: int, step: int, count: int, client: int = 
 
 @lru_cache(maxsize=256)
 def probes(
-    directions: tuple[int, ...], scales: tuple[float, ...], radius: float, difference: Difference, stream: Domain
+    directions: tuple[int, ...], scales: tuple[float, ...], radius: float, difference: Difference, stream: Stream
 ) -> Points:
     """The points to evaluate: x, x + μz_1, … (forward), x + μz_1, x − μz_1, … (central), x + μz_1, … (mean)."""
     offsets = [(key, radius * scale) for key, scale in zip(directions, scales, strict=True)]
@@ -86,11 +94,16 @@ def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Di
 
 
 def points_of(
-    params: Params, directions: tuple[int, ...], radius: float, difference: Difference, distribution: Distribution
+    params: Params,
+    directions: tuple[int, ...],
+    radius: float,
+    difference: Difference,
+    distribution: Distribution,
+    rank: int = 1,
 ) -> tuple[Points, tuple[float, ...]]:
     """Probe points around the parameters, and the scales that `slopes` needs to read them."""
     points, scales = scales_of(params, directions, distribution)
-    return probes(directions, points, radius, difference, stream_of(distribution)), scales
+    return probes(directions, points, radius, difference, stream_of(distribution, rank)), scales
 
 
 def queries_of(directions: int, difference: Difference) -> int:

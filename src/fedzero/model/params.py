@@ -47,6 +47,7 @@ class Params:
         self.tensors: dict[str, Tensor] = {name: tensor.detach() for name, tensor in tensors.items()}
         self.nearest = nearest
         self._flat = tuple(tensor.view(-1) for tensor in self.tensors.values())
+        self._columns = tuple(map(columns_of, self.tensors.values()))
         self._ordinals = {name: ordinal for ordinal, name in enumerate(self.tensors)}
         self._listing: tuple[Slots | None, Any] | None = None
         self._kernels = kernels(self.device)
@@ -111,13 +112,13 @@ class Params:
 
     def _listed(self, slots: Slots | None) -> tuple[Slots | None, Any]:
         """All tensors, to be changed in place by one launch; kept with the slots they were listed with."""
-        pieces = [Piece(flat, flat, slots[i] if slots else (), i) for i, flat in self.flat()]
+        pieces = [Piece(flat, flat, slots[i] if slots else (), i, self._columns[i]) for i, flat in self.flat()]
         return slots, self._kernels.listing(pieces)
 
     def listing(self, names: Sequence[str], outs: Sequence[Tensor]) -> Any:
         """Some tensors, and flat ones of the same sizes and types that views of them are written to by one launch."""
         pairs = zip(map(self.ordinal, names), outs, strict=True)
-        return self._kernels.listing([Piece(self._flat[i], out, (), i) for i, out in pairs])
+        return self._kernels.listing([Piece(self._flat[i], out, (), i, self._columns[i]) for i, out in pairs])
 
     def changed(self) -> None:
         """To be called after writing to the tensors from outside: the digest is out of date."""
@@ -130,11 +131,12 @@ class Params:
     def total(self, terms: Terms) -> Tensor:
         """Σ c z as one float32 vector of d numbers."""
         program = Program.of([terms], [0])
-        return self._filled(lambda piece, ordinal: self._kernels.advance(piece.zero_(), (), program, ordinal))
+        return self._filled(lambda piece, i: self._kernels.advance(piece.zero_(), (), program, i, self._columns[i]))
 
     def direction(self, stream: Domain, key: int) -> Tensor:
         """z(key) as one float32 vector; for tests and small problems."""
-        return self._filled(lambda piece, ordinal: self._kernels.generate(piece, stream, key, ordinal))
+        columns = self._columns
+        return self._filled(lambda piece, i: self._kernels.generate(piece, stream, key, i, columns=columns[i]))
 
     def _filled(self, fill: Callable[[Tensor, int], None], *rows: int) -> Tensor:
         """(*rows, d) float32; `fill(piece, ordinal)` writes the piece (*rows, n) of each tensor."""
@@ -209,7 +211,8 @@ class Params:
         if any(flat.dtype != torch.float32 for flat in self._flat):
             return torch.stack([self.view(terms).vector() for terms in points])
         program = replace(Program.of(points, [0] * len(points)), stream=max(points, key=len).stream)
-        return self._filled(lambda piece, i: self._kernels.points(self._flat[i], piece, program, i), len(points))
+        columns, flat = self._columns, self._flat
+        return self._filled(lambda x, i: self._kernels.points(flat[i], x, program, i, columns[i]), len(points))
 
     def offsets(self, points: Sequence[Terms]) -> Tensor:
         """c z of every point as a row of a (points, d) float32 matrix, all made at once; a point has at most one term.
@@ -224,8 +227,14 @@ class Params:
         if rows:
             p = Program.of([points[row] for row in rows], [0] * len(rows))
             terms = Terms(p.keys, p.coefficients, p.stream)
-            out[rows] = self._filled(lambda piece, i: self._kernels.spread(piece, terms, i), len(rows))
+            columns = self._columns
+            out[rows] = self._filled(lambda piece, i: self._kernels.spread(piece, terms, i, columns[i]), len(rows))
         return out
+
+
+def columns_of(tensor: Tensor) -> int:
+    """Of a tensor as a matrix (first axis × rest), which directions of rank one take it for; 0 for a vector."""
+    return 0 if tensor.dim() < 2 or not tensor.numel() else tensor.numel() // len(tensor)
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions import Domain, Terms, kernels
-from fedzero.model.params import Params
+from fedzero.model.params import Params, columns_of
 from fedzero.oracles.contract import F32, F64, Basis
 
 TOGETHER = 1 << 24
@@ -84,14 +84,14 @@ class Vectors:
         """
         wanted, device = combination.directions, base.device
         sizes = [tensor.numel() for tensor in base.tensors.values()]
-        n = sizes[ordinal]
+        n, width = sizes[ordinal], columns_of(base.tensors[base.names[ordinal]])
         yield slice(0, 1), base.tensors[base.names[ordinal]].float().cpu().numpy().reshape(1, n)
         at_a_time = max(1, TOGETHER // n)
         for first in range(0, len(wanted), at_a_time):
             some = wanted[first : first + at_a_time]
             block = self._block(len(some), n, device)
             for row, (stream, key) in zip(block, some, strict=True):
-                kernels(device).generate(row, stream, key, ordinal, groups)
+                kernels(device).generate(row, stream, key, ordinal, groups, width)
             yield slice(1 + first, 1 + first + len(some)), block.cpu().numpy()
         if basis is not None:
             begin = sum(sizes[:ordinal])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedzero.directions.cpu import kernels
 from fedzero.directions.cpu.kernels import CHUNK, u16, u32, u64
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import Piece, Program, Terms
+from fedzero.directions.terms import U64, Piece, Program, Rule, Terms, stream_at
 
 PARALLEL_FROM = 1 << 18
 """Coordinates × terms from which the work is worth a second thread."""
@@ -28,9 +28,9 @@ def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="fedzero-kernel")
 
 
-def _run(work: Callable[[int, int], Any], n: int, terms: int) -> list[Any]:
+def _run(work: Callable[[int, int], Any], n: int, terms: int, tiles: int | None = None) -> list[Any]:
     """Run `work(first chunk, last chunk)` over n coordinates, on as many threads as torch may use."""
-    chunks = -(-n // CHUNK)
+    chunks = -(-n // CHUNK) if tiles is None else tiles
     workers = min(torch.get_num_threads(), chunks)
     if workers < 2 or n * max(terms, 1) < PARALLEL_FROM:
         return [work(0, chunks)]
@@ -45,20 +45,49 @@ def _bits(x: Tensor) -> Any:
 
 
 _NONE = np.empty(0, np.float32)
+_NO_FACTORS = np.empty((0, 0), np.uint32)
 
 
-def generate(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None) -> None:
+def _stream(stream: Domain, keys: U64, tensor: int, n: int, columns: int) -> tuple[Any, ...]:
+    """A stream as kernels take it: its number, and the factors of all terms of a matrix if it is of rank one."""
+    known = stream_at(stream, columns)
+    if known is not Domain.RANK1:
+        return u32(known), _NO_FACTORS, _NO_FACTORS
+    words = -(-(n // columns) // 32)
+    rows, signs = np.empty((words, len(keys)), u32), np.empty((len(keys), columns), u32)
+    kernels._factors(rows, signs, u32(tensor), keys)
+    return u32(known), rows, signs
+
+
+def factors(keys: U64, tensor: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """a (terms, rows) and b (terms, columns) of directions of rank one, ±1 in float32: z = a bᵀ."""
+    _, words, signs = _stream(Domain.RANK1, keys, tensor, rows * columns, columns)
+    bits = np.unpackbits(words.T.astype("<u4", order="C").view(np.uint8), axis=1, bitorder="little")[:, :rows]
+    b = (signs | np.float32(1).view(u32)).view(np.float32)
+    return torch.from_numpy(1 - 2 * bits.astype(np.float32)), torch.from_numpy(b)
+
+
+def generate(
+    out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None, columns: int = 0
+) -> None:
     """out ← z(key) of tensor `tensor` (float32); of given groups g, at least coordinates 128g … 128g + 127."""
     if groups is not None and stream is Domain.GAUSSIAN:  # making all signs costs less than choosing some
         kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
         return
-    common = (out.numpy(), u32(tensor), stream is Domain.GAUSSIAN, u64(key))
-    _run(lambda lo, hi: kernels._generate(*common, lo, hi), out.numel(), 1)
+    keys, n = np.array([key], u64), out.numel()
+    common = (out.numpy(), u32(tensor), _stream(stream, keys, tensor, n, columns), keys)
+    _run(lambda lo, hi: kernels._generate(*common, 0, lo, hi), n, 1)
 
 
-def _advance(x: Tensor, out: Tensor, slots: tuple[Tensor, ...], p: Program, tensor: int, stochastic: bool) -> None:
+def _advance(
+    x: Tensor, out: Tensor, slots: tuple[Tensor, ...], p: Program, tensor: int, columns: int, stochastic: bool
+) -> None:
+    if stream_at(p.stream, columns) is Domain.RANK1:
+        _advance_rank1(x, out, slots, p, tensor, columns, stochastic)
+        return
     a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
-    common = (a, b, u32(tensor), p.stream is Domain.GAUSSIAN, int(p.rule), p.keys, p.coefficients, p.ends, p.hypers)
+    stream = _stream(p.stream, p.keys, tensor, x.numel(), columns)
+    common = (a, b, u32(tensor), stream, int(p.rule), p.keys, p.coefficients, p.ends, p.hypers)
     if x.dtype == torch.float32:
         array = out.copy_(x).numpy()
         _run(lambda lo, hi: kernels._advance32(array, *common, lo, hi), x.numel(), len(p.keys))
@@ -67,14 +96,39 @@ def _advance(x: Tensor, out: Tensor, slots: tuple[Tensor, ...], p: Program, tens
         _run(lambda lo, hi: kernels._advance16(*work, lo, hi), x.numel(), len(p.keys))
 
 
-def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int) -> None:
+TILE_WIDTH = 256
+"""Columns of a tile of a matrix that is wider than `TILE_WHOLE`; rounding makes its bits for as many numbers."""
+TILE_WHOLE = 1024
+FACTOR_NUMBERS = 1 << 17
+"""Signs of columns made at a time: half a megabyte, which stays in the second-level cache while all rows use them."""
+
+
+def _advance_rank1(
+    x: Tensor, out: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int, columns: int, stochastic: bool
+) -> None:
+    a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
+    wide, bfloat, n = x.dtype == torch.float32, x.dtype == torch.bfloat16, x.numel()
+    width = columns if columns <= TILE_WHOLE else TILE_WIDTH
+    height = max(1, CHUNK // width)
+    tiles = -(-(n // columns) // height) * -(-columns // width)
+    source = _bits(x)
+    most = max(8, FACTOR_NUMBERS // columns // 8 * 8)
+    for p in program.parts(most, within_steps=wide and program.rule is Rule.SGD):
+        stream = _stream(p.stream, p.keys, tensor, n, columns)
+        program_of = (int(p.rule), p.coefficients, p.ends, p.hypers, p.rounding)
+        work = (source, _bits(out), a, b, u32(tensor), stream, *program_of, stochastic, wide, bfloat, height, width)
+        _run(partial(kernels._advance_rank1, *work), n, len(p.keys), tiles)
+        source = _bits(out)
+
+
+def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int, columns: int = 0) -> None:
     """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
-    _advance(x, x, slots, program, tensor, stochastic=True)
+    _advance(x, x, slots, program, tensor, columns, stochastic=True)
 
 
-def perturb(x: Tensor, out: Tensor, terms: Terms, tensor: int) -> None:
+def perturb(x: Tensor, out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
-    _advance(x, out, (), Program.of([terms], [0]), tensor, stochastic=False)
+    _advance(x, out, (), Program.of([terms], [0]), tensor, columns, stochastic=False)
 
 
 def listing(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -85,32 +139,33 @@ def listing(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
 def advance_all(many: Sequence[Piece], program: Program) -> None:
     """`advance` on all tensors of a list."""
     for piece in many:
-        advance(piece.source, piece.slots, program, piece.ordinal)
+        advance(piece.source, piece.slots, program, piece.ordinal, piece.columns)
 
 
 def perturb_all(many: Sequence[Piece], terms: Terms) -> None:
     """`perturb` on all tensors of a list."""
     program = Program.of([terms], [0])
     for piece in many:
-        _advance(piece.source, piece.out, (), program, piece.ordinal, stochastic=False)
+        _advance(piece.source, piece.out, (), program, piece.ordinal, piece.columns, stochastic=False)
 
 
 def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms, tensor: int) -> None:
     """out[r] ← row ids[r] of x + Σ c z, x (V, H) untouched: what `perturb` gives, of these rows alone."""
     wide, bfloat = x.dtype == torch.float32, x.dtype == torch.bfloat16
-    common = (wide, bfloat, u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
-    kernels._rows(_bits(x), ids.numpy(), _bits(out), *common)
+    stream = _stream(terms.stream, terms.keys, tensor, x.numel(), x.shape[1])
+    kernels._rows(_bits(x), ids.numpy(), _bits(out), wide, bfloat, u32(tensor), stream, terms.keys, terms.coefficients)
 
 
-def spread(out: Tensor, terms: Terms, tensor: int) -> None:
+def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
-    kernels._spread(out.numpy(), u32(tensor), terms.stream is Domain.GAUSSIAN, terms.keys, terms.coefficients)
+    stream = _stream(terms.stream, terms.keys, tensor, out.shape[1], columns)
+    kernels._spread(out.numpy(), u32(tensor), stream, terms.keys, terms.coefficients)
 
 
-def points(x: Tensor, out: Tensor, program: Program, tensor: int) -> None:
+def points(x: Tensor, out: Tensor, program: Program, tensor: int, columns: int = 0) -> None:
     """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, all points at once."""
-    p, gaussian = program, program.stream is Domain.GAUSSIAN
-    common = (x.numpy(), out.numpy(), u32(tensor), gaussian, p.keys, p.coefficients, p.ends)
+    p, stream = program, _stream(program.stream, program.keys, tensor, x.numel(), columns)
+    common = (x.numpy(), out.numpy(), u32(tensor), stream, p.keys, p.coefficients, p.ends)
     _run(lambda lo, hi: kernels._points32(*common, lo, hi), x.numel(), len(p.keys))
 
 

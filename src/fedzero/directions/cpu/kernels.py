@@ -26,6 +26,7 @@ _S0, _S1, _S2 = (f32(c) for c in spec.SIN)
 _C0, _C1, _C2, _C3 = (f32(c) for c in spec.COS)
 _BIAS, _SQRT_HALF = i32(spec.LOG_BIAS), i32(spec.SQRT_HALF_BITS)
 _GAUSSIAN, _RADEMACHER, _ROUNDING = u32(Domain.GAUSSIAN), u32(Domain.RADEMACHER), u32(Domain.ROUNDING)
+_RANK1, _RANK1_COLUMNS, _COLUMN_KEY = u32(Domain.RANK1), u32(Domain.RANK1_COLUMNS), u64(spec.COLUMN_KEY)
 _GOLDEN, _H0, _H1 = u64(spec.CHECK_GOLDEN), u64(spec.CHECK_M0), u64(spec.CHECK_M1)
 _SIGN_BIT, _SCALE = u32(0x80000000), f32(spec.SQUARES_SCALE)
 _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
@@ -132,29 +133,123 @@ def _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last):
                         y[o + i] += f32(u32(bits ^ sign).view(np.float32))
 
 
-@inlined
-def _add_terms(y, m, chunk, tensor, gaussian, keys, coefs, first, last):
-    if gaussian:
-        _add_gaussian(y, m, chunk * 32, tensor, keys, coefs, first, last)
-    else:
-        _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
+@kernel
+def _factor_words(out, tensor, domain, key):
+    """Signs of a factor as words, 32 a word; a bit 1 is −1."""
+    for block in range((out.size + 3) // 4):
+        low, high = u32(u64(block)), u32(u64(block) >> u64(32))
+        words = _philox(low, high, tensor, domain, u32(key), u32(key >> u64(32)))
+        for w in range(min(4, out.size - 4 * block)):
+            out[4 * block + w] = words[w]
 
 
 @kernel
-def _generate(out, tensor, gaussian, key, lo, hi):
-    keys, one = np.full(1, key, np.uint64), np.ones(1, np.float32)
+def _factors(rows, columns, tensor, keys):
+    """rows[w, j]: word w of a of term j, so that a row of the matrix finds its signs of all terms side by side;
+    columns[j, i]: b_i of term j as a sign bit (bit 31, the others 0)."""
+    words = np.empty((columns.shape[1] + 31) // 32, np.uint32)
+    for j in range(keys.size):
+        _factor_words(rows[:, j], tensor, _RANK1, keys[j])
+        _factor_words(words, tensor, _RANK1_COLUMNS, keys[j] & _COLUMN_KEY)
+        for i in range(columns.shape[1]):
+            columns[j, i] = u32(u32(words[i >> 5] << u32(31 - (i & 31))) & _SIGN_BIT)
+
+
+@inlined
+def _signed(coefs, rows, row, j):
+    """The bits of c_j a_j[row]."""
+    sign = u32(u32(rows[row >> 5, j] << u32(31 - (row & 31))) & _SIGN_BIT)
+    return u32(f32(coefs[j]).view(np.uint32) ^ sign)
+
+
+@inlined
+def _rank1_term(coefficient, sign):
+    return f32(u32(coefficient ^ sign).view(np.float32))
+
+
+@kernel
+def _add_rank1_block(y, height, width, row, column, rows, columns, coefs, first, last):
+    """Terms first … last − 1 on y, `height` rows of `width` numbers, of which the first is at (row, column).
+
+    Eight terms at a time, so that sums stay in registers and the signs of columns in the first-level cache.
+    """
+    end = column + width
+    j = first
+    while j + 8 <= last:
+        b0, b1 = columns[j, column:end], columns[j + 1, column:end]
+        b2, b3 = columns[j + 2, column:end], columns[j + 3, column:end]
+        b4, b5 = columns[j + 4, column:end], columns[j + 5, column:end]
+        b6, b7 = columns[j + 6, column:end], columns[j + 7, column:end]
+        for r in range(height):
+            line = y[r * width : r * width + width]
+            c0, c1 = _signed(coefs, rows, row + r, j), _signed(coefs, rows, row + r, j + 1)
+            c2, c3 = _signed(coefs, rows, row + r, j + 2), _signed(coefs, rows, row + r, j + 3)
+            c4, c5 = _signed(coefs, rows, row + r, j + 4), _signed(coefs, rows, row + r, j + 5)
+            c6, c7 = _signed(coefs, rows, row + r, j + 6), _signed(coefs, rows, row + r, j + 7)
+            for i in range(width):
+                v = f32(f32(line[i] + _rank1_term(c0, b0[i])) + _rank1_term(c1, b1[i]))
+                v = f32(f32(v + _rank1_term(c2, b2[i])) + _rank1_term(c3, b3[i]))
+                v = f32(f32(v + _rank1_term(c4, b4[i])) + _rank1_term(c5, b5[i]))
+                line[i] = f32(f32(v + _rank1_term(c6, b6[i])) + _rank1_term(c7, b7[i]))
+        j += 8
+    while j + 2 <= last:
+        b0, b1 = columns[j, column:end], columns[j + 1, column:end]
+        for r in range(height):
+            line = y[r * width : r * width + width]
+            c0, c1 = _signed(coefs, rows, row + r, j), _signed(coefs, rows, row + r, j + 1)
+            for i in range(width):
+                line[i] = f32(f32(line[i] + _rank1_term(c0, b0[i])) + _rank1_term(c1, b1[i]))
+        j += 2
+    if j < last:
+        b0 = columns[j, column:end]
+        for r in range(height):
+            line = y[r * width : r * width + width]
+            c0 = _signed(coefs, rows, row + r, j)
+            for i in range(width):
+                line[i] = f32(line[i] + _rank1_term(c0, b0[i]))
+
+
+@kernel
+def _add_rank1(y, m, chunk, rows, columns, coefs, first, last):
+    """Terms first … last − 1 on the m coordinates of a chunk, which begins somewhere in a row."""
+    width = columns.shape[1]
+    begin = chunk * CHUNK
+    row, column, o = begin // width, begin % width, 0
+    while o < m:
+        size = min(width - column, m - o)
+        _add_rank1_block(y[o : o + size], 1, size, row, column, rows, columns, coefs, first, last)
+        o += size
+        row += 1
+        column = 0
+
+
+@inlined
+def _add_terms(y, m, chunk, tensor, stream, keys, coefs, first, last):
+    """stream: its number, and the factors of all terms if it is of rank one (`_factors`)."""
+    if stream[0] == _GAUSSIAN:
+        _add_gaussian(y, m, chunk * 32, tensor, keys, coefs, first, last)
+    elif stream[0] == _RADEMACHER:
+        _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
+    else:
+        _add_rank1(y, m, chunk, stream[1], stream[2], coefs, first, last)
+
+
+@kernel
+def _generate(out, tensor, stream, keys, j, lo, hi):
+    """z of term j."""
+    ones = np.ones(j + 1, np.float32)
     z = np.empty(128, np.float32)
     for chunk in range(lo, hi):
         y = out[chunk * CHUNK : chunk * CHUNK + CHUNK]
         m = y.size
-        if gaussian:
+        if stream[0] == _GAUSSIAN:  # not 0 + z, which would lose the sign of −0
             for g in range((m + 127) // 128):
-                _gaussian128(z, chunk * 32 + g, tensor, key)
+                _gaussian128(z, chunk * 32 + g, tensor, keys[j])
                 for i in range(min(128, m - g * 128)):
                     y[g * 128 + i] = z[i]
         else:
             y[:] = f32(0)
-            _add_rademacher(y, m, chunk, tensor, keys, one, 0, 1)
+            _add_terms(y, m, chunk, tensor, stream, keys, ones, j, j + 1)
 
 
 @kernel
@@ -168,9 +263,9 @@ def _generate_groups(out, tensor, key, groups):
 
 
 @kernel
-def _spread(rows, tensor, gaussian, keys, coefs):
+def _spread(rows, tensor, stream, keys, coefs):
     for j in range(keys.size):
-        _generate(rows[j], tensor, gaussian, keys[j], 0, (rows.shape[1] + CHUNK - 1) // CHUNK)
+        _generate(rows[j], tensor, stream, keys, j, 0, (rows.shape[1] + CHUNK - 1) // CHUNK)
         for i in range(rows.shape[1]):
             rows[j, i] = f32(coefs[j] * rows[j, i])
 
@@ -198,29 +293,29 @@ def _rule_step(rule, x, m0, v0, grad, m, h):
 
 
 @inlined
-def _step(rule, y, a, b, grad, m, chunk, tensor, gaussian, keys, coefs, first, last, h):
+def _step(rule, y, a, b, grad, m, chunk, tensor, stream, keys, coefs, first, last, h):
     if rule == 0:
-        _add_terms(y, m, chunk, tensor, gaussian, keys, coefs, first, last)
+        _add_terms(y, m, chunk, tensor, stream, keys, coefs, first, last)
     else:
         grad[:m] = f32(0)
-        _add_terms(grad, m, chunk, tensor, gaussian, keys, coefs, first, last)
+        _add_terms(grad, m, chunk, tensor, stream, keys, coefs, first, last)
         _rule_step(rule, y, a, b, grad, m, h)
 
 
 @kernel
-def _advance32(x, slot0, slot1, tensor, gaussian, rule, keys, coefs, ends, hypers, lo, hi):
+def _advance32(x, slot0, slot1, tensor, stream, rule, keys, coefs, ends, hypers, lo, hi):
     grad = np.empty(CHUNK, np.float32)
     for chunk in range(lo, hi):
         o = chunk * CHUNK
         y, a, b = x[o : o + CHUNK], slot0[o : o + CHUNK], slot1[o : o + CHUNK]
         first = 0
         for s in range(ends.size):
-            _step(rule, y, a, b, grad, y.size, chunk, tensor, gaussian, keys, coefs, first, ends[s], hypers[s])
+            _step(rule, y, a, b, grad, y.size, chunk, tensor, stream, keys, coefs, first, ends[s], hypers[s])
             first = ends[s]
 
 
 @kernel
-def _points32(x, out, tensor, gaussian, keys, coefs, ends, lo, hi):
+def _points32(x, out, tensor, stream, keys, coefs, ends, lo, hi):
     """A row of `out` for every point: x, and the point's terms added one by one as `_advance32` does."""
     for chunk in range(lo, hi):
         o = chunk * CHUNK
@@ -228,7 +323,7 @@ def _points32(x, out, tensor, gaussian, keys, coefs, ends, lo, hi):
         for p in range(ends.size):
             y = out[p, o : o + CHUNK]
             y[:] = x[o : o + CHUNK]
-            _add_terms(y, y.size, chunk, tensor, gaussian, keys, coefs, first, ends[p])
+            _add_terms(y, y.size, chunk, tensor, stream, keys, coefs, first, ends[p])
             first = ends[p]
 
 
@@ -293,28 +388,29 @@ def _nearest_bits(x, bfloat):
 
 
 @kernel
-def _round_chunk(y, out, m, chunk, tensor, key, stochastic, bfloat):
-    """Round a chunk to 16 bits and put what was stored back into `y`."""
+def _round_span(y, out, begin, tensor, key, stochastic, bfloat):
+    """Round coordinates begin, begin + 1, … of a tensor to 16 bits and put what was stored back into `y`."""
     random = np.empty(256, np.uint32)
-    for g in range((m + 255) // 256):
-        o = g * 256
+    end = begin + y.size
+    for group in range(begin // 256, (end + 255) // 256):
         if stochastic:
             for lane in range(32):
-                a, b, c, d = _block(chunk * 16 + g, lane, tensor, _ROUNDING, key)
+                a, b, c, d = _block(group, lane, tensor, _ROUNDING, key)
                 random[lane], random[32 + lane] = u32(a & u32(0xFFFF)), u32(a >> u32(16))
                 random[64 + lane], random[96 + lane] = u32(b & u32(0xFFFF)), u32(b >> u32(16))
                 random[128 + lane], random[160 + lane] = u32(c & u32(0xFFFF)), u32(c >> u32(16))
                 random[192 + lane], random[224 + lane] = u32(d & u32(0xFFFF)), u32(d >> u32(16))
-        for i in range(min(256, m - o)):
-            noise = random[i] if stochastic else _nearest_bits(y[o + i], bfloat)
-            stored = _to16(y[o + i], noise, bfloat)
-            out[o + i] = stored
-            y[o + i] = _from16(stored, bfloat)
+        first = max(group * 256, begin)
+        part, stored, noises = y[first - begin :], out[first - begin :], random[first - group * 256 :]
+        for i in range(min(group * 256 + 256, end) - first):
+            noise = noises[i] if stochastic else _nearest_bits(part[i], bfloat)
+            stored[i] = _to16(part[i], noise, bfloat)
+            part[i] = _from16(stored[i], bfloat)
 
 
 @kernel
 def _advance16(
-    x, out, slot0, slot1, tensor, gaussian, rule, keys, coefs, ends, hypers, rounding, stochastic, bfloat, lo, hi
+    x, out, slot0, slot1, tensor, stream, rule, keys, coefs, ends, hypers, rounding, stochastic, bfloat, lo, hi
 ):
     grad, y = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32)
     for chunk in range(lo, hi):
@@ -325,16 +421,83 @@ def _advance16(
             y[i] = _from16(bits[i], bfloat)
         first = 0
         for s in range(ends.size):
-            _step(rule, y, a, b, grad, m, chunk, tensor, gaussian, keys, coefs, first, ends[s], hypers[s])
+            _step(rule, y, a, b, grad, m, chunk, tensor, stream, keys, coefs, first, ends[s], hypers[s])
             first = ends[s]
-            _round_chunk(y, out[o : o + CHUNK], m, chunk, tensor, rounding[s], stochastic, bfloat)
+            _round_span(y[:m], out[o : o + m], o, tensor, rounding[s], stochastic, bfloat)
+
+
+@inlined
+def _load(bits, wide, bfloat):
+    return f32(u32(bits).view(np.float32)) if wide else _from16(u16(bits), bfloat)
+
+
+@inlined
+def _nearest(value, wide, bfloat):
+    return f32(value).view(np.uint32) if wide else u32(_to16(value, _nearest_bits(value, bfloat), bfloat))
 
 
 @kernel
-def _rows(x, ids, out, wide, bfloat, tensor, gaussian, keys, coefs):
+def _load_span(y, bits, wide, bfloat):
+    """y ← stored numbers; the type is asked for once, so that each loop can be vectorised."""
+    if wide:
+        for i in range(y.size):
+            y[i] = _load(bits[i], True, False)
+    elif bfloat:
+        for i in range(y.size):
+            y[i] = _load(bits[i], False, True)
+    else:
+        for i in range(y.size):
+            y[i] = _load(bits[i], False, False)
+
+
+@kernel
+def _advance_rank1(
+    x, out, slot0, slot1, tensor, stream, rule, coefs, ends, hypers, rounding, stochastic, wide, bfloat, height, width,
+    lo, hi,
+):  # fmt: skip
+    """Steps on tiles lo … hi − 1 of a matrix, each of height × width numbers; x and out are bits.
+
+    A tile as wide as the matrix is one stretch of memory, a narrower one is one stretch a row.
+    """
+    rows, columns = stream[1], stream[2]
+    across = columns.shape[1]
+    down = x.size // across
+    tiles = (across + width - 1) // width
+    y, grad = np.empty(height * width, np.float32), np.empty(height * width, np.float32)
+    for tile in range(lo, hi):
+        row, column = (tile // tiles) * height, (tile % tiles) * width
+        h, w = min(height, down - row), min(width, across - column)
+        spans, size = (1, h * w) if w == across else (h, w)
+        for r in range(spans):
+            o, begin = r * size, (row + r) * across + column
+            _load_span(y[o : o + size], x[begin : begin + size], wide, bfloat)
+        first = 0
+        for s in range(ends.size):
+            if rule == 0:
+                _add_rank1_block(y, h, w, row, column, rows, columns, coefs, first, ends[s])
+            else:
+                grad[:] = f32(0)
+                _add_rank1_block(grad, h, w, row, column, rows, columns, coefs, first, ends[s])
+            first = ends[s]
+            for r in range(spans):
+                o, begin = r * size, (row + r) * across + column
+                part, where = y[o : o + size], slice(begin, begin + size)
+                if rule != 0:
+                    _rule_step(rule, part, slot0[where], slot1[where], grad[o : o + size], size, hypers[s])
+                if not wide:
+                    _round_span(part, out[where], begin, tensor, rounding[s], stochastic, bfloat)
+        if wide:
+            for r in range(spans):
+                o, begin = r * size, (row + r) * across + column
+                for i in range(size):
+                    out[begin + i] = f32(y[o + i]).view(np.uint32)
+
+
+@kernel
+def _rows(x, ids, out, wide, bfloat, tensor, stream, keys, coefs):
     """out[r] ← x[ids[r]] + Σ c z, by whole pieces (groups of gaussians, chunks of signs) that overlap the row."""
     width = x.shape[1]
-    size = 128 if gaussian else CHUNK
+    size = 128 if stream[0] == _GAUSSIAN else CHUNK
     y = np.empty(size, np.float32)
     for r in range(ids.size):
         begin = ids[r] * width
@@ -342,18 +505,18 @@ def _rows(x, ids, out, wide, bfloat, tensor, gaussian, keys, coefs):
             first, last = max(piece * size, begin), min(piece * size + size, begin + width)
             y[:] = f32(0)
             for i in range(first, last):
-                bits = x[ids[r], i - begin]
-                y[i - piece * size] = f32(u32(bits).view(np.float32)) if wide else _from16(u16(bits), bfloat)
-            if gaussian:
+                y[i - piece * size] = _load(x[ids[r], i - begin], wide, bfloat)
+            if stream[0] == _GAUSSIAN:
                 _add_gaussian(y, size, piece, tensor, keys, coefs, 0, keys.size)
-            else:
+            elif stream[0] == _RADEMACHER:
                 _add_rademacher(y, size, piece, tensor, keys, coefs, 0, keys.size)
+            else:
+                part = y[first - piece * size : last - piece * size]
+                _add_rank1_block(
+                    part, 1, last - first, ids[r], first - begin, stream[1], stream[2], coefs, 0, keys.size
+                )
             for i in range(first, last):
-                value = y[i - piece * size]
-                if wide:
-                    out[r, i - begin] = f32(value).view(np.uint32)
-                else:
-                    out[r, i - begin] = _to16(value, _nearest_bits(value, bfloat), bfloat)
+                out[r, i - begin] = _nearest(y[i - piece * size], wide, bfloat)
 
 
 @kernel
@@ -363,7 +526,7 @@ def _round16(source, out, tensor, key, bfloat, lo, hi):
         part = source[chunk * CHUNK : chunk * CHUNK + CHUNK]
         m = part.size
         y[:m] = part
-        _round_chunk(y, out[chunk * CHUNK : chunk * CHUNK + CHUNK], m, chunk, tensor, key, True, bfloat)
+        _round_span(y[:m], out[chunk * CHUNK : chunk * CHUNK + m], chunk * CHUNK, tensor, key, True, bfloat)
 
 
 @kernel

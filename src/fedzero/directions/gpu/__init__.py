@@ -6,7 +6,8 @@ With TRITON_INTERPRET=1 the same kernels run on CPU tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -16,11 +17,12 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedzero.directions.gpu import kernels
+from fedzero.directions.gpu import kernels, matrices
+from fedzero.directions.gpu.lists import Matrices, Plan, addresses, aligned, matrices_of, owned, plan_of
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
-from fedzero.directions.gpu.tables import TermsBuffer, tables_of
+from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import Piece, Program, Rule, Terms
+from fedzero.directions.terms import U64, Piece, Program, Rule, Terms, stream_at
 
 LANES = 512
 """Lanes of a tile: 8 × 512 coordinates, a chunk of signs."""
@@ -33,7 +35,7 @@ SPAN = 512
 SUM_PROGRAMS = 1 << 14
 """Programs that share a checksum or a sum of squares, each with many tiles: few additions to one address."""
 
-_KINDS = {torch.float32: _FLOAT32.value, torch.bfloat16: _BFLOAT16.value, torch.float16: _FLOAT16.value}
+KINDS = {torch.float32: _FLOAT32.value, torch.bfloat16: _BFLOAT16.value, torch.float16: _FLOAT16.value}
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
@@ -91,35 +93,42 @@ def _signed(key: int) -> int:
     return key - (1 << 64) if key >> 63 else key
 
 
-def generate(out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None) -> None:
+def generate(
+    out: Tensor, stream: Domain, key: int, tensor: int, groups: NDArray[np.int64] | None = None, columns: int = 0
+) -> None:
     """out ← z(key) of tensor `tensor` (float32); all groups, since choosing some would take longer than making them."""
-    _launch(kernels._generate, out.numel(), _warps(stream), (out, tensor, _signed(key)), (int(stream),))
+    known = stream_at(stream, columns)
+    if known is Domain.RANK1:
+        spread(out[None], Terms.of([key], [1.0], stream), tensor, columns)
+    else:
+        _launch(kernels._generate, out.numel(), _warps(known), (out, tensor, _signed(key)), (int(known),))
 
 
-def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int) -> None:
+def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int, columns: int = 0) -> None:
     """Run all steps of `program` on one flat tensor in place, `slots` (float32) with it, in one pass over memory."""
+    if program.stream is Domain.RANK1:
+        advance_all(listing([Piece(x, x, slots, tensor, columns)]), program)
+        return
     bits, tables, rule = _integers(x), tables_of(program, x.device), program.rule
     arguments = (bits, bits, *(*slots, bits, bits)[:2], tensor, *tables)
     one = tables.terms == tables.steps == 1
-    constants = (int(program.stream), int(rule), rule.slots, _KINDS[x.dtype], True, one)
+    constants = (int(program.stream), int(rule), rule.slots, KINDS[x.dtype], True, one)
     _launch(kernels._advance, x.numel(), _warps(program.stream, rule), arguments, constants)
 
 
-def perturb(x: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
+def perturb(x: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor: int, columns: int = 0) -> None:
     """out ← x + Σ c z, x untouched; 16-bit results are rounded to nearest."""
+    if terms.stream is Domain.RANK1:
+        perturb_all(listing([Piece(x, out, (), tensor, columns)]), terms)
+        return
+    _perturb(x, out, terms, tensor, terms.stream)
+
+
+def _perturb(x: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor: int, stream: Domain) -> None:
     bits, tables = _integers(x), tables_of(terms, x.device)
     arguments = (bits, _integers(out), bits, bits, tensor, *tables)
-    constants = (int(terms.stream), int(Rule.SGD), 0, _KINDS[x.dtype], False, tables.terms == 1)
-    _launch(kernels._advance, x.numel(), _warps(terms.stream), arguments, constants)
-
-
-def _addresses(piece: Piece) -> list[int]:
-    return [tensor.data_ptr() for tensor in (piece.source, piece.out, *piece.slots)]
-
-
-def _aligned(piece: Piece) -> bool:
-    """Whole tensors are; slices of larger ones need not be."""
-    return all(address % 16 == 0 for address in _addresses(piece))
+    constants = (int(stream), int(Rule.SGD), 0, KINDS[x.dtype], False, tables.terms == 1)
+    _launch(kernels._advance, x.numel(), _warps(stream), arguments, constants)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,48 +141,92 @@ class Listing:
     """those in the lists, kept because their addresses are"""
     apart: tuple[Piece, ...]
 
+    @cached_property
+    def by_rank(self) -> tuple[Listing | None, tuple[Matrices, ...]]:
+        """Vectors and matrices apart, as directions of rank one need them."""
+        pieces = (*self.together, *self.apart)
+        vectors = [piece for piece in pieces if not piece.columns]
+        return listing(vectors) if vectors else None, matrices_of([piece for piece in pieces if piece.columns], LANES)
+
 
 def listing(pieces: Sequence[Piece]) -> Listing:
     """Tensors to be worked on together."""
     device = pieces[0].source.device
     pieces = [piece for piece in pieces if piece.source.numel()]
-    together = tuple(piece for piece in pieces if _aligned(piece))
+    together = tuple(piece for piece in pieces if aligned(piece))
     lists: list[tuple[torch.dtype, Tensor, Tensor]] = []
     for dtype in dict.fromkeys(piece.source.dtype for piece in together):
         some = [piece for piece in together if piece.source.dtype == dtype]
         tiles = [triton.cdiv(piece.source.numel(), 8 * LANES) for piece in some]
-        first = [0, *accumulate(tiles)]
         rows = [
-            (*(*_addresses(piece), 0, 0)[:4], piece.source.numel(), piece.ordinal, start)
-            for piece, start in zip(some, first[:-1], strict=True)
+            (*addresses(piece), piece.source.numel(), piece.ordinal, start)
+            for piece, start in zip(some, (0, *accumulate(tiles)), strict=False)
         ]
-        owners = np.repeat(np.arange(len(some)), tiles)
-        table, whose = (torch.tensor(array, dtype=torch.int64, device=device) for array in (rows, owners))
-        lists.append((dtype, table, whose))
-    return Listing(device, tuple(lists), together, tuple(piece for piece in pieces if not _aligned(piece)))
+        lists.append((dtype, *owned(rows, tiles, device)))
+    return Listing(device, tuple(lists), together, tuple(piece for piece in pieces if not aligned(piece)))
 
 
-def _run_lists(many: Listing, work: Program | Terms | TermsBuffer, rule: Rule, stochastic: bool) -> None:
+def _run_lists(
+    many: Listing, work: Program | Terms | TermsBuffer, stream: Domain, rule: Rule, stochastic: bool
+) -> None:
     tables = tables_of(work, many.device)
     one = tables.terms == tables.steps == 1
     for dtype, table, owners in many.lists:
         with torch.cuda.device_of(table):
-            constants = (int(work.stream), int(rule), rule.slots, _KINDS[dtype], stochastic, one, LANES)
-            _start(kernels._advance_list, len(owners), _warps(work.stream, rule), (table, owners, *tables), constants)
+            constants = (int(stream), int(rule), rule.slots, KINDS[dtype], stochastic, one, LANES)
+            _start(kernels._advance_list, len(owners), _warps(stream, rule), (table, owners, *tables), constants)
+
+
+def _make_factors(plan: Plan, room: tuple[Tensor, Tensor], tables: Tables) -> None:
+    made = (plan.jobs, plan.jobs_of_rows, len(plan.jobs), *room, plan.row_numbers, plan.column_bytes, *tables)
+    programs = len(plan.jobs) * tables.terms
+    if programs:
+        _start(matrices._factor_tables, programs, WARPS, made, ())
+
+
+def _run_matrices(
+    many: Matrices, work: Program | Terms | TermsBuffer, rule: Rule, stochastic: bool, device: torch.device
+) -> None:
+    tables = tables_of(work, device)
+    with torch.cuda.device_of(many.table):
+        factors = many.factors(tables.terms, keep=isinstance(work, TermsBuffer))
+        strides = (many.plan.row_numbers, many.plan.column_bytes)
+        _make_factors(many.plan, factors, tables)
+        kernel = matrices._advance_aligned if many.aligned else matrices._advance_general
+        constants = (int(rule), rule.slots, KINDS[many.dtype], stochastic, LANES)
+        _start(kernel, len(many.owners), WARPS, (many.table, many.owners, *factors, *strides, *tables), constants)
 
 
 def advance_all(many: Listing, program: Program) -> None:
     """`advance` on all tensors of a list, in one launch for each type."""
-    _run_lists(many, program, program.rule, True)
-    for piece in many.apart:
-        advance(piece.source, piece.slots, program, piece.ordinal)
+    stream, rest = program.stream, many
+    if stream is Domain.RANK1:
+        vectors, all_matrices = many.by_rank
+        for some in all_matrices:
+            plain = some.dtype == torch.float32 and program.rule is Rule.SGD
+            for part in program.parts(some.most_terms, within_steps=plain):
+                _run_matrices(some, part, part.rule, True, many.device)
+        if vectors is None:
+            return
+        rest, stream = vectors, Domain.RADEMACHER
+    _run_lists(rest, program, stream, program.rule, True)
+    for piece in rest.apart:
+        advance(piece.source, piece.slots, replace(program, stream=stream), piece.ordinal)
 
 
 def perturb_all(many: Listing, terms: Terms | TermsBuffer) -> None:
     """`perturb` on all tensors of a list, in one launch for each type."""
-    _run_lists(many, terms, Rule.SGD, False)
-    for piece in many.apart:
-        perturb(piece.source, piece.out, terms, piece.ordinal)
+    stream, rest = terms.stream, many
+    if stream is Domain.RANK1:
+        vectors, all_matrices = many.by_rank
+        for some in all_matrices:
+            _run_matrices(some, terms, Rule.SGD, False, many.device)
+        if vectors is None:
+            return
+        rest, stream = vectors, Domain.RADEMACHER
+    _run_lists(rest, terms, stream, Rule.SGD, False)
+    for piece in rest.apart:
+        _perturb(piece.source, piece.out, terms, piece.ordinal, stream)
 
 
 def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor: int) -> None:
@@ -183,36 +236,66 @@ def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor
     if programs:
         with torch.cuda.device_of(out):
             arguments = (width, _integers(x), ids, _integers(out), tensor, tables.integers, tables.floats, tables.terms)
-            _start(kernels._rows, programs, WARPS, arguments, (int(terms.stream), _KINDS[x.dtype], SPAN))
+            _start(kernels._rows, programs, WARPS, arguments, (int(terms.stream), KINDS[x.dtype], SPAN))
 
 
-def spread(out: Tensor, terms: Terms, tensor: int) -> None:
+def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up, in one launch."""
-    n, tables = out.shape[1], tables_of(terms, out.device)
+    n, stream = out.shape[1], stream_at(terms.stream, columns)
+    if stream is Domain.RANK1:
+        ((a, b),) = factors_all(terms, [(tensor, n // columns, columns)], out.device)
+        torch.mul(a[:, :, None], b[:, None, :], out=out.view(len(terms), n // columns, columns))
+        return
+    tables = tables_of(terms, out.device)
     programs = len(terms) * triton.cdiv(n, 8 * LANES)
     if programs:
         with torch.cuda.device_of(out):
             arguments = (n, out, tensor, tables.integers, tables.floats)
-            _start(kernels._spread, programs, _warps(terms.stream), arguments, (int(terms.stream), LANES))
+            _start(kernels._spread, programs, _warps(stream), arguments, (int(stream), LANES))
 
 
-def points(x: Tensor, out: Tensor, program: Program, tensor: int) -> None:
+def factors(keys: U64, tensor: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """a (terms, rows) and b (terms, columns) of directions of rank one, ±1 in float32: z = a bᵀ."""
+    terms = Terms(keys, np.ones(len(keys), np.float32), Domain.RANK1)
+    ((a, b),) = factors_all(terms, [(tensor, rows, columns)], device)
+    return a, b
+
+
+def factors_all(
+    terms: Terms | TermsBuffer, shapes: Sequence[tuple[int, int, int]], device: torch.device
+) -> list[tuple[Tensor, Tensor]]:
+    """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32, in one launch."""
+    tables, plan = tables_of(terms, device), plan_of(tuple(shapes), device)
+    rows = torch.empty(tables.terms, plan.row_numbers, device=device)
+    columns = torch.empty(tables.terms, plan.column_bytes, dtype=torch.uint8, device=device)
+    with torch.cuda.device_of(rows):
+        _make_factors(plan, (rows, columns), tables)
+    planes = torch.arange(8, device=device, dtype=torch.uint8)[:, None]
+    bits = ((columns.view(tables.terms, -1, 1, 32) >> planes) & 1).view(tables.terms, -1)
+    signs = 1 - 2 * bits.float()
+    found = []
+    for (_, height, width), (a, b) in zip(shapes, plan.places, strict=True):
+        found.append((rows[:, a : a + height], signs[:, 8 * b : 8 * b + width]))
+    return found
+
+
+def points(x: Tensor, out: Tensor, program: Program, tensor: int, columns: int = 0) -> None:
     """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, in one launch where no
     step has several terms."""
     lengths = np.diff(program.ends, prepend=0)
     if lengths.max() > 1:
         for row, terms in zip(out, program.steps(), strict=True):
-            perturb(x, row, terms, tensor)
+            perturb(x, row, terms, tensor, columns)
         return
     out.copy_(x)
     moved = torch.empty(len(program.keys), out.shape[1], dtype=torch.float32, device=out.device)
-    spread(moved, Terms(program.keys, program.coefficients, program.stream), tensor)
+    spread(moved, Terms(program.keys, program.coefficients, program.stream), tensor, columns)
     out[np.flatnonzero(lengths)] += moved
 
 
 def round_into(x: Tensor, source: Tensor, key: int, tensor: int) -> None:
     """x ← source (float32), rounded stochastically to the 16 bits of x."""
-    _launch(kernels._narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (_KINDS[x.dtype],))
+    _launch(kernels._narrow, x.numel(), WARPS, (source, _integers(x), tensor, _signed(key)), (KINDS[x.dtype],))
 
 
 def checksum(x: Tensor) -> int:
@@ -227,7 +310,7 @@ def checksums(many: Listing) -> dict[int, int]:
     for dtype, table, owners in many.lists:
         totals = torch.zeros(len(table), dtype=torch.int64, device=many.device)
         with torch.cuda.device_of(table):
-            _start(kernels._checksum_list, len(owners), WARPS, (table, owners, totals), (_KINDS[dtype], LANES))
+            _start(kernels._checksum_list, len(owners), WARPS, (table, owners, totals), (KINDS[dtype], LANES))
         ordinals = [piece.ordinal for piece in many.together if piece.source.dtype == dtype]
         found |= {ordinal: total % (1 << 64) for ordinal, total in zip(ordinals, totals.tolist(), strict=True)}
     return found | {piece.ordinal: checksum(piece.source) for piece in many.apart}

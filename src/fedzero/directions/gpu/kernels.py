@@ -7,6 +7,7 @@ import triton.language as tl
 
 from fedzero.directions.gpu.primitives import (
     _BFLOAT16,
+    _COLUMN_KEY,
     _FLOAT32,
     _GAUSSIAN,
     _GOLDEN,
@@ -14,6 +15,8 @@ from fedzero.directions.gpu.primitives import (
     _H1,
     _HYPERS,
     _RADEMACHER,
+    _RANK1,
+    _RANK1_COLUMNS,
     _SCALE,
     _SGD,
     _add_terms,
@@ -148,13 +151,24 @@ def _spread(n, out, tensor, keys, coefs, STREAM: tl.constexpr, LANES: tl.constex
 
 
 @triton.jit
-def _single(i, tensor, key, STREAM: tl.constexpr):
-    """z at coordinates i, one by one: each makes its whole block, which pays where few coordinates are wanted."""
+def _factor_sign(i, tensor, key, DOMAIN: tl.constexpr):
+    """Sign bits i of a factor (bit 31, the others undefined)."""
+    a, b, c, d = _philox(i // 128, i - i, tensor, DOMAIN, key)
+    return (_pick((i // 32) % 4, a, b, c, d) >> (i % 32).to(tl.uint32)) << 31
+
+
+@triton.jit
+def _single(row, h, width, tensor, key, STREAM: tl.constexpr):
+    """z at columns h of a row, one by one: each makes its whole block, which pays where few coordinates are wanted."""
+    i = row * width + h
     if STREAM == _GAUSSIAN:
         plane = (i // 32) % 4
         a, b, c, d = _philox((i // 128) * 32 + i % 32, i - i, tensor, _GAUSSIAN, key)
         z0, z1 = _box_muller(tl.where(plane < 2, a, c), tl.where(plane < 2, b, d))
         z = tl.where(plane % 2 == 0, z0, z1)
+    elif STREAM == _RANK1:
+        rows = _factor_sign(row + h - h, tensor, key, _RANK1)
+        z = _float((rows ^ _factor_sign(h, tensor, key & _COLUMN_KEY, _RANK1_COLUMNS)) | 0x3F800000)
     else:
         octet = (i // 256) % 16
         a, b, c, d = _philox((i // 4096) * 32 + (i // 8) % 32, i - i, tensor, _RADEMACHER, key)
@@ -172,11 +186,11 @@ def _rows(
     spans = tl.cdiv(width, SPAN)
     r = (tl.program_id(0) // spans).to(tl.int64)
     h = (tl.program_id(0) % spans) * SPAN + tl.arange(0, SPAN)
-    i = tl.load(ids + r) * width + h
-    y = _widen(tl.load(x + i, h < width, 0), KIND)
+    row = tl.load(ids + r)
+    y = _widen(tl.load(x + row * width + h, h < width, 0), KIND)
     cuts = integers + terms + 1
     for j in range(tl.load(cuts), tl.load(cuts + 1)):
-        y += tl.load(coefs + j) * _single(i, tensor, tl.load(integers + j), STREAM)
+        y += tl.load(coefs + j) * _single(row, h.to(tl.int64), width, tensor, tl.load(integers + j), STREAM)
     tl.store(out + r * width + h, y if KIND == _FLOAT32 else _nearest(y, KIND), h < width)
 
 
