@@ -5,7 +5,7 @@ fixed address and are replaced between replays. Shapes are rounded up, so that b
 recordings. Kernels of a small model fill a GPU only in part, so several points are evaluated at the same time, in lanes
 with their own buffers. All recordings use one memory pool: the output of a replay is copied before the next. Layers
 before the first trained one have a recording of their own, replayed once for all points of a batch. A recording of
-points side by side is of one number of them, and their factors lie at a fixed address.
+points side by side is of one number of them, and makes their factors from terms at a fixed address.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from fedzero.directions import Domain, Terms, kernels
 from fedzero.model.params import Params, View
 from fedzero.oracles.frozen_prefix import FrozenPrefix
-from fedzero.oracles.low_rank import Neighbours, most_terms, neighbours
+from fedzero.oracles.low_rank import Neighbours, NeighboursBuffer, most_terms
 from fedzero.oracles.packing import PackedBatch
 from fedzero.oracles.piecewise import Piecewise
 
@@ -132,13 +132,13 @@ class Recorder:
     def side_by_side(self, base: Params, points: Sequence[Terms], size: int, batch: PackedBatch) -> Tensor:
         """(points, B, answers), `size` points at a time."""
         terms = 1 << (most_terms(points) - 1).bit_length()
-        key, stream = (base, size, terms), points[0].stream
-        recording = self._kept(key, batch, lambda inputs: self._record_beside(base, stream, size, terms, inputs), 1)
+        key = (base, size, terms)
+        recording = self._kept(key, batch, lambda inputs: self._record_beside(base, size, terms, inputs), 1)
         recording.inputs.load(batch)
         found = []
         for first in range(0, len(points), size):
             some = list(points[first : first + size])
-            recording.terms[0].load(neighbours(base, some + some[:1] * (size - len(some)), terms))
+            recording.terms[0].load(some + some[:1] * (size - len(some)))
             recording.passes.graph.replay()
             found.append(recording.passes.outputs[0][: len(some), : batch.ends.shape[1]].clone())
         return torch.cat(found)
@@ -198,10 +198,13 @@ class Recorder:
         passes = self._captured([partial(run, lane) for lane in range(lanes)], base.device)
         return Recording(terms, inputs, passes, self.pieces.held)
 
-    def _record_beside(self, base: Params, stream: Domain, size: int, terms: int, inputs: InputBuffers) -> Recording:
+    def _record_beside(self, base: Params, size: int, terms: int, inputs: InputBuffers) -> Recording:
         assert self.beside is not None
-        near = neighbours(base, [Terms.of([0], [0.0], stream)] * size, terms)
-        run = partial(self.beside, base, near, inputs.tokens, inputs.ends, inputs.shared, inputs.hidden)
+        near, beside = NeighboursBuffer(size, terms, base.device), self.beside
+
+        def run() -> Tensor:
+            return beside(base, near.neighbours(base), inputs.tokens, inputs.ends, inputs.shared, inputs.hidden)
+
         return Recording((near,), inputs, self._captured([run], base.device), ())
 
     def _captured(self, runs: Sequence[Callable[[], Tensor]], device: torch.device) -> Captured:

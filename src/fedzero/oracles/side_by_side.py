@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -237,14 +236,19 @@ def _kind(part: nn.Module, head: nn.Module | None) -> type[nn.Module]:
     return _Each
 
 
-@cache
-def _swapped(kind: Any, how: Any, own: tuple[str, ...]) -> type[nn.Module]:
+_CLASSES: dict[tuple[type, type, tuple[str, ...]], type[nn.Module]] = {}
+
+
+def _swapped(kind: type[nn.Module], how: type[nn.Module], own: tuple[str, ...]) -> type[nn.Module]:
     """A class for a module while points are side by side. Layers of one kind share it, hence compiled code."""
-    if issubclass(how, _Broadcast):
-        return type(kind.__name__, (how, kind), {name: property(_broadcast(name)) for name in own})
-    if issubclass(kind, nn.Embedding) and kind is not nn.Embedding:
-        return type(kind.__name__, (kind, how), {})  # positions that are moved before they are looked up
-    return type(kind.__name__, (how, kind), {})
+    key = kind, how, own
+    if key not in _CLASSES:
+        broadcast = issubclass(how, _Broadcast)
+        members = {name: property(_broadcast(name)) for name in own} if broadcast else {}
+        # An embedding may move positions before it looks them up: its own forward comes first, and calls ours.
+        above = issubclass(kind, nn.Embedding) and kind is not nn.Embedding
+        _CLASSES[key] = type(kind.__name__, (kind, how) if above else (how, kind), members)
+    return _CLASSES[key]
 
 
 def _broadcast(name: str) -> Callable[[Any], Tensor]:
@@ -254,7 +258,7 @@ def _broadcast(name: str) -> Callable[[Any], Tensor]:
 def _inner(x: Tensor, b: Tensor) -> Tensor:
     """x (points, n, m) · b (points, 1, m), (points, n, 1), float32."""
     if x.device.type == "cpu":
-        return torch.bmm(x, b.mT).float()
+        return torch.bmm(x, b.to(x.dtype).mT).float()
     return (x * b).sum(
         -1, keepdim=True, dtype=torch.float32
     )  # a product-and-sum that a compiler fuses with what made x
@@ -277,7 +281,7 @@ def _add_shared(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | N
     if factors is None:
         each = y.expand(count, *y.shape)
         return each if shift is None else each + shift[:, None].to(y.dtype)
-    inner = (torch.mm(b[:, 0], x.T)[..., None].float() for b in factors.right)
+    inner = (torch.mm(b[:, 0].to(x.dtype), x.T)[..., None].float() for b in factors.right)
     scaled = [(c * s).to(y.dtype) for c, s in zip(factors.coefficients, inner, strict=True)]
     if y.dtype != torch.float32:
         return y + _moved(scaled, factors, shift, y.dtype)
@@ -289,11 +293,9 @@ def _add_shared(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | N
 
 def _moved(scaled: list[Tensor], factors: Factors, shift: Tensor | None, dtype: torch.dtype) -> Tensor:
     """All that moves, summed before it is added in 16 bits: what is small would vanish in the rounding of the sum."""
-    total = scaled[0] * factors.left[0] if shift is None else torch.addcmul(
-        shift[:, None].to(dtype), scaled[0], factors.left[0]
-    )  # fmt: skip
-    for s, a in zip(scaled[1:], factors.left[1:], strict=True):
-        total = torch.addcmul(total, s, a)
+    total = torch.zeros((), dtype=dtype, device=scaled[0].device) if shift is None else shift[:, None].to(dtype)
+    for s, a in zip(scaled, factors.left, strict=True):
+        total = torch.addcmul(total, s, a.to(dtype))
     return total
 
 
@@ -364,7 +366,7 @@ class _Embedding(nn.Embedding):
         each = ids.reshape(1, -1).expand(scope.count, -1) if shared else ids.reshape(scope.count, -1)
         y = F.embedding(each, layer.tensors["weight"])
         for c, a, b in zip(factors.coefficients, factors.left, factors.right, strict=True):
-            y = y + (c * a[:, 0].gather(1, each)[..., None]).to(y.dtype) * b
+            y = y + (c * a[:, 0].gather(1, each)[..., None]).to(y.dtype) * b.to(y.dtype)
         return y.view(*rows, -1)
 
 
@@ -395,7 +397,8 @@ def _runs(run: Callable[..., Any], weights: dict[str, Tensor], given: list[Any],
     """Outputs at every point, points-major."""
     if next(iter(weights.values())).device.type != "cpu":
         axes = (dict.fromkeys(weights, 0), *(0 if cut else None for cut in split))
-        return _joined(torch.vmap(run, in_dims=axes)(weights, *given), lambda output: output.flatten(0, 1))
+        output = torch.vmap(run, in_dims=axes)(weights, *given)
+        return tuple(x.flatten(0, 1) for x in output) if isinstance(output, tuple) else output.flatten(0, 1)
     found = [
         run(
             {name: tensor[p] for name, tensor in weights.items()},
@@ -404,19 +407,8 @@ def _runs(run: Callable[..., Any], weights: dict[str, Tensor], given: list[Any],
         for p in range(count)
     ]
     if isinstance(found[0], tuple):
-        return tuple(
-            _joined(column[0], lambda _, column=column: torch.cat(column)) for column in zip(*found, strict=True)
-        )
-    # Channels stay last, if they are.
-    return _joined(found[0], lambda output: output if count == 1 else torch.cat(found))
-
-
-def _joined(output: Any, join: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(output, tuple):
-        return tuple(_joined(part, join) for part in output)
-    if not isinstance(output, Tensor):
-        raise NotSideBySide(f"a module that returns a {type(output).__name__}")
-    return join(output)
+        return tuple(torch.cat(column) for column in zip(*found, strict=True))
+    return found[0] if count == 1 else torch.cat(found)  # channels stay last, if they are
 
 
 class _Conv(_Each):
@@ -436,8 +428,8 @@ class _Conv(_Each):
         weight, bias, factors = layer.tensors["weight"], layer.tensors.get("bias"), layer.factors["weight"]
         y = layer.scope.made_once(layer.name, lambda: F.conv2d(x, weight, bias, *how))[None]
         for c, a, b in zip(factors.coefficients, factors.left, factors.right, strict=True):
-            s = F.conv2d(x, b.view(-1, *weight.shape[1:]), None, *how).transpose(0, 1)[:, :, None]
-            y = torch.addcmul(y, (c[..., None, None] * s).to(y.dtype), a.mT[:, None, :, :, None])
+            s = F.conv2d(x, b.to(x.dtype).view(-1, *weight.shape[1:]), None, *how).transpose(0, 1)[:, :, None]
+            y = torch.addcmul(y, (c[..., None, None] * s).to(y.dtype), a.to(y.dtype).mT[:, None, :, :, None])
         shift = layer.offsets.get("bias")
         y = y if shift is None else y + shift[:, None, :, None, None].to(y.dtype)
         return y.flatten(0, 1)
