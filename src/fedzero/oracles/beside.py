@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.contract import Points
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, samples_of
 from fedzero.oracles.low_rank import Neighbours, neighbours
-from fedzero.oracles.side_by_side import NotSideBySide, Once, SideBySide, agree, trial_points
+from fedzero.oracles.side_by_side import NotSideBySide, Once, Scope, SideBySide, agree, trial_points
 
 GROUP, NUMBERS = 8, 1 << 21
 """Points of a pass on a CPU at most, and numbers of their inputs: what they need should stay in the cache."""
@@ -90,12 +91,13 @@ class Beside:
             left, found = iter(range(len(starts))), [torch.empty(0)] * len(starts)
 
             def work(module: nn.Module) -> None:
-                with torch.no_grad():  # holds for the thread it is said in
+                if module not in self.sides:
+                    self.sides[module] = SideBySide(module)
+                with torch.no_grad(), self.sides[module].entered() as place:  # no_grad holds for the thread it is in
                     for i in left:
-                        some = near.some(starts[i], starts[i] + size)
+                        put = partial(place, base, near.some(starts[i], starts[i] + size))
                         each = zip(passes, once, strict=True)
-                        tables = [self._pass(module, base, some, batch, kept) for batch, kept in each]
-                        found[i] = torch.cat(tables, dim=1)
+                        found[i] = torch.cat([self._pass(module, put, batch, kept) for batch, kept in each], dim=1)
 
             if len(modules) == 1:
                 work(modules[0])
@@ -114,25 +116,26 @@ class Beside:
                 self._kept.popitem(last=False)
         return kept
 
-    def _pass(self, module: nn.Module, base: Params, points: Neighbours, batch: Batch, once: Once) -> Tensor:
-        """Losses (points, samples) of a batch."""
-        if module not in self.sides:
-            self.sides[module] = SideBySide(module)
-        sides, count, criterion = self.sides[module], points.count, self.criterion
+    def _pass(self, module: nn.Module, put: Callable[..., Scope], batch: Batch, once: Once) -> Tensor:
+        """Losses (points, samples) of a batch, at the points where `put` puts the module.
+
+        The loss is taken there too: one that reads the module's parameters should not find those of the base.
+        """
+        criterion, samples = self.criterion, samples_of(batch)
         if isinstance(criterion, Supervised):
             x, y = batch
-            with sides.at(base, points, self.way == "same", once if self.way == "same" else None):
-                outputs = module(x if self.way == "same" else repeated(x, count))
+            count = put(self.way == "same", once if self.way == "same" else None).count
+            outputs = module(x if self.way == "same" else repeated(x, count))
             losses = criterion.loss(outputs, repeated(y, count))
             if losses.dim() == 0:  # of a batch as a whole
                 each = outputs.unflatten(0, (count, -1))
                 return torch.stack([criterion.loss(output, y) for output in each])[:, None]
         else:
-            with sides.at(base, points):
-                losses = criterion.losses(module, repeated(batch, count))
-        if losses.dim() == 0 or len(losses) != count * samples_of(batch):
+            count = put().count
+            losses = criterion.losses(module, repeated(batch, count))
+        if losses.dim() == 0 or len(losses) != count * samples:
             raise NotSideBySide("the loss is not one for each sample")
-        return losses.reshape(count, samples_of(batch), -1).mean(2)
+        return losses.reshape(count, samples, -1).mean(2)
 
 
 def _numbers(batch: Batch) -> int:

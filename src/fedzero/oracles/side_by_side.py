@@ -173,17 +173,29 @@ class SideBySide:
 
         What `once` holds serves passes over other points with the same input.
         """
-        scope = Scope(points.count, same, once)
+        with self.entered() as place:
+            yield place(base, points, same, once)
+
+    @contextmanager
+    def entered(self) -> Iterator[Callable[..., Scope]]:
+        """What is given puts the module at some points, and then at others: `at` without coming and going."""
         before = [(p.module, type(p.module), p.module.__dict__.pop("forward", None)) for p in self._parts]
         data = [parameter.data for parameter, _ in self._trained]
-        hook = self.module.register_forward_pre_hook(scope.called, with_kwargs=True)
+        called: list[Scope] = []
+        hook = self.module.register_forward_pre_hook(lambda *given: called[-1].called(*given), with_kwargs=True)
+
+        def place(base: Params, points: Neighbours, same: bool = False, once: Once | None = None) -> Scope:
+            called[:] = [Scope(points.count, same, once)]
+            for part in self._parts:
+                part.module.__dict__[BESIDE] = part.layer(base, points, called[0])
+            return called[0]
+
         try:
             for part in self._parts:
-                part.module.__dict__[BESIDE] = part.layer(base, points, scope)
                 object.__setattr__(part.module, "__class__", part.swapped)
             for parameter, nothing in self._trained:
                 parameter.data = nothing
-            yield scope
+            yield place
         finally:
             hook.remove()
             for (parameter, _), tensor in zip(self._trained, data, strict=True):
