@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions.gpu import kernels, matrices
-from fedzero.directions.gpu.lists import Matrices, Plan, addresses, aligned, matrices_of, owned, plan_of
+from fedzero.directions.gpu.lists import BLOCKS, Matrices, Plan, addresses, aligned, matrices_of, owned, plan_of
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
 from fedzero.directions.spec import Domain
@@ -30,6 +30,8 @@ WARPS = 4
 """128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
 SIGN_WARPS = 2
 """Signs need few further registers: 64 numbers a thread, and half the threads."""
+GROUPS, AHEAD = 4, 4
+"""Of a tile of a matrix: rows a thread keeps of each of its columns; terms whose words are read ahead."""
 SPAN = 512
 """Columns of a row that one program makes where single rows are wanted."""
 SUM_PROGRAMS = 1 << 14
@@ -178,10 +180,10 @@ def _run_lists(
 
 
 def _make_factors(plan: Plan, room: tuple[Tensor, Tensor], tables: Tables) -> None:
-    made = (plan.jobs, plan.jobs_of_rows, len(plan.jobs), *room, plan.row_numbers, plan.column_bytes, *tables)
-    programs = len(plan.jobs) * tables.terms
-    if programs:
-        _start(matrices._factor_tables, programs, WARPS, made, ())
+    terms = tables.terms
+    made = (plan.jobs, plan.jobs_of_rows, len(plan.jobs), *room, terms, tables.integers, terms, tables.steps)
+    if programs := len(plan.jobs) * terms:
+        _start(matrices._factor_tables, programs, 1, made, (BLOCKS,))
 
 
 def _run_matrices(
@@ -190,11 +192,14 @@ def _run_matrices(
     tables = tables_of(work, device)
     with torch.cuda.device_of(many.table):
         factors = many.factors(tables.terms, keep=isinstance(work, TermsBuffer))
-        strides = (many.plan.row_numbers, many.plan.column_bytes)
         _make_factors(many.plan, factors, tables)
-        kernel = matrices._advance_aligned if many.aligned else matrices._advance_general
-        constants = (int(rule), rule.slots, KINDS[many.dtype], stochastic, LANES)
-        _start(kernel, len(many.owners), WARPS, (many.table, many.owners, *factors, *strides, *tables), constants)
+        arguments = (many.table, many.owners, *factors, tables.terms, *tables)
+        constants = (int(rule), rule.slots, KINDS[many.dtype], stochastic)
+        if many.aligned:
+            constants = (*constants, 1 if rule.slots else GROUPS, LANES, AHEAD)
+            _start(matrices._advance_aligned, len(many.owners), WARPS, arguments, constants)
+        else:
+            _start(matrices._advance_general, len(many.owners), WARPS, arguments, (*constants, LANES))
 
 
 def advance_all(many: Listing, program: Program) -> None:
@@ -266,17 +271,17 @@ def factors_all(
 ) -> list[tuple[Tensor, Tensor]]:
     """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32, in one launch."""
     tables, plan = tables_of(terms, device), plan_of(tuple(shapes), device)
-    rows = torch.empty(tables.terms, plan.row_numbers, device=device)
-    columns = torch.empty(tables.terms, plan.column_bytes, dtype=torch.uint8, device=device)
-    with torch.cuda.device_of(rows):
-        _make_factors(plan, (rows, columns), tables)
-    planes = torch.arange(8, device=device, dtype=torch.uint8)[:, None]
-    bits = ((columns.view(tables.terms, -1, 1, 32) >> planes) & 1).view(tables.terms, -1)
-    signs = 1 - 2 * bits.float()
-    found = []
-    for (_, height, width), (a, b) in zip(shapes, plan.places, strict=True):
-        found.append((rows[:, a : a + height], signs[:, 8 * b : 8 * b + width]))
-    return found
+    room = plan.room(tables.terms)
+    with torch.cuda.device_of(plan.jobs):
+        _make_factors(plan, room, tables)
+    bit = torch.arange(32, dtype=torch.int32, device=device)
+    words = room[0].view(-1, tables.terms).T, room[1].view(-1, tables.terms, 8).transpose(0, 1)
+    a, b = (1 - 2 * ((word[..., None] >> bit) & 1).reshape(tables.terms, -1).float() for word in words)
+    a *= tables.floats[: tables.terms, None]
+    return [
+        (a[:, 32 * i : 32 * i + height], b[:, 256 * k : 256 * k + width])
+        for (_, height, width), (i, k) in zip(shapes, plan.places, strict=True)
+    ]
 
 
 def points(x: Tensor, out: Tensor, program: Program, tensor: int, columns: int = 0) -> None:

@@ -15,8 +15,12 @@ from fedzero.directions.terms import Piece
 
 TABLE_BYTES = 1 << 28
 """Of the factors of some terms, at most: more terms are worked on in several passes."""
-ROW_BLOCK, COLUMN_BLOCK, BLOCKS = 128, 256, 16
-"""Rows that one Philox block signs; columns whose signs are 32 bytes; blocks that one program makes."""
+ROW_BLOCK, COLUMN_BLOCK = 128, 256
+"""Rows that one Philox block signs; columns that two of them do, eight words."""
+BLOCKS = 32
+"""Blocks of a factor that one program makes."""
+TILE_ROWS = 64
+"""Rows of a tile of a matrix whose columns come in blocks."""
 
 
 def addresses(piece: Piece) -> tuple[int, int, int, int]:
@@ -44,11 +48,20 @@ def owned(rows: Sequence[tuple[int, ...]], tiles: Sequence[int], device: torch.d
 class Plan:
     """Which program makes which piece of which factor, and where the factors of a matrix lie in the two tables."""
 
-    jobs: Tensor  # (jobs, 4): ordinal, place, numbers or bytes in all, first block
+    jobs: Tensor  # (jobs, 4): ordinal, place, blocks in all, first block
     jobs_of_rows: int
-    row_numbers: int
-    column_bytes: int
+    row_words: int
+    column_blocks: int
     places: tuple[tuple[int, int], ...]
+    """first word of rows, first block of columns"""
+
+    def room(self, terms: int) -> tuple[Tensor, Tensor]:
+        """Both tables for so many terms."""
+        device = self.jobs.device
+        return (
+            torch.empty(terms * self.row_words, dtype=torch.int32, device=device),
+            torch.empty(terms * self.column_blocks * 8, dtype=torch.int32, device=device),
+        )
 
 
 def _blocks(n: int, size: int) -> int:
@@ -58,23 +71,16 @@ def _blocks(n: int, size: int) -> int:
 @lru_cache(maxsize=64)
 def plan_of(shapes: tuple[tuple[int, int, int], ...], device: torch.device) -> Plan:
     """Of matrices (ordinal, rows, columns)."""
-    heights = [_blocks(rows, 4) * 4 for _, rows, _ in shapes]
-    bytes_of = [32 * _blocks(columns, COLUMN_BLOCK) for _, _, columns in shapes]
-    firsts = [0, *accumulate(heights)]
-    starts = [0, *accumulate(bytes_of)]
-    of_rows = [
-        (ordinal, firsts[k], rows, first)
-        for k, (ordinal, rows, _) in enumerate(shapes)
-        for first in range(0, _blocks(rows, ROW_BLOCK), BLOCKS)
-    ]
-    of_columns = [
-        (ordinal, starts[k], bytes_of[k], first)
-        for k, (ordinal, _, columns) in enumerate(shapes)
-        for first in range(0, _blocks(columns, COLUMN_BLOCK), BLOCKS)
-    ]
-    jobs = torch.tensor(of_rows + of_columns, dtype=torch.int64, device=device)
-    places = tuple(zip(firsts[:-1], starts[:-1], strict=True))
-    return Plan(jobs, len(of_rows), firsts[-1], starts[-1], places)
+    down = [_blocks(rows, ROW_BLOCK) for _, rows, _ in shapes]
+    across = [_blocks(columns, COLUMN_BLOCK) for _, _, columns in shapes]
+    firsts, starts = [0, *accumulate(4 * n for n in down)], [0, *accumulate(across)]
+
+    def jobs(places: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int, int, int]]:
+        return [(shapes[k][0], places[k], n, first) for k, n in enumerate(blocks) for first in range(0, n, BLOCKS)]
+
+    of_rows, of_columns = jobs(firsts, down), jobs(starts, across)
+    table = torch.tensor(of_rows + of_columns, dtype=torch.int64, device=device)
+    return Plan(table, len(of_rows), firsts[-1], starts[-1], tuple(zip(firsts[:-1], starts[:-1], strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +99,13 @@ class Matrices:
     @property
     def most_terms(self) -> int:
         """How many terms have tables that fit, in eights."""
-        return max(8, TABLE_BYTES // (4 * self.plan.row_numbers + self.plan.column_bytes) // 8 * 8)
+        return max(8, TABLE_BYTES // (4 * self.plan.row_words + 32 * self.plan.column_blocks) // 8 * 8)
 
     def factors(self, terms: int, keep: bool) -> tuple[Tensor, Tensor]:
         """Room for both tables; kept where a recording needs fixed addresses."""
         if terms in self._kept:
             return self._kept[terms]
-        device = self.table.device
-        room = (
-            torch.empty(terms * self.plan.row_numbers, dtype=torch.float32, device=device),
-            torch.empty(terms * self.plan.column_bytes, dtype=torch.uint8, device=device),
-        )
+        room = self.plan.room(terms)
         if keep:
             self._kept[terms] = room
         return room
@@ -122,7 +124,7 @@ def _group(dtype: torch.dtype, whole: bool, pieces: Sequence[Piece], lanes: int)
     sizes = [(piece.source.numel() // piece.columns, piece.columns) for piece in pieces]
     plan = plan_of(tuple((piece.ordinal, *size) for piece, size in zip(pieces, sizes, strict=True)), device)
     tiles = [
-        _blocks(rows, lanes // 16) * (columns // COLUMN_BLOCK) if whole else _blocks(rows * columns, 8 * lanes)
+        _blocks(rows, TILE_ROWS) * (columns // COLUMN_BLOCK) if whole else _blocks(rows * columns, 8 * lanes)
         for rows, columns in sizes
     ]
     table = [
