@@ -76,13 +76,21 @@ def rounds(
             place.mkdir()
         # Rounds take turns, so that a noisy neighbour disturbs all ways alike.
         times = list(zip(*(e1_round.ours(s, str(place)) for s, place in zip(setups, places, strict=True)), strict=True))
-    found = [median(column) for column in zip(*times, strict=True)]
+    columns = list(zip(*times, strict=True))
+    found, least = [median(column) for column in columns], [min(column) for column in columns]
     beside = [getattr(setup.problem.objective, "beside", None) for setup in setups]
     rows = [
-        (name, f"{1e3 * t:.1f}", f"{found[0] / t:.1f}×", way.way if way is not None and way.way else "views")
-        for (name, *_), t, way in zip(WAYS, found, beside, strict=True)
+        (
+            *(name, f"{1e3 * t:.1f}", f"{found[0] / t:.1f}×", f"{1e3 * m:.1f}", f"{least[0] / m:.1f}×"),
+            way.way if way is not None and way.way else "views",
+        )
+        for (name, *_), t, m, way in zip(WAYS, found, least, beside, strict=True)
     ]
-    show(f"{title}, m {COHORT}, batch 32, P {directions} (median; wanted {wanted})", rows, ("", "ms/round", "", "way"))
+    show(
+        f"{title}, m {COHORT}, batch 32, P {directions} (wanted {wanted})",
+        rows,
+        ("", "median ms", "", "least ms", "", "way"),
+    )
 
 
 POINTS, WIDTH, RADIUS = 64, 64, 1e-2
