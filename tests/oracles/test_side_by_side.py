@@ -14,7 +14,7 @@ from fedzero.model.device import threads
 from fedzero.model.params import Params
 from fedzero.oracles import beside
 from fedzero.oracles.criteria import Stepwise, Supervised
-from fedzero.oracles.low_rank import MOST_TERMS, neighbours
+from fedzero.oracles.low_rank import MOST_TERMS
 from fedzero.oracles.module import ModuleObjective
 from fedzero.oracles.side_by_side import SideBySide
 from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
@@ -262,7 +262,7 @@ def test_forward_of_points_major_rows():
     module.eval()
     some, sides = points(4), SideBySide(module)
     ((x, _),) = images(6)
-    with torch.no_grad(), sides.at(params, neighbours(params, some)):
+    with torch.no_grad(), sides.at(params, some):
         found = [module(x[:n].repeat(4, 1, 1, 1)).unflatten(0, (4, n)) for n in (6, 1)]
     for p, terms in enumerate(some):
         wanted = torch.func.functional_call(module, params.view(terms).tensors(), (x,))

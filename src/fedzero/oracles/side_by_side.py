@@ -1,7 +1,7 @@
 """A module at many points of rank-one directions, in one pass and with one set of weights.
 
     sides = SideBySide(module)
-    with sides.at(base, neighbours):       points-major: the first axis of every input is points · rows
+    with sides.at(base, points):           points-major: the first axis of every input is points · rows
         module(...)
 
 A linear layer gives x Wᵀ + Σ c (x·b) aᵀ, with c, a and b of each row's own point; embeddings and convolutions likewise.
@@ -30,7 +30,7 @@ from torch.func import functional_call
 
 from fedzero.directions import Terms
 from fedzero.model.params import Params
-from fedzero.oracles.low_rank import Factors, Neighbours
+from fedzero.oracles.low_rank import Factors, Neighbours, neighbours
 from fedzero.oracles.patches import PatchConv
 from fedzero.oracles.piecewise import Chosen
 
@@ -168,17 +168,19 @@ class SideBySide:
         """False where the module itself has parameters between others: it would run once for every point."""
 
     @contextmanager
-    def at(self, base: Params, points: Neighbours, same: bool = False, once: Once | None = None) -> Iterator[Scope]:
-        """The module at all points; `same`: its input has the rows of one point, and is that of all.
-
-        What `once` holds serves passes over other points with the same input.
-        """
+    def at(self, base: Params, points: Neighbours | Sequence[Terms]) -> Iterator[Scope]:
+        """The module at all points; it may be called any number of times, with any number of rows a point."""
+        near = points if isinstance(points, Neighbours) else neighbours(base, points)
         with self.entered() as place:
-            yield place(base, points, same, once)
+            yield place(base, near)
 
     @contextmanager
     def entered(self) -> Iterator[Callable[..., Scope]]:
-        """What is given puts the module at some points, and then at others: `at` without coming and going."""
+        """What is given puts the module at some points, and then at others: `at` without coming and going.
+
+        `same`: the input of the next call has the rows of one point, and is that of all. What `once` holds serves other
+        points with the same input.
+        """
         before = [(p.module, type(p.module), p.module.__dict__.pop("forward", None)) for p in self._parts]
         data = [parameter.data for parameter, _ in self._trained]
         called: list[Scope] = []
