@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 import torch
 from small_language import KINDS
 
-from fedzero.directions import Domain, Keys, Terms
+from fedzero.directions import Domain, Keys, LowRank, Terms
 from fedzero.model.params import Params
-from fedzero.oracles import graphs
+from fedzero.oracles import graphs, language
 from fedzero.oracles.language import LanguageObjective, Texts
-from fedzero.tasks.language import Full, Layers
+from fedzero.tasks.language import Full, Layers, Lora
 from fedzero.tasks.language.pretrained import adapt, compile_layers, load
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -122,3 +123,37 @@ def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):
         gc.set_threshold(*thresholds)
     second.recorder = None
     assert found == pytest.approx(second.losses(params, points(Domain.GAUSSIAN), BATCHES[0]), rel=1e-5)
+
+
+def around(rank=1, count=7):
+    stream = Domain.RANK1 if rank == 1 else LowRank(rank)
+    return [Terms.of([], [], Domain.RANK1), *(Terms.of([100 * k], [0.02 * (-1) ** k], stream) for k in range(1, count))]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["as they are", "compiled"])
+@pytest.mark.parametrize("train", [Full(), Layers(first=-1), Lora(rank=4)], ids=lambda train: type(train).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_points_side_by_side_are_replayed(small_model, monkeypatch, kind, train, compiled):
+    """All in one pass and a few at a time, at other points than those recorded, and after a fold."""
+    params, objective = objective_on_gpu(small_model(kind), compiled=compiled, train=train)
+    own, plain = objective_on_gpu(small_model(kind), train=train)
+    plain.sides = plain.recorder = None
+    for rank, tokens in ((1, 1 << 15), (3, 1 << 15), (1, 600)):
+        monkeypatch.setitem(language.BESIDE, "cuda", tokens)
+        for batches in BATCHES:
+            for some in (around(rank), around(rank)[::-1]):
+                found, wanted = objective.losses(params, some, batches), plain.losses(own, some, batches)
+                assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted - wanted.mean()).max()
+        for each in (params, own):
+            each.fold(Terms.of([rank], [0.05], Domain.RANK1))
+    assert objective.sides is not None
+
+
+def test_points_side_by_side_in_sixteen_bits(small_model):
+    params, objective = objective_on_gpu(small_model("opt"), dtype=torch.bfloat16)
+    wide, plain = objective_on_gpu(small_model("opt"))
+    wide.load({name: tensor.float() for name, tensor in params.tensors.items()})
+    plain.sides = plain.recorder = None
+    found, wanted = objective.losses(params, around(), BATCHES[1]), plain.losses(wide, around(), BATCHES[1])
+    assert objective.sides is not None
+    assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted - wanted.mean()).max()

@@ -67,6 +67,7 @@ def train(
     evaluate_every: int | None = None,
     seed: int = 0,
     merge: bool = True,
+    exact: bool = False,
     out: str | Path,
     progress: bool | Watch = True,
 ) -> Run:
@@ -82,6 +83,7 @@ def train(
     method: such as fedzero.DeComFL(rate=0.05), or a table as in a recipe; default: DeComFL with a rate of its own.
     rounds, cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters, seed: as in a
         recipe. merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
+    exact: points of rank-one directions at weights of their own, as of other directions (slower).
     collate: makes a batch of a list of items, as in torch's DataLoader.
     out: folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused.
     progress: False shows nothing.
@@ -98,7 +100,7 @@ def train(
             "seed": seed,
             "evaluate_every": evaluate_every or max(1, rounds // 25),
             "algorithm": DEFAULT if method is None else msgspec.to_builtins(method),
-            "task": {"kind": "own", "name": type(model).__name__, "batch": batch},
+            "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
             "filters": [msgspec.to_builtins(link) for link in filters],
             "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
             "engine": {"kind": "local", "merge": merge, "device": "auto"},

@@ -4,7 +4,8 @@ A recording is of one shape, one model and one capacity of terms: none, one, or 
 fixed address and are replaced between replays. Shapes are rounded up, so that batches of many sizes share few
 recordings. Kernels of a small model fill a GPU only in part, so several points are evaluated at the same time, in lanes
 with their own buffers. All recordings use one memory pool: the output of a replay is copied before the next. Layers
-before the first trained one have a recording of their own, replayed once for all points of a batch.
+before the first trained one have a recording of their own, replayed once for all points of a batch. A recording of
+points side by side is of one number of them, and makes their factors from terms at a fixed address.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 from fedzero.directions import Domain, Terms, kernels
 from fedzero.model.params import Params, View
 from fedzero.oracles.frozen_prefix import FrozenPrefix
+from fedzero.oracles.low_rank import Neighbours, NeighboursBuffer, most_terms
 from fedzero.oracles.packing import PackedBatch
 from fedzero.oracles.piecewise import Piecewise
 
@@ -38,6 +40,10 @@ LANES, LANES_BYTES = 4, 64 << 20
 
 Forward = Callable[[Tensor, Tensor, bool], Tensor]
 """Tokens and ends of a batch, and whether its rows are shared, to logits (B, answers)."""
+
+Beside = Callable[[Params, Neighbours, Tensor, Tensor, bool, Tensor | None], Tensor]
+"""A base, points around it, tokens and ends of a batch, whether its rows are shared, and the output of the frozen
+layers for it, to logits (points, B, answers)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +80,10 @@ class InputBuffers:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Passes at points, one in each lane: buffers of their terms, their inputs, and the graph."""
+    """Passes at points, one in each lane: buffers of their terms, their inputs, and the graph.
+
+    Of points side by side: a single lane, whose terms are the factors of all points.
+    """
 
     terms: tuple[Any, ...]
     inputs: InputBuffers
@@ -85,8 +94,10 @@ class Recording:
 class Recorder:
     """Logits of a model at points, from recordings that are made when first needed."""
 
-    def __init__(self, pieces: Piecewise, forward: Forward, prefix: FrozenPrefix | None = None):
-        self.pieces, self.forward, self.prefix = pieces, forward, prefix
+    def __init__(
+        self, pieces: Piecewise, forward: Forward, prefix: FrozenPrefix | None = None, beside: Beside | None = None
+    ):
+        self.pieces, self.forward, self.prefix, self.beside = pieces, forward, prefix, beside
         self._pool: Any = None
         self._recordings: OrderedDict[tuple[Any, ...], Recording] = OrderedDict()
         self._inputs: WeakValueDictionary[tuple[Any, ...], InputBuffers] = WeakValueDictionary()
@@ -118,18 +129,39 @@ class Recorder:
                     found[i] = recording.passes.outputs[lane][: batch.ends.shape[1]].clone()
         return torch.stack(found)
 
+    def side_by_side(self, base: Params, points: Sequence[Terms], size: int, batch: PackedBatch) -> Tensor:
+        """(points, B, answers), `size` points at a time."""
+        terms = 1 << (most_terms(points) - 1).bit_length()
+        key = (base, size, terms)
+        recording = self._kept(key, batch, lambda inputs: self._record_beside(base, size, terms, inputs), 1)
+        recording.inputs.load(batch)
+        found = []
+        for first in range(0, len(points), size):
+            some = list(points[first : first + size])
+            recording.terms[0].load(some + some[:1] * (size - len(some)))
+            recording.passes.graph.replay()
+            found.append(recording.passes.outputs[0][: len(some), : batch.ends.shape[1]].clone())
+        return torch.cat(found)
+
     def lanes(self, points: int) -> int:
         """How many points at a time: the fewest that need no further replay, of those the buffers allow."""
         most = max(1, min(LANES, points, LANES_BYTES // max(1, self.pieces.scratch_bytes)))
         return -(-points // -(-points // most)) if points else 1
 
     def _recording(self, base: Params, stream: Domain, capacity: int, lanes: int, batch: PackedBatch) -> Recording:
-        rows, width = -(-batch.tokens.shape[1] // ROWS) * ROWS, batch.tokens.shape[2]
+        key = (base, stream if capacity else None, capacity, lanes)
+        return self._kept(key, batch, lambda inputs: self._record(base, stream, capacity, lanes, inputs))
+
+    def _kept(
+        self, what: tuple[Any, ...], batch: PackedBatch, record: Callable[[InputBuffers], Recording], step: int = ROWS
+    ) -> Recording:
+        """The recording of `what`, a base and more, for the shape of a batch with its rows padded to so many."""
+        rows, width = -(-batch.tokens.shape[1] // step) * step, batch.tokens.shape[2]
         prompts = -(-batch.ends.shape[1] // PROMPTS) * PROMPTS
         shape = (rows, width, prompts, batch.shared)
-        key = (base, stream if capacity else None, capacity, lanes, *shape)
+        key = (*what, *shape)
         if key not in self._recordings:
-            self._recordings[key] = self._record(base, stream, capacity, lanes, self._inputs_of(base, *shape))
+            self._recordings[key] = record(self._inputs_of(what[0], *shape))
             while len(self._recordings) > MAX_RECORDINGS:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
@@ -165,6 +197,15 @@ class Recorder:
 
         passes = self._captured([partial(run, lane) for lane in range(lanes)], base.device)
         return Recording(terms, inputs, passes, self.pieces.held)
+
+    def _record_beside(self, base: Params, size: int, terms: int, inputs: InputBuffers) -> Recording:
+        assert self.beside is not None
+        near, beside = NeighboursBuffer(size, terms, base.device), self.beside
+
+        def run() -> Tensor:
+            return beside(base, near.neighbours(base), inputs.tokens, inputs.ends, inputs.shared, inputs.hidden)
+
+        return Recording((near,), inputs, self._captured([run], base.device), ())
 
     def _captured(self, runs: Sequence[Callable[[], Tensor]], device: torch.device) -> Captured:
         """Runs recorded to be executed at the same time, each in a lane."""

@@ -7,6 +7,9 @@ are evaluated together (vmap). On a CPU each point is one thread's work: a pass 
 on the number of threads, and a core that is busy with something else takes fewer points instead of keeping the others
 waiting. If the module has a method `prepare`, inputs are transformed by it once for all points.
 
+Points of rank-one directions need no weights of their own: they go through the module side by side (`beside`), unless
+the values of views are wanted to the last bit (`exact`).
+
 Batches of several clients share a pass where the criterion gives a loss for every sample and their shapes fit.
 """
 
@@ -24,8 +27,10 @@ from torch.func import functional_call
 from fedzero.directions import Terms
 from fedzero.model.device import threads, workers
 from fedzero.model.params import Params
+from fedzero.oracles.beside import Beside
 from fedzero.oracles.contract import F64, Basis, Metrics, Points
 from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
+from fedzero.oracles.low_rank import has_factors
 
 KEPT_NUMBERS = 1 << 27
 """Offsets kept between asks: at most this many float32 numbers."""
@@ -57,6 +62,7 @@ class ModuleObjective:
         criterion: Criterion = CLASSIFICATION,
         together: bool | None = None,
         share: bool = True,
+        exact: bool = False,
     ):
         self.module, self.test, self.criterion, self.share = _Called(module.eval()), test, criterion, share
         self.prepare: Callable[[Tensor], Tensor] | None = getattr(module, "prepare", None)
@@ -65,22 +71,41 @@ class ModuleObjective:
         self._modules: list[nn.Module] = [self.module]
         """One for each thread: a module holds the weights of one point at a time."""
         self._copyable = True
+        self.beside = None if exact else Beside(module, criterion, self.losses_of, self._inner_copies)
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
-        joint, at_once = joined(batches) if self.share else None, torch.get_num_threads()
+        joint = joined(batches) if self.share else None
         passes = [joint] if joint is not None else list(batches)
+        with torch.no_grad():
+            if basis is None and self.beside is not None and has_factors(points):
+                table = self.beside.losses(base, points, self._prepared(passes))
+                if table is not None:
+                    with threads(1):
+                        return _means(table, batches, len(passes))
+            return self._by_views(base, points, batches, passes, basis)
+
+    def _by_views(
+        self,
+        base: Params,
+        points: Sequence[Terms],
+        batches: Sequence[Batch],
+        passes: Sequence[Batch],
+        basis: Basis | None,
+    ) -> F64:
+        at_once = torch.get_num_threads()
         few = len(points) < at_once and base.size >= WORTH_ALL_THREADS
         alone = not (self.together or few or self._through_scratch(base, points))
-        with torch.no_grad(), threads(1 if alone else None):  # a thread for a point, or all for every operation
-            if self.prepare is not None and not self.together:
-                passes = [(self.prepare(x), y) for x, y in passes]
+        with threads(1 if alone else None):  # a thread for a point, or all for every operation
+            passes = self._prepared(passes)
             rows = list(self._sample_losses(base, points, passes, basis, at_once if alone else 1))
-            table = torch.cat(rows).double()  # (points, samples)
-            sizes = [samples_of(batch) for batch in batches] if table.shape[1] > len(passes) else [1] * len(batches)
-            means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
-        return means.cpu().numpy()
+            return _means(torch.cat(rows), batches, len(passes))
+
+    def _prepared(self, passes: Sequence[Batch]) -> Sequence[Batch]:
+        if self.prepare is None or self.together:
+            return passes
+        return [(self.prepare(x), y) for x, y in passes]
 
     @staticmethod
     def _through_scratch(base: Params, points: Sequence[Terms]) -> bool:
@@ -146,6 +171,10 @@ class ModuleObjective:
                 self._copyable = False
         return self._modules[:wanted]
 
+    def _inner_copies(self, wanted: int) -> list[nn.Module]:
+        copies: list[Any] = self._copies(wanted)
+        return [copy.module for copy in copies]
+
     def losses_of(self, tensors: dict[str, Tensor], passes: Sequence[Batch], module: nn.Module | None = None) -> Tensor:
         """Losses of all samples of all passes, (samples,); of a criterion that gives one for a batch, (passes,)."""
         found = [self._call(module or self.module, tensors, self.criterion.losses, batch) for batch in passes]
@@ -183,3 +212,11 @@ class ModuleObjective:
         with torch.no_grad():
             metrics: Metrics = self._call(self.module, params.tensors, self.criterion.measure, self.test)
         return metrics
+
+
+def _means(table: Tensor, batches: Sequence[Batch], passes: int) -> F64:
+    """Losses (points, samples) of all batches to the mean of each, (batches, points)."""
+    table = table.double()
+    sizes = [samples_of(batch) for batch in batches] if table.shape[1] > passes else [1] * len(batches)
+    means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
+    return means.cpu().numpy()

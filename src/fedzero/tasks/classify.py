@@ -27,6 +27,8 @@ class ImageTask(Task):
     """False: the 5,000 images inside the package; True: the IDX files from the data folder."""
     batch: PositiveInt = 32
     partition: Partition = Iid()
+    exact: bool = False
+    """Points of rank-one directions at weights of their own, as those of others are: slower, and the bits of a view."""
 
     @property
     def _training(self) -> str:
@@ -44,7 +46,7 @@ class ImageTask(Task):
         test = zip(
             *(torch.split(t, TESTED) for t in images.tensors(data.test_x, data.test_y, device, dataset)), strict=True
         )
-        objective = ModuleObjective(module, list(test))
+        objective = ModuleObjective(module, list(test), exact=self.exact)
         return Problem(params, objective, images.LabelledShards(x, y, parts, self.batch))
 
 

@@ -98,4 +98,4 @@ class LabelledShards(DrawnShards):
 
     def _pick(self, part: Indices) -> tuple[Tensor, Tensor]:
         index = torch.from_numpy(part).to(self.x.device)
-        return self.x[index], self.y[index]
+        return self.x.index_select(0, index), self.y.index_select(0, index)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedzero.directions import Domain, derive
 from fedzero.model.params import Params
+from fedzero.oracles.patches import PatchConv
 
 
 class SmallCnn(nn.Module):
@@ -24,7 +25,7 @@ class SmallCnn(nn.Module):
     def __init__(self, channels_last: bool = True) -> None:
         super().__init__()
         self.channels_last = channels_last
-        self.conv1 = nn.Conv2d(1, 16, 5, padding=2)
+        self.conv1 = PatchConv(1, 16, 5, padding=2)
         self.conv2 = nn.Conv2d(16, 32, 5, padding=2)
         self.linear = nn.Linear(32 * 7 * 7, 10)
 
@@ -45,7 +46,7 @@ class SmallCnn(nn.Module):
 
     def _pooled_patches(self, patches: Tensor) -> Tensor:
         """The same as one matrix product and a maximum over the four corners, in channels-last order."""
-        h = F.linear(patches, self.conv1.weight.view(16, 25), self.conv1.bias).view(-1, 14, 2, 14, 2, 16)
+        h = self.conv1(patches).view(-1, 14, 2, 14, 2, 16)
         left, right = h[:, :, :, :, 0], h[:, :, :, :, 1]
         rows = torch.maximum(left, right)
         return torch.maximum(rows[:, :, 0], rows[:, :, 1]).permute(0, 3, 1, 2)

@@ -40,6 +40,8 @@ class Own(Task, tag="own"):
     name: str = "task"
     """How the process that runs the recipe calls them."""
     batch: PositiveInt = 32
+    exact: bool = False
+    """Points of rank-one directions at weights of their own, as those of others are: slower, and the bits of a view."""
 
     @property
     def label(self) -> str:
@@ -48,7 +50,7 @@ class Own(Task, tag="own"):
     def build(self, clients: int, context: BuildContext) -> Problem:
         found = context.functions.get(self.name)
         if isinstance(found, Material):
-            return found.build(clients, self.batch)
+            return found.build(clients, self.batch, self.exact)
         return without_data(clients, context, self.name)
 
 
@@ -87,14 +89,15 @@ class Material:
     test: Sequence[Samples]
     everywhere: bool = False
 
-    def build(self, clients: int, batch: int) -> Problem:
+    def build(self, clients: int, batch: int, exact: bool = False) -> Problem:
         if self.everywhere:  # a site may begin with several runs, and several times
-            return replace(self, module=copy.deepcopy(self.module), everywhere=False)._built(clients, batch, True)
+            alone = replace(self, module=copy.deepcopy(self.module), everywhere=False)
+            return alone._built(clients, batch, exact, private=True)
         if clients != len(self.clients):
             raise FedzeroError(f"there are data of {len(self.clients)} clients, but federation.clients = {clients}")
-        return self._built(clients, batch)
+        return self._built(clients, batch, exact)
 
-    def _built(self, clients: int, batch: int, private: bool = False) -> Problem:
+    def _built(self, clients: int, batch: int, exact: bool, private: bool = False) -> Problem:
         params, device = Params.of_module(self.module), next(self.module.parameters()).device
         shards = OwnShards(self.clients, clients, batch, device, self._check)
         probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
@@ -102,7 +105,7 @@ class Material:
         scalar = repeatable(self.module, self.criterion, probe).dim() == 0
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))
-        objective = ModuleObjective(self.module, test, self.criterion, together=vmapped, share=not scalar)
+        objective = ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact)
         model, data = self._about_model(params), self._about_data()
         if private:
             return Problem(params, objective, shards, model, private_facts=data, keep_base=True)

@@ -47,9 +47,9 @@ class Columns:
         if self._moved is None or self._moved[0] != device:  # once: batches are taken on the device
             self._moved = device, moved(self.columns, device)
         index, columns = torch.from_numpy(chosen).to(device), self._moved[1]
-        if isinstance(columns, Mapping):
-            return {name: tensor[index] for name, tensor in columns.items()}
-        return tuple(tensor[index] for tensor in columns)
+        if isinstance(columns, Mapping):  # `tensor[index]` gives the same, and takes up to 3 ms on a CPU
+            return {name: tensor.index_select(0, index) for name, tensor in columns.items()}
+        return tuple(tensor.index_select(0, index) for tensor in columns)
 
     def digest(self) -> bytes:
         hashed = hashlib.sha256()

@@ -67,6 +67,8 @@ class Language(Task, tag="language"):
     """Let a GPU multiply float32 matrices in TF32 (10 bits of mantissa): several times faster."""
     compile: bool = False
     """Fuse the small operations of each layer (torch.compile): slower at the start, faster afterwards."""
+    exact: bool = False
+    """Points of rank-one directions at weights of their own, as those of others are: slower, and the bits of a view."""
     measure: Literal["loss", "accuracy", "f1", "reward"] = "loss"
     """What is minimised: `loss`, or 1 − `accuracy`, 1 − `f1` or 1 − `reward`, which have no gradient."""
     reward: Reward | None = None
@@ -156,7 +158,7 @@ class Language(Task, tag="language"):
         pack = pretrained.packs_upto(model)
         if self.compile:
             pretrained.compile_layers(model)
-        return LanguageObjective(model.module, model.head, answers, tested, measure, pack, self.tf32)
+        return LanguageObjective(model.module, model.head, answers, tested, measure, pack, self.tf32, self.exact)
 
     def _rewarding(
         self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
