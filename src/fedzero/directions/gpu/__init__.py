@@ -44,7 +44,7 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
     """Launch on the current device. Triton's own look-up of a compiled kernel takes longer than most tensors do, so
     they are kept here by all it specialises on: device, type and alignment of tensors, width of integers, constants."""
-    traits: list[Any] = [kernel.__name__, constants]
+    traits: list[Any] = [kernel.__name__, warps, constants]
     for value in arguments:
         if isinstance(value, Tensor):
             traits.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))

@@ -17,6 +17,7 @@ from fedzero.directions.gpu.primitives import (
     _COLUMN_KEY,
     _FLOAT32,
     _HYPERS,
+    _INTERPRETED,
     _RANK1,
     _RANK1_COLUMNS,
     _ROUNDING,
@@ -80,6 +81,18 @@ def _sign_of(word, bit):
 
 
 @triton.jit
+def _plus_or_minus_one(signed):
+    """±1 by the sign bit: (signed & 2³¹) | bits(1) in one operation, where the compiler would make two of it."""
+    if _INTERPRETED:
+        one = (signed & 0x80000000) | 0x3F800000
+    else:
+        one = tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, 0x80000000, 0x3F800000, 0xEA;", "=r,r", [signed], tl.uint32, is_pure=True, pack=1
+        )
+    return _float(one)
+
+
+@triton.jit
 def _random_of(group, lane, plane, tensor, key):
     """16 random bits a coordinate; a lane is number `lane` of group `group` of 256 coordinates, in eight planes."""
     block = group * 32 + lane
@@ -96,14 +109,12 @@ def _begin(x, KIND: tl.constexpr, RULE: tl.constexpr):
 
 @triton.jit
 def _end(
-    x, y, m, v, zero, hypers, group, lane, plane, tensor, key,
+    x, y, m, v, hypers, group, lane, plane, tensor, key,
     RULE: tl.constexpr, KIND: tl.constexpr, STOCHASTIC: tl.constexpr,
 ):  # fmt: skip
     """The step with y = x + Σ c z, or G: (new numbers as stored, m, v)."""
     if RULE != _SGD:
         y, m, v = _apply(_widen(x, KIND), m, v, y, hypers, RULE)
-    elif KIND == _BFLOAT16:  # perhaps there was no term; y − 0 is computed
-        y -= zero
     if KIND == _FLOAT32:
         x = y
     elif STOCHASTIC:
@@ -120,7 +131,7 @@ def _add_aligned(y, j, coefs, rows, columns, room, word_of, bit, lane, plane, HE
     c = tl.load(coefs + j)
     low = _pick(plane % 4, tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3))
     high = _pick(plane % 4, tl.load(at + 4), tl.load(at + 5), tl.load(at + 6), tl.load(at + 7))
-    sign = _float((_sign_of(tl.where(plane < 4, low, high), lane) & 0x80000000) | 0x3F800000)
+    sign = _plus_or_minus_one(_sign_of(tl.where(plane < 4, low, high), lane))
     word = tl.load(rows + j)
     if HEIGHT > 32:
         word = tl.where(word_of == 0, word, tl.load(rows + room + j))
@@ -149,21 +160,21 @@ def _advance_aligned(
     block = local % across
     columns += (tl.load(piece + 9) + block) * (8 * room)
     rounding, cuts, hypers = integers + terms, integers + terms + steps, floats + terms
-    zero = tl.load(cuts).to(tl.float32)
     all_lanes = tl.arange(0, LANES)[None, None, :]
     lane = all_lanes % 32
     plane = tl.arange(0, 8)[None, :, None]
     for part in range(64 // HEIGHT):
         top = (local // across) * 64 + part * HEIGHT
         inner = tl.arange(0, GROUPS)[:, None, None] * (LANES // 32) + all_lanes // 32
-        row = top + inner
-        bit, word_of = (top + inner) % 32, inner // 32
+        bit, word_of = (top.to(tl.int32) + inner) % 32, inner // 32
         words = rows + (tl.load(piece + 8) + top // 32) * room
-        inside = row < height
-        off = tl.max_contiguous(row * width + block * 256 + plane * 32 + lane, [1, 1, 4])
-        x = tl.load(source + off, inside)
-        m = tl.load(slot0 + off, inside) if SLOTS > 0 else 0.0
-        v = tl.load(slot1 + off, inside) if SLOTS > 1 else 0.0
+        inside = inner < (height - top).to(tl.int32)
+        # A tile's own offsets fit 32 bits; 64 of them for every number would leave no registers.
+        base = top * width + block * 256
+        off = tl.max_contiguous(inner * width.to(tl.int32) + plane * 32 + lane, [1, 1, 4])
+        x = tl.load(source + base + off, inside)
+        m = tl.load(slot0 + base + off, inside) if SLOTS > 0 else 0.0
+        v = tl.load(slot1 + base + off, inside) if SLOTS > 1 else 0.0
         for s in range(steps):
             y = _begin(x, KIND, RULE)
             first, last = tl.load(cuts + s), tl.load(cuts + s + 1)
@@ -173,15 +184,21 @@ def _advance_aligned(
                     y = _add_aligned(y, j + k, floats, words, columns, room, word_of, bit, lane, plane, HEIGHT)
             for j in range(whole, last):
                 y = _add_aligned(y, j, floats, words, columns, room, word_of, bit, lane, plane, HEIGHT)
+            if KIND == _BFLOAT16 and RULE == _SGD:
+                if first == last:  # y − 0 is the result of an addition, as rounding wants it
+                    y -= tl.load(cuts).to(tl.float32)
             x, m, v = _end(
-                x, y, m, v, zero, hypers + s * _HYPERS, row * across + block, lane, plane, tensor,
+                x, y, m, v, hypers + s * _HYPERS, (top + inner) * across + block, lane, plane, tensor,
                 tl.load(rounding + s), RULE, KIND, STOCHASTIC,
             )  # fmt: skip
-        tl.store(out + off, x, inside)
+        # The same offsets made again: kept over all steps, they would take as many registers as the numbers.
+        again = inner + tl.load(cuts, volatile=True).to(tl.int32)
+        off = tl.max_contiguous(again * width.to(tl.int32) + plane * 32 + lane, [1, 1, 4])
+        tl.store(out + base + off, x, inside)
         if SLOTS > 0:
-            tl.store(slot0 + off, m, inside)
+            tl.store(slot0 + base + off, m, inside)
         if SLOTS > 1:
-            tl.store(slot1 + off, v, inside)
+            tl.store(slot1 + base + off, v, inside)
 
 
 @triton.jit
@@ -216,15 +233,18 @@ def _advance_general(
     m = tl.load(slot0 + off, inside) if SLOTS > 0 else 0.0
     v = tl.load(slot1 + off, inside) if SLOTS > 1 else 0.0
     rounding, cuts, hypers = integers + terms, integers + terms + steps, floats + terms
-    zero = tl.load(cuts).to(tl.float32)
     for s in range(steps):
         y = _begin(x, KIND, RULE)
-        for j in range(tl.load(cuts + s), tl.load(cuts + s + 1)):
+        first, last = tl.load(cuts + s), tl.load(cuts + s + 1)
+        for j in range(first, last):
             a = _sign_of(tl.load(row_words + j, inside, 0), row_bit)
             b = _sign_of(tl.load(column_words + j * 8, inside, 0), column_bit)
             y += _float(((a ^ b) & 0x80000000) ^ _bits(tl.load(floats + j)))
+        if KIND == _BFLOAT16 and RULE == _SGD:
+            if first == last:
+                y -= tl.load(cuts).to(tl.float32)
         x, m, v = _end(
-            x, y, m, v, zero, hypers + s * _HYPERS, group, lane % 32, plane, tensor,
+            x, y, m, v, hypers + s * _HYPERS, group, lane % 32, plane, tensor,
             tl.load(rounding + s), RULE, KIND, STOCHASTIC,
         )  # fmt: skip
     tl.store(out + off, x, inside)
