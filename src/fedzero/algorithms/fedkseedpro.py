@@ -52,9 +52,10 @@ class FedKSeedPro(FedKSeed, tag="fedkseed-pro"):
         return State(params, carry, clients=clients)
 
     def drawn(self, state: State, keys: Keys, round: int, step: int, count: int) -> Places:
-        weights = np.add.accumulate(self.weights(state))
-        chosen = np.searchsorted(weights, keys.generator("pool", round, step).random(count) * weights[-1], side="right")
-        return np.minimum(chosen, self.pool - 1)  # a product may be rounded up to the last weight
+        edges = np.add.accumulate(self.weights(state))
+        at = keys.generator("pool", round, step).random(count) * edges[-1]
+        chosen: Places = np.searchsorted(edges, at, side="right")
+        return np.minimum(chosen, self.pool - 1)  # a product may be rounded up to the last edge
 
     def weights(self, state: State) -> F64:
         """exp(b), (S,): probabilities before they are divided by their sum."""

@@ -38,7 +38,7 @@ from fedzero.model.updates import pack, unpack
 Step = Literal["plain", "normalised", "rms"]
 
 STEEPEST = 2.0**24
-"""|mean|/s of float32 numbers that are not all equal is below this times √P: neighbours differ by 2⁻²⁴ of their size."""
+"""|mean|/s of float32 numbers that are not all equal is below this times √P: neighbours differ by 2⁻²⁴ or more."""
 
 
 def factor(step: Step, g: F32) -> float:

@@ -186,10 +186,9 @@ class Chain:
         than the links on the client leave."""
         if not self.codes:
             if len(data) != (length := self.plain.length(expected)):
-                sent, asked, unit = len(data), length, "bytes"
                 if isinstance(self.plain, Plain):
-                    sent, asked, unit = len(data) / 4, expected, "numbers"
-                raise Refused(f"sent {sent:g} {unit} where {asked} were expected")
+                    raise Refused(f"sent {len(data) / 4:g} numbers where {expected} were expected")
+                raise Refused(f"sent {len(data)} bytes where {length} were expected")
             values = self.plain.decode(b"", data, expected)
         else:
             values = self._decode_codes(data, expected)
