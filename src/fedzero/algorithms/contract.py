@@ -216,7 +216,7 @@ class Carry:
             )
         if len(plain) == 1 and isinstance(getattr(self, plain[0]), int):
             return replace(self, **{plain[0]: numbers})
-        return replace(self, **{name: type(getattr(self, name))() for name in plain})  # all are empty
+        return self
 
     def clone(self) -> Carry:
         copied = {

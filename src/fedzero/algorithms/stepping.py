@@ -31,7 +31,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedzero.algorithms.contract import Carry
+from fedzero.algorithms.contract import Carry, Numbers
 from fedzero.directions.terms import F32
 from fedzero.model.updates import pack, unpack
 
@@ -64,6 +64,9 @@ class Window(Carry):
     """Coefficients of the window's rounds so far, float32, by round."""
 
     coefficients: Mapping[int, bytes] = field(default_factory=dict)
+
+    def with_numbers(self, numbers: Numbers) -> Carry:
+        return Carry.with_numbers(self, numbers) if numbers else Window()  # 0: it is empty there
 
     def after(self, round: int, coefficients: F32, length: int) -> Window:
         """With a round's; its first one is left out: Δ_1 is in all of the window's iterates."""
