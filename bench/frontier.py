@@ -86,6 +86,8 @@ def falling(rate: float, rounds: int) -> Any:
     return {"kind": "piecewise", "points": [[0, rate], [rounds // 2, rate], [rounds, rate / 10]]}
 
 
+ONCE = -1
+"""Stands for half of the rounds."""
 METHODS: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
     "decomfl": ({"kind": "decomfl"}, 4e-3, constant),
     "decomfl, falling": ({"kind": "decomfl"}, 4e-3, falling),
@@ -100,12 +102,16 @@ METHODS: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
     "average": ({"kind": "decomfl", "average": 20}, 4e-3, constant),
     "average, falling": ({"kind": "decomfl", "average": 20}, 4e-3, falling),
     "rms, average": ({"kind": "decomfl", "step": "rms", "average": 20}, 2e-3, constant),
+    "average once": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 4e-3, constant),
+    "average once, falling": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 4e-3, falling),
+    "rms, average once": ({"kind": "decomfl", "step": "rms", "average": ONCE, "average_from": ONCE}, 2e-3, constant),
 }
 """The table of a method, the step size that the search begins with, and the schedule."""
 
 
 def played(name: str, rate: float, seed: int, tuning: bool, how: argparse.Namespace) -> Summary:
-    table, _, schedule = METHODS[name]
+    given, _, schedule = METHODS[name]
+    table = {key: how.rounds // 2 if value == ONCE else value for key, value in given.items()}
     sampling = {"directions": how.directions, "difference": "central", "distribution": "rademacher", "radius": 1e-3}
     recipe = recipes.decode(
         {

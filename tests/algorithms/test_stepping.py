@@ -54,7 +54,9 @@ def test_no_step_is_longer_than_gain_says(step) -> None:
     assert algorithm.gain(None, 0) == pytest.approx(7 * 1e-3 * 3 * longest(step, 4))
 
 
-def by_hand(world, rounds: int, K: int, P: int, step: str, eta, n: int = 0, silent: tuple[int, ...] = ()):
+def by_hand(
+    world, rounds: int, K: int, P: int, step: str, eta, n: int = 0, silent: tuple[int, ...] = (), first: int = 0
+):
     """DeComFL with a rule for its steps, and the mean of the last n iterates after every n rounds."""
 
     def weighed(g: np.ndarray) -> np.ndarray:
@@ -77,7 +79,7 @@ def by_hand(world, rounds: int, K: int, P: int, step: str, eta, n: int = 0, sile
             for k in range(K):
                 x = x - eta(r) * weighed(g[k]) @ z[k]
         iterates.append(x)
-        if n and (r + 1) % n == 0 and r not in silent:
+        if n and r >= first and (r + 1 - first) % n == 0 and r not in silent:
             x = np.mean(iterates[-n:], axis=0)
     return x
 
@@ -121,6 +123,15 @@ def test_averages_equal_means_of_iterates_by_hand(tmp_path: Path, n, K, rate) ->
     assert sorted(run.replica.state.carry.coefficients) == [r for r in range(12 - 12 % n, 12) if r % n]
 
 
+@pytest.mark.parametrize(("n", "first"), [(6, 6), (4, 3), (3, 2), (5, 20)])
+def test_averages_that_begin_later_equal_those_by_hand(tmp_path: Path, n, first) -> None:
+    algorithm = DeComFL(rate=1e-2, directions=3, radius=MU, average=n, average_from=first)
+    run, world = federation(tmp_path, algorithm, replicas=True)
+    run.play(12)
+    assert_near(model(run), by_hand(world, 12, 1, 3, "plain", lambda r: 1e-2, n, first=first), bound(MU))
+    assert not any(r.refused for r in run.records)
+
+
 def test_rounds_without_an_update_are_iterates_too(tmp_path: Path) -> None:
     """One in the middle of a window, one at its end, which is then not averaged, and a whole window."""
     silent = (1, 7, 8, 9, 10, 11)
@@ -151,7 +162,7 @@ ODD = [
     DeComFL(rate=2e-3, directions=5, local_steps=2, average=4),
     DeComFL(rate=2e-3, directions=5, step="rms", average=3),
     DeComFL(rate=2e-3, directions=5, local_steps=2, step="normalised"),
-    Baffle(rate=2e-3, directions=5, average=4),
+    Baffle(rate=2e-3, directions=5, average=4, average_from=2),
 ]
 
 
@@ -224,6 +235,7 @@ def test_held_keys_need_directions_with_two_factors() -> None:
         ({"step": "normalised", "directions": 1}, "deviation over directions"),
         ({"step": "rms", "rate": "auto"}, "measures plain steps"),
         ({"average": 5, "rate": "auto"}, "measures plain steps"),
+        ({"average_from": 5}, "set algorithm.average"),
         ({"average": 5, "optimizer": Momentum()}, "needs plain steps"),
     ],
 )

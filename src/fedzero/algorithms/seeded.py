@@ -47,6 +47,7 @@ from fedzero.directions import Distribution, Domain, Keys, Program, Rule, Terms,
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference, direction_keys, expect_others, points_of, queries_of, slopes
+from fedzero.model.numbers import Natural
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
 from fedzero.model.updates import Seeded, Update, pack
@@ -109,6 +110,8 @@ class SeededMethod(Sampling):
     moves a weight, root mean square (rms)"""
     average: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
     """n: after every n rounds the model becomes the mean of its last n iterates; 0: never"""
+    average_from: Natural = 0
+    """the first round that is averaged; windows of n rounds are counted from it"""
     hold: Annotated[int, Meta(ge=1)] = 1
     """ν, rounds for which the right factor of a rank-one direction is kept"""
 
@@ -153,6 +156,10 @@ class SeededMethod(Sampling):
             raise FedzeroError(
                 "algorithm.average needs plain steps, whose mean is a sum of the same directions: leave out "
                 "algorithm.optimizer"
+            )
+        if self.average_from and not self.average:
+            raise FedzeroError(
+                "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
             )
         if self.hold > 1 and str(self.distribution) != "rank1":
             raise FedzeroError(
@@ -252,12 +259,14 @@ class SeededMethod(Sampling):
         """The state with a round's coefficients noted, and what takes the model to its mean, if a window ends."""
         if not isinstance(state.carry, Window):
             raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.average")
-        window = state.carry.after(round, steps.terms[0].coefficients, self.average)
-        if (round + 1) % self.average:
+        if round < self.average_from:
+            return state, []
+        window = state.carry.after(round, steps.terms[0].coefficients, self.average, self.average_from)
+        if (round + 1 - self.average_from) % self.average:
             return replace(state, carry=window), []
         parts = [
             Terms.of(self._all_directions(state, keys, r), coefficients, stream_of(self.distribution))
-            for r, coefficients in window.correction(self.average).items()
+            for r, coefficients in window.correction(self.average, self.average_from).items()
         ]
         correction = Steps([joined(parts)], [keys.rounding(round, self.local_steps)], 0.0) if parts else None
         return replace(state, carry=Window()), [] if correction is None else [correction]

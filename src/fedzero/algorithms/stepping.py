@@ -19,7 +19,9 @@ window,
     mean(x_1 … x_n) = x_n − Σ_i ((i−1)/n) Δ_i
 
 which is a sum of the window's own terms with other coefficients: one step more, folded by everybody. The coefficients
-of the window are carried in the state until then. A window whose last round has no update is not averaged.
+of the window are carried in the state until then. A window whose last round has no update is not averaged. While the
+model still moves in one direction, a mean takes it back by half a window; `average_from = r` leaves out the rounds
+before r, so that `average_from` = `average` = half of the rounds is the mean of the second half, taken once.
 """
 
 from __future__ import annotations
@@ -68,14 +70,16 @@ class Window(Carry):
     def with_numbers(self, numbers: Numbers) -> Carry:
         return Carry.with_numbers(self, numbers) if numbers else Window()  # 0: it is empty there
 
-    def after(self, round: int, coefficients: F32, length: int) -> Window:
-        """With a round's; its first one is left out: Δ_1 is in all of the window's iterates."""
-        kept = {r: c for r, c in self.coefficients.items() if r // length == round // length}
-        return Window(kept | ({round: pack(coefficients)} if round % length else {}))
+    def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> Window:
+        """With a round's; windows are counted from round `first`. The first round of a window is left out: Δ_1 is in all
+        of its iterates."""
+        start = round - (round - first) % length
+        kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
+        return Window(kept | ({round: pack(coefficients)} if round > start else {}))
 
-    def correction(self, length: int) -> dict[int, F32]:
+    def correction(self, length: int, first: int = 0) -> dict[int, F32]:
         """By round, the coefficients that take x_n to the mean."""
         return {
-            round: (unpack(packed).astype(np.float64) * (-(round % length) / length)).astype(np.float32)
+            round: (unpack(packed).astype(np.float64) * (-((round - first) % length) / length)).astype(np.float32)
             for round, packed in sorted(self.coefficients.items())
         }
