@@ -89,22 +89,22 @@ def falling(rate: float, rounds: int) -> Any:
 ONCE = -1
 """Stands for half of the rounds."""
 METHODS: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
-    "decomfl": ({"kind": "decomfl"}, 4e-3, constant),
-    "decomfl, falling": ({"kind": "decomfl"}, 4e-3, falling),
-    "fedkseed": ({"kind": "fedkseed", "local_steps": 1, "pool": 1024}, 4e-3, constant),
-    "fedkseed-pro": ({"kind": "fedkseed-pro", "local_steps": 1, "pool": 1024}, 4e-3, constant),
-    "feedsign": ({"kind": "feedsign"}, 4e-3, constant),
-    "feedsign-1": ({"kind": "feedsign", "directions": 1}, 1e-3, constant),
-    "hiso": ({"kind": "hiso"}, 4e-3, constant),
-    "normalised": ({"kind": "decomfl", "step": "normalised"}, 8e-3, constant),
-    "rms": ({"kind": "decomfl", "step": "rms"}, 2e-3, constant),
-    "rms, falling": ({"kind": "decomfl", "step": "rms"}, 2e-3, falling),
-    "average": ({"kind": "decomfl", "average": 20}, 4e-3, constant),
-    "average, falling": ({"kind": "decomfl", "average": 20}, 4e-3, falling),
-    "rms, average": ({"kind": "decomfl", "step": "rms", "average": 20}, 2e-3, constant),
-    "average once": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 4e-3, constant),
-    "average once, falling": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 4e-3, falling),
-    "rms, average once": ({"kind": "decomfl", "step": "rms", "average": ONCE, "average_from": ONCE}, 2e-3, constant),
+    "decomfl": ({"kind": "decomfl"}, 3.2e-2, constant),
+    "decomfl, falling": ({"kind": "decomfl"}, 3.2e-2, falling),
+    "fedkseed": ({"kind": "fedkseed", "local_steps": 1, "pool": 1024}, 3.2e-2, constant),
+    "fedkseed-pro": ({"kind": "fedkseed-pro", "local_steps": 1, "pool": 1024}, 3.2e-2, constant),
+    "feedsign": ({"kind": "feedsign"}, 3.2e-2, constant),
+    "feedsign-1": ({"kind": "feedsign", "directions": 1}, 8e-3, constant),
+    "hiso": ({"kind": "hiso"}, 3.2e-2, constant),
+    "normalised": ({"kind": "decomfl", "step": "normalised"}, 3.2e-2, constant),
+    "rms": ({"kind": "decomfl", "step": "rms"}, 1.6e-2, constant),
+    "rms, falling": ({"kind": "decomfl", "step": "rms"}, 1.6e-2, falling),
+    "average": ({"kind": "decomfl", "average": 20}, 3.2e-2, constant),
+    "average, falling": ({"kind": "decomfl", "average": 20}, 3.2e-2, falling),
+    "rms, average": ({"kind": "decomfl", "step": "rms", "average": 20}, 1.6e-2, constant),
+    "average once": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 3.2e-2, constant),
+    "average once, falling": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 3.2e-2, falling),
+    "rms, average once": ({"kind": "decomfl", "step": "rms", "average": ONCE, "average_from": ONCE}, 1.6e-2, constant),
 }
 """The table of a method, the step size that the search begins with, and the schedule."""
 

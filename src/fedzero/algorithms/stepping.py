@@ -71,8 +71,8 @@ class Window(Carry):
         return Carry.with_numbers(self, numbers) if numbers else Window()  # 0: it is empty there
 
     def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> Window:
-        """With a round's; windows are counted from round `first`. The first round of a window is left out: Δ_1 is in all
-        of its iterates."""
+        """With a round's; windows are counted from round `first`. The first round of each is left out: Δ_1 is in all of
+        its iterates."""
         start = round - (round - first) % length
         kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
         return Window(kept | ({round: pack(coefficients)} if round > start else {}))
