@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedzero.algorithms.pacing import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -89,8 +91,10 @@ def test_directions_are_measured_again_in_the_rounds_that_say_so() -> None:
     from fedzero.directions import Keys
 
     method, keys = recipe_of("auto").algorithm, Keys.of_seed(1)
-    assert method._keys(keys, 1, 0, 3) == method._keys(keys, 0, 0, 3)  # type: ignore[attr-defined]
-    assert method._keys(keys, 2, 0, 3) != method._keys(keys, 1, 0, 3)  # type: ignore[attr-defined]
+    state = method.init(Params.of_vector(torch.zeros(5)), 1)
+    of = [method.directions_of(state, keys, round, 0, 3) for round in range(3)]  # type: ignore[attr-defined]
+    assert of[1] == of[0]
+    assert of[2] != of[1]
 
 
 def test_optimizers_with_a_memory_are_refused() -> None:

@@ -14,6 +14,7 @@ import msgspec
 from fedzero import plugins
 from fedzero.algorithms.contract import Wire
 from fedzero.filters import Chain
+from fedzero.filters.links import Plain
 from fedzero.runs import recipe as recipes
 from fedzero.runs.server import Plan
 from fedzero.testing.trial import DIMENSION, federation_for
@@ -41,6 +42,11 @@ CHOICES: dict[str, list[Any]] = {
     "alpha": [0.0],
     "tau": [3],
     "pool": [64],
+    "order": ["rounds"],
+    "step": ["normalised", "rms"],
+    "average": [3],
+    "nu": [0.5],
+    "clip": [0.1],
     "momentum": [0.5],
     "preset": ["authors", "shared"],
     "gamma": [{"kind": "inverse"}, {"kind": "constant", "value": 0.5}, {"kind": "corollary"}],
@@ -56,8 +62,10 @@ DENSE_ONLY = ("local_optimizer", "box")
 HOW_TO_ESTIMATE = (
     *("distribution", "difference", "samples", "rate", "local_steps", "local_optimizer"),
     *("preset", "gamma", "correction_at", "surrogate", "active"),
+    *("step", "average"),
 )
-"""Choices that only change the numbers a client comes up with, not what is done with them."""
+"""Choices that only change the numbers a client comes up with, not what is done with them; and those that one base
+class makes for all (their runs are resumed, cut to 16 bits and so on in tests/algorithms/test_stepping.py)."""
 
 
 def base_of(kind: Any) -> dict[str, Any]:
@@ -126,6 +134,11 @@ def label(case: Any) -> str:
 def wire_of(algorithm: Any) -> Wire:
     federation = federation_for(algorithm)
     return Plan(algorithm, federation, None, DIMENSION).wire(0)  # type: ignore[arg-type]
+
+
+def writes_floats(algorithm: Any) -> bool:
+    """False: its numbers travel in another way, in which there may be no NaN and no 1e30."""
+    return isinstance(algorithm.coder, Plain)
 
 
 # One variant of a kind for every way its contributions are made into a model.

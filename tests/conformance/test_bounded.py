@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import SHAPES, WIRES, label, wire_of
+from cases import SHAPES, WIRES, label, wire_of, writes_floats
 
 from fedzero.filters.bounds import norm_of
 from fedzero.model.updates import Dense, decode_update, unpack
@@ -32,7 +32,10 @@ def bounded(folder: Path, algorithm: Any, **options: Any) -> Trial:
 COMPARABLE = [
     algorithm
     for algorithm in SHAPES
-    if (wire := wire_of(algorithm)).comparable and len(wire.replies) == 1 and federation_for(algorithm).cohort >= 4
+    if writes_floats(algorithm)
+    and (wire := wire_of(algorithm)).comparable
+    and len(wire.replies) == 1
+    and federation_for(algorithm).cohort >= 4
 ]
 
 
@@ -68,7 +71,7 @@ def test_the_update_moves_by_no_more_than_the_bound(tmp_path: Path, algorithm) -
 
 EVERY_EXCHANGE = [
     pytest.param(algorithm, exchange, id=f"{label(algorithm)}-{exchange}")
-    for algorithm in WIRES
+    for algorithm in filter(writes_floats, WIRES)
     for exchange in range(len(wire_of(algorithm).replies))
     if federation_for(algorithm).cohort >= 4
 ]

@@ -77,6 +77,10 @@ METHODS: list[dict[str, Any]] = [
     {"kind": "dzopa", "rate": 0.01, "directions": 2, "form": "seeded"},
     {"kind": "fzoos", "rate": 0.01},
     {"kind": "fedavg", "rate": 0.01},
+    {"kind": "fedkseed-pro", "rate": 0.01, "pool": 8, "directions": 2},
+    {"kind": "feedsign", "rate": 0.01, "directions": 2},
+    {"kind": "hiso", "rate": 0.01, "directions": 2},
+    {"kind": "decomfl", "rate": 0.01, "directions": 2, "average": 3, "step": "rms"},
 ]
 CLIENTS, SIZE = 4, 6
 

@@ -5,9 +5,13 @@ from fedzero.algorithms.contract import Federation, Method
 from fedzero.algorithms.decomfl import DeComFL
 from fedzero.algorithms.dzopa import Dzopa
 from fedzero.algorithms.fedavg import FedAvg
+from fedzero.algorithms.fedkseed import FedKSeed
+from fedzero.algorithms.fedkseedpro import FedKSeedPro
 from fedzero.algorithms.fedprox import FedProxZO
 from fedzero.algorithms.fedzo import FedZO
+from fedzero.algorithms.feedsign import FeedSign
 from fedzero.algorithms.fzoos import FZooS
+from fedzero.algorithms.hiso import HiSo
 from fedzero.algorithms.mezo import MeZO
 from fedzero.algorithms.scaffold import ScaffoldZO
 from fedzero.algorithms.zoadafl import ZOAdaFL
@@ -20,9 +24,13 @@ __all__ = [
     "Dzopa",
     "FZooS",
     "FedAvg",
+    "FedKSeed",
+    "FedKSeedPro",
     "FedProxZO",
     "FedZO",
     "Federation",
+    "FeedSign",
+    "HiSo",
     "MeZO",
     "Method",
     "ScaffoldZO",

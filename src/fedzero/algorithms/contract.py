@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import torch
@@ -33,16 +33,18 @@ from torch import Tensor
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.filters import Combine
+from fedzero.filters import Coder, Combine
+from fedzero.filters.links import Plain
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
-from fedzero.model.updates import Update
+from fedzero.model.updates import Dense, Update, unpack
 from fedzero.model.value import Value
 from fedzero.oracles import Answer, Ask
 
-Delivery = Literal["catch-up", "snapshot"]
-"""How a client gets the model: the updates it missed, to fold; or the state (or the part of it that it needs)."""
+Delivery = Literal["catch-up", "snapshot", "fewer"]
+"""How a client gets the model: the updates it missed, to fold; the state (or the part of it that it needs); or
+whichever of the two is fewer bytes, where the server has a state."""
 
 Form = Literal["dense", "seeded", "auto"]
 """What travels: the numbers of the update, or the scalars of its directions. auto: whichever is fewer bytes."""
@@ -54,6 +56,8 @@ Numbers = int | bytes
 """What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
 
 
+FARTHEST = 7.0
+"""No coordinate of a direction is larger: Box–Muller of 32 bits reaches √(2 ln 2³³) = 6.8."""
 MOST_CLIENTS = 10_000_000
 """The server keeps two numbers for each, from the first round on."""
 
@@ -369,7 +373,12 @@ class Gathered:
 
 
 class Method(Value):
-    """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
+    """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table.
+
+    coder: how the numbers of a contribution are written where no filter says otherwise.
+    """
+
+    coder: ClassVar[Coder] = Plain()
 
     @property
     def name(self) -> str:
@@ -399,6 +408,14 @@ class Method(Value):
     def share(self, gathered: Gathered) -> Shared:
         """What everybody is sent of what clients shared; only for rounds of several exchanges."""
         raise NotImplementedError
+
+    def numbers_of(self, update: Update) -> F32:
+        """The numbers of an update, for those who look at their size."""
+        return unpack(update.values if isinstance(update, Dense) else update.scalars)
+
+    def remade(self, state: State, keys: Keys) -> State:
+        """A state that came without its parameters (see `Carry.part`), with them, where they follow from the rest."""
+        return state
 
     def gain(self, state: State | None, round: int) -> float:
         """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ gain · |what the update sums to|.

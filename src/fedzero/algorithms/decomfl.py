@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedzero.algorithms.contract import State
+from fedzero.algorithms.contract import NOTHING, State
 from fedzero.algorithms.optimizers import Optimizer, Sgd
 from fedzero.algorithms.seeded import Moments, SeededMethod
 from fedzero.model.params import Params
@@ -30,4 +30,5 @@ class DeComFL(SeededMethod, tag="decomfl"):
 
     def init(self, params: Params, clients: int) -> State:
         begun = SeededMethod.init(self, params, clients)
-        return begun if self.rate == "auto" else replace(begun, carry=Moments.of(self.optimizer, params))
+        plain = begun.carry is NOTHING
+        return replace(begun, carry=Moments.of(self.optimizer, params)) if plain else begun

@@ -6,7 +6,12 @@
     everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]  when it next needs the model
 
 A method overrides the member in which its paper differs: `direction_keys` (where directions come from), `check`, or one
-of the four of the contract. `rate = "auto"` is in pacing.py: what it knows is carried in the state.
+of the four of the contract. `rate = "auto"` is in pacing.py: what it knows is carried in the state; what `step` and
+`average` do is in stepping.py.
+
+`hold = ν` is LOZO (Chen et al., "Enhancing zeroth-order fine-tuning for language models with low-rank structures"):
+with z = a bᵀ for every matrix, a is fresh in every step and b is kept for ν rounds. A rank-one stream makes b from the
+low 32 bits of a direction's key and a from all 64, so that holding b is holding the low half of the key.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import numpy as np
 from msgspec import Meta
 
 from fedzero.algorithms.contract import (
+    FARTHEST,
     NOTHING,
     Carry,
     Contribution,
@@ -36,8 +42,9 @@ from fedzero.algorithms.contract import (
 )
 from fedzero.algorithms.optimizers import Optimizer, Sgd
 from fedzero.algorithms.pacing import Pace, Rate, measures
+from fedzero.algorithms.stepping import Step, Window, factor, longest
 from fedzero.directions import Distribution, Keys, Program, Rule, Stream, Terms, stream_of
-from fedzero.directions.terms import F32
+from fedzero.directions.terms import F32, U64
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import (
     Difference,
@@ -48,11 +55,14 @@ from fedzero.estimators.spsa import (
     queries_of,
     slopes,
 )
+from fedzero.model.numbers import Natural
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
-from fedzero.model.updates import Seeded, Update, pack, unpack
+from fedzero.model.updates import Seeded, Update, pack
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 
+LOW = (1 << 32) - 1
+"""The low half of a key."""
 Samples = Literal["batch", "all"]
 """What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
 
@@ -109,12 +119,23 @@ class Steps(NamedTuple):
 class SeededMethod(Sampling):
     """Shared directions, scalars up, scalars down: all that a method of this kind answers."""
 
+    step: Step = "plain"
+    """what a step's scalars weigh: as they are; divided by their deviation (normalised); or so that η is how far a step
+    moves a weight, root mean square (rms)"""
+    average: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+    """n: after every n rounds the model becomes the mean of its last n iterates; 0: never"""
+    average_from: Natural = 0
+    """the first round that is averaged; windows of n rounds are counted from it"""
+    hold: Annotated[int, Meta(ge=1)] = 1
+    """ν, rounds for which the right factor of a rank-one direction is kept"""
+
     optimizer: ClassVar[Optimizer] = Sgd()
     """Of everybody's step. A method that offers a choice makes it a field, and begins with `Moments`."""
 
     def check(self, federation: Federation) -> None:
         expect_others(self.difference, fewest(self.directions))
         expect_rank(self.distribution, self.rank)
+        self._check_steps()
         if self.rate == "auto" and self.optimizer.rule is not Rule.SGD:
             raise FedzeroError(
                 "algorithm.rate = 'auto' measures plain steps: leave out algorithm.optimizer, or give a number "
@@ -135,6 +156,32 @@ class SeededMethod(Sampling):
                 "set federation.server_model = false"
             )
 
+    def _check_steps(self) -> None:
+        if self.step == "normalised" and fewest(self.directions) < 2:
+            raise FedzeroError(
+                "algorithm.step = 'normalised' divides by the deviation over directions: set algorithm.directions to 2 "
+                "or more (or step = 'rms')"
+            )
+        if self.rate == "auto" and (self.step != "plain" or self.average):
+            raise FedzeroError(
+                "algorithm.rate = 'auto' measures plain steps one by one: leave out algorithm.step and "
+                "algorithm.average, or give a number"
+            )
+        if self.average and self.optimizer.rule is not Rule.SGD:
+            raise FedzeroError(
+                "algorithm.average needs plain steps, whose mean is a sum of the same directions: leave out "
+                "algorithm.optimizer"
+            )
+        if self.average_from and not self.average:
+            raise FedzeroError(
+                "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
+            )
+        if self.hold > 1 and str(self.distribution) != "rank1":
+            raise FedzeroError(
+                f"algorithm.hold = {self.hold} keeps one factor of rank-one directions: set algorithm.distribution = "
+                f"'rank1' (not '{self.distribution}'), or leave it out"
+            )
+
     def wire(self, round: int, scale: Scale) -> Wire:
         K, P = self.local_steps, count_at(self.directions, round)
         return Wire(replies=(K * P,), queries=K * queries_of(P, self.difference))
@@ -144,19 +191,20 @@ class SeededMethod(Sampling):
         return direction_keys(keys, round, step, count)
 
     def init(self, params: Params, clients: int) -> State:
-        return State(params, Pace() if self.rate == "auto" else NOTHING, clients=clients)
+        carry = Pace() if self.rate == "auto" else Window() if self.average else NOTHING
+        return State(params, carry, clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
         K, P, local = self.local_steps, count_at(self.directions, turn.round), state
         g, loss = np.empty((K, P), np.float32), 0.0
         for k in range(K):
-            keys = self._keys(turn.keys, turn.round, k, P)
+            keys = self.directions_of(state, turn.keys, turn.round, k, P)
             g[k], here = yield from self.slopes_at(local.params, keys, k)
             loss = here if k == 0 else loss
             if k + 1 < K:
                 local = state.branch() if k == 0 else local
                 rate = self._local_rate(state, turn.round, g[:1])
-                local = self._advance(local, [self._steps(turn.round, k, g[k : k + 1], turn.keys, rate)])
+                local = self._advance(local, [self._steps(local, turn.round, k, g[k : k + 1], turn.keys, rate)])
         return Contribution(g.reshape(-1), loss)
 
     def aggregate(self, gathered: Gathered) -> Update:
@@ -171,28 +219,41 @@ class SeededMethod(Sampling):
                 state = replace(state, carry=carry)
             else:
                 rate = rate_at(self.rate, update.round)
-            rounds.append(self._steps(update.round, 0, g, keys, rate))
+            steps = self._steps(state, update.round, 0, g, keys, rate)
+            rounds.append(steps)
+            if self.average:
+                state, correction = self._averaged(state, update.round, steps, keys)
+                rounds += correction
         return rounds_of(self._advance(state, rounds), updates)
 
     def gain(self, state: State | None, round: int) -> float:
         if self.rate != "auto":
-            return rate_at(self.rate, round)
+            rate = rate_at(self.rate, round)
+            if self.step == "plain":
+                return rate
+            return FARTHEST * rate * self.local_steps * longest(self.step, count_at(self.directions, round))
         # Before the first scalars nothing is known of it; after them it doubles in a round at most.
         return math.inf if state is None else 2 * self._pace(state).measured or math.inf
 
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
         expected = self.local_steps * count_at(self.directions, update.round)
-        scalars = unpack(update.scalars) if isinstance(update, Seeded) else None
+        scalars = self.numbers_of(update) if isinstance(update, Seeded) else None
         if scalars is None or scalars.size != expected:
             found = "none" if scalars is None else scalars.size
             raise FedzeroError(f"round {update.round} has {found} scalars where {self.name} has {expected}")
         return scalars
 
-    def _keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
-        """Keys of a step's directions; where the rate is being measured, those of the round before."""
+    def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
+        """Keys of a step's directions as they are used: where the rate is being measured, those of the round before;
+        with `hold`, the low halves are those of the first of ν rounds."""
         again = self.rate == "auto" and measures(round)
-        return self.direction_keys(keys, round - 1 if again else round, step, count)
+        own = round - 1 if again else round
+        fresh = self.direction_keys(keys, own, step, count)
+        if self.hold == 1:
+            return fresh
+        held = self.direction_keys(keys, own - own % self.hold, step, count)
+        return tuple((new & ~LOW) | (old & LOW) for new, old in zip(fresh, held, strict=True))
 
     def _pace(self, state: State) -> Pace:
         if not isinstance(state.carry, Pace):
@@ -209,11 +270,36 @@ class SeededMethod(Sampling):
             return self._pace(state).begun(g, self._reach(state)).rate(round)
         return rate_at(self.rate, round)
 
-    def _steps(self, round: int, first: int, g: F32, keys: Keys, rate: float) -> Steps:
+    def _averaged(self, state: State, round: int, steps: Steps, keys: Keys) -> tuple[State, list[Steps]]:
+        """The state with a round's coefficients noted, and what takes the model to its mean, if a window ends."""
+        if not isinstance(state.carry, Window):
+            raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.average")
+        if round < self.average_from:
+            return state, []
+        window = state.carry.after(round, steps.terms[0].coefficients, self.average, self.average_from)
+        if (round + 1 - self.average_from) % self.average:
+            return replace(state, carry=window), []
+        parts = [
+            Terms(self._all_directions(state, keys, r), coefficients, steps.terms[0].stream)
+            for r, coefficients in window.correction(self.average, self.average_from).items()
+        ]
+        correction = Steps([joined(parts)], [keys.rounding(round, self.local_steps)], 0.0) if parts else None
+        return replace(state, carry=Window()), [] if correction is None else [correction]
+
+    def _all_directions(self, state: State, keys: Keys, round: int) -> U64:
+        """Keys of the terms of all local steps of a round."""
+        P = count_at(self.directions, round)
+        found = [key for k in range(self.local_steps) for key in self.directions_of(state, keys, round, k, P)]
+        return Terms.of(found, [0.0] * len(found), self.stream).keys
+
+    def _steps(self, state: State, round: int, first: int, g: F32, keys: Keys, rate: float) -> Steps:
         """Local steps `first`, `first`+1, … of a round; g is (steps, P)."""
         stream, plain = self.stream, self.optimizer.rule is Rule.SGD
-        terms = [  # rules with a memory take the gradient and multiply by −η themselves
-            average(self._keys(keys, round, first + k, row.size), row, -rate if plain else 1.0, stream)
+        eta = -rate if plain else 1.0  # rules with a memory take the gradient and multiply by −η themselves
+        terms = [
+            average(
+                self.directions_of(state, keys, round, first + k, row.size), row, eta * factor(self.step, row), stream
+            )
             for k, row in enumerate(g)
         ]
         if plain:  # one sum, hence one rounding of 16-bit parameters, a round

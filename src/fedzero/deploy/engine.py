@@ -107,7 +107,7 @@ class RemoteEngine:
 
     def attach(self, server: Server) -> None:
         """The server whose rounds are played, once it stands where its ledger ends."""
-        self._server, self._catch_up = server, server.wire(0).delivery == "catch-up"
+        self._server, self._catch_up = server, server.wire(0).delivery != "snapshot"
 
     # ---- epochs
 

@@ -286,7 +286,7 @@ class SiteRun:
         """The replica, unless it is sent with every instruction anyway."""
         self._saved = time.monotonic()
         state = self.replica.state
-        if state.round and self.replica.wire.delivery == "catch-up":
+        if state.round and self.replica.wire.delivery != "snapshot":
             content = state.to_bytes()
             header = msgspec.msgpack.encode((state.round, state.numbers, hashlib.sha256(content).digest()))
             files.write(self.folder / "replica", len(header).to_bytes(4, "little") + header + content, durable=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -52,9 +52,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Chain:
-    """The filters of a recipe, in order."""
+    """The filters of a recipe, in order; `plain`: how numbers travel that no link codes."""
 
     links: tuple[Filter, ...] = ()
+    plain: Coder = field(default_factory=Plain)
 
     @property
     def shapers(self) -> tuple[Shaper, ...]:
@@ -62,7 +63,7 @@ class Chain:
 
     @property
     def coder(self) -> Coder:
-        return next((link for link in self.links if isinstance(link, Coder)), Plain())
+        return next((link for link in self.links if isinstance(link, Coder)), self.plain)
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -82,8 +83,8 @@ class Chain:
 
     @property
     def codes(self) -> bool:
-        """True if what travels is not plain float32."""
-        return self.sparse or not isinstance(self.coder, Plain)
+        """True if a link codes what travels."""
+        return self.sparse or any(isinstance(link, Coder) for link in self.links)
 
     @property
     def feedback(self) -> bool:
@@ -158,7 +159,7 @@ class Chain:
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
         """One contribution through the client's links."""
-        if not self.links:
+        if not self.links and isinstance(self.plain, Plain):
             return Sent(pack(values), values, None)
         if not np.isfinite(values).all():  # a link would hide it
             raise Refused("a value is NaN or infinite")
@@ -173,7 +174,8 @@ class Chain:
 
     def _code(self, values: F32, draw: Draw) -> tuple[bytes, F32]:
         if not self.codes:
-            return pack(values), values
+            data = self.plain.encode(values, draw)[1]
+            return data, self.plain.decode(b"", data, len(values))
         places = np.flatnonzero(values) if self.sparse else None
         scale, codes = self.coder.encode(values if places is None else values[places], draw)
         data = _encoder.encode(Coded(b"" if places is None else _pack_places(places, len(values)), scale, codes))
@@ -183,9 +185,11 @@ class Chain:
         """The numbers that `expected` numbers were sent as; `Refused` if they are not that many, not finite, or more
         than the links on the client leave."""
         if not self.codes:
-            if len(data) != 4 * expected:
-                raise Refused(f"sent {len(data) / 4:g} numbers where {expected} were expected")
-            values = np.frombuffer(data, "<f4")
+            if len(data) != (length := self.plain.length(expected)):
+                if isinstance(self.plain, Plain):
+                    raise Refused(f"sent {len(data) / 4:g} numbers where {expected} were expected")
+                raise Refused(f"sent {len(data)} bytes where {length} were expected")
+            values = self.plain.decode(b"", data, expected)
         else:
             values = self._decode_codes(data, expected)
         if not np.isfinite(values).all():

@@ -122,6 +122,23 @@ class Sign(Coder, tag="sign"):
         return length
 
 
+class Bits(Coder):
+    """One bit per number and nothing else: v_j → 1, or −1 where v_j < 0. For methods whose numbers are signs."""
+
+    def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
+        return b"", np.packbits(values < 0, bitorder="little").tobytes()
+
+    def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
+        negative = np.unpackbits(np.frombuffer(codes, np.uint8), bitorder="little", count=count)
+        return 1 - 2 * negative.astype(np.float32)
+
+    def length(self, count: int) -> int:
+        return -(-count // 8)
+
+    def longest(self, length: float, count: int) -> float:
+        return math.sqrt(count)
+
+
 class Plain(Coder):
     """Float32, as they are: what travels unless a link says otherwise."""
 
@@ -129,7 +146,7 @@ class Plain(Coder):
         return b"", pack(values)
 
     def decode(self, scale: bytes, codes: bytes, count: int) -> F32:
-        return np.frombuffer(codes, "<f4").astype(np.float32)
+        return np.frombuffer(codes, "<f4").astype(np.float32, copy=False)
 
     def length(self, count: int) -> int:
         return 4 * count

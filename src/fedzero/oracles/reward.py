@@ -23,7 +23,9 @@ from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.oracles.frozen_prefix import FrozenPrefix
 from fedzero.oracles.generation import ENDED, Decoding, KeyValues, Stepwise, chunks, generate, left_padded
 from fedzero.oracles.language import NO_TERMS, TOKENS, tf32_allowed
+from fedzero.oracles.low_rank import has_factors
 from fedzero.oracles.piecewise import Piecewise
+from fedzero.oracles.side_by_side import SideBySide, agree, trial_points
 
 Row = Mapping[str, Any]
 Scores = Callable[[Sequence[tuple[Row, str]]], Sequence[float]]
@@ -73,13 +75,23 @@ class RewardObjective:
     """
 
     def __init__(
-        self, module: nn.Module, head: nn.Module, decoding: Decoding, judge: Judge, test: Prompts, tf32: bool = False
+        self,
+        module: nn.Module,
+        head: nn.Module,
+        decoding: Decoding,
+        judge: Judge,
+        test: Prompts,
+        tf32: bool = False,
+        exact: bool = False,
     ):
         self.module, self.decoding, self.judge, self.test = module.eval(), decoding, judge, test
         self.tf32, self.device = tf32, decoding.ends.device
         self.pieces = Piecewise(module, head)
         self.prefix = FrozenPrefix.of(module) if decoding.stepwise else None
         self.tokens = TOKENS[self.device.type]
+        sides = SideBySide(module, head)
+        self.sides = sides if sides.possible and not exact else None
+        self._tried = False
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Prompts], basis: Basis | None = None
@@ -106,14 +118,63 @@ class RewardObjective:
     def _at_points(
         self, base: Params, points: Sequence[Terms], tokens: Tensor, noise: Tensor | None, basis: Basis | None
     ) -> Tensor:
-        """(points, R, most): the one place where points are taken one after the other."""
+        """(points, R, most)."""
+        if self.sides is not None and basis is None and has_factors(points):
+            found = self._side_by_side(base, points, tokens, noise)
+            if found is not None:
+                return found
         kept = KeyValues(tokens.shape[2] + self.decoding.most)
         prefix = self._prefix_of(tokens, kept)
-        found = []
+        each = []
         for i, terms in enumerate(points):
             with self.pieces.at(base.view(terms), None if basis is None else basis.offset(i)):
-                found.append(generate(self.module, tokens, self.decoding, noise, kept, prefix))
-        return torch.stack(found)
+                each.append(generate(self.module, tokens, self.decoding, noise, kept, prefix))
+        return torch.stack(each)
+
+    def _side_by_side(
+        self, base: Params, points: Sequence[Terms], tokens: Tensor, noise: Tensor | None
+    ) -> Tensor | None:
+        """(points, R, most), all points decoding at the same time; None where only views will do."""
+        if self.sides is not None and not self._tried:
+            self._tried = True
+            self.sides = self.sides if self._agrees(base, trial_points(base, points), tokens) else None
+        if self.sides is None:
+            return None
+        rows, width = tokens.shape[1], tokens.shape[2] + self.decoding.most
+        most = max(1, self.tokens // (rows * width))
+        size = -(-len(points) // -(-len(points) // most))
+        found = []
+        for first in range(0, len(points), size):
+            some = points[first : first + size]
+            count = len(some)
+            with self.sides.at(base, some):
+                repeated = None if noise is None else noise.repeat(count, 1)
+                said = generate(self.module, tokens.repeat(1, count, 1), self.decoding, repeated, KeyValues(width))
+            found.append(said.view(count, rows, -1))
+        return torch.cat(found)
+
+    def _agrees(self, base: Params, points: Sequence[Terms], tokens: Tensor) -> bool:
+        """Whether the logits after a prompt are those of views, at points that are far apart."""
+        if len(points) < 2 or self.sides is None:
+            return False
+        prompt = tokens[0, :1, tokens[1, 0] >= 0]
+
+        def last(rows: Tensor) -> Tensor:
+            logits: Tensor = self.module(input_ids=rows, use_cache=False).logits
+            return logits[:, -1].float()
+
+        try:
+            with torch.no_grad():
+                with self.sides.at(base, points):
+                    found = last(prompt.repeat(len(points), 1))
+                wanted = []
+                for terms in points:
+                    with self.pieces.at(base.view(terms)):
+                        wanted.append(last(prompt))
+        except Exception:  # of any kind, from the model's own code
+            return False
+        exact = all(t.dtype == torch.float32 for t in base.tensors.values()) and not self.tf32
+        return bool(found.isfinite().all()) and agree(found, torch.cat(wanted), exact)
 
     def _prefix_of(self, tokens: Tensor, kept: KeyValues) -> Callable[[], AbstractContextManager[None]]:
         """In the pass over the prompts the frozen layers return what they computed once; so do the keys they keep."""

@@ -64,7 +64,8 @@ class Replica:
         """Come to where an instruction wants this replica to be."""
         if isinstance(instruction, Snapshot):
             part = self.state.carry.part(client)
-            self.state = self.state.restored(instruction.state, instruction.round, instruction.numbers, part)
+            state = self.state.restored(instruction.state, instruction.round, instruction.numbers, part)
+            self.state = state if part.params else self.algorithm.remade(state, self.keys)
         elif isinstance(instruction, Close):
             self.follow([instruction.update])
         else:

@@ -14,23 +14,22 @@ import math
 import numpy as np
 import torch
 
-from fedzero.algorithms.contract import Method, State
+from fedzero.algorithms.contract import FARTHEST, Method, State
 from fedzero.directions import Keys
-from fedzero.model.updates import Dense, Update, unpack
+from fedzero.model.updates import Dense, Update
 
-FARTHEST = 7.0
-"""No coordinate of a direction is larger: Box–Muller of 32 bits reaches √(2 ln 2³³) = 6.8."""
 SPARE = 100.0
 """Times the bound: what moments and adaptive steps may add to it."""
 SQUARED = 1e17
 """Numbers below this have squares that float32 can hold, in any rule that keeps squares."""
 
 
-def size_of(update: Update) -> float:
+def size_of(update: Update, method: Method) -> float:
     """The most that the update's numbers can come to in one coordinate, before a rate: max|v|, or Σ|c| max|z|."""
+    magnitudes = np.abs(method.numbers_of(update))
     if isinstance(update, Dense):
-        return float(np.abs(unpack(update.values)).max(initial=0.0))
-    return FARTHEST * float(np.abs(unpack(update.scalars)).sum(dtype=np.float64))
+        return float(magnitudes.max(initial=0.0))
+    return FARTHEST * float(magnitudes.sum(dtype=np.float64))
 
 
 def finite(state: State) -> bool:
@@ -52,7 +51,7 @@ class Guard:
         """the largest number of the shortest type of the parameters; 0: not asked for yet"""
 
     def admits(self, state: State | None, update: Update) -> bool:
-        size, gain = size_of(update), self.method.gain(state, update.round)
+        size, gain = size_of(update, self.method), self.method.gain(state, update.round)
         if state is None:
             return size <= SQUARED
         if size <= SQUARED:

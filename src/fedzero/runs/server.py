@@ -276,24 +276,29 @@ class Server:
         return dict.fromkeys(tally.replies, message)
 
     def _instructions(self, round: int, cohort: Sequence[int]) -> dict[int, bytes]:
-        snapshots, limit = self.wire(round).delivery == "snapshot", self.federation.pull_after
+        delivery, limit = self.wire(round).delivery, self.federation.pull_after
         states: dict[Part, bytes] = {}
         instructions = {}
         for client in cohort:
             counted = self.tracker.counted[client] if self._remembering else None
-            lag = round - self.tracker.known[client]
-            if snapshots or (limit is not None and lag > limit):
-                if self.replica is None:
-                    raise FedzeroError(
-                        "the server holds no model and cannot send one: set federation.server_model = true"
-                    )
-                state, part = self.replica.state, self.replica.state.carry.part(client)
-                if part not in states:
-                    states[part] = state.to_bytes(part)
-                instructions[client] = encode(Snapshot(round, 0, state.numbers, states[part], counted))
-            else:
-                instructions[client] = encode_work(round, 0, self.tracker.missed(client, round), counted)
+            pulls = limit is not None and round - self.tracker.known[client] > limit
+            if delivery == "snapshot" or pulls:
+                instructions[client] = self._snapshot(round, client, counted, states)
+                continue
+            instructions[client] = encode_work(round, 0, self.tracker.missed(client, round), counted)
+            if delivery == "fewer" and self.replica is not None:
+                snapshot = self._snapshot(round, client, counted, states)
+                instructions[client] = min(instructions[client], snapshot, key=len)
         return instructions
+
+    def _snapshot(self, round: int, client: int, counted: int | None, states: dict[Part, bytes]) -> bytes:
+        """The state, or what of it a client needs; `states` has the parts that were encoded before."""
+        if self.replica is None:
+            raise FedzeroError("the server holds no model and cannot send one: set federation.server_model = true")
+        state, part = self.replica.state, self.replica.state.carry.part(client)
+        if part not in states:
+            states[part] = state.to_bytes(part)
+        return encode(Snapshot(round, 0, state.numbers, states[part], counted))
 
     def _gather(
         self, round: int, exchange: int, engine: Engine, instructions: Mapping[int, bytes], tally: Tally

@@ -66,7 +66,7 @@ class Setup:
 
     @property
     def chain(self) -> Chain:
-        return Chain(self.recipe.filters)
+        return chain_of(self.recipe)
 
     @property
     def plan(self) -> Plan:
@@ -90,7 +90,11 @@ class Setup:
 
 
 def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
-    return Plan(recipe.algorithm, recipe.federation, keys, size, Chain(recipe.filters))
+    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe))
+
+
+def chain_of(recipe: Recipe) -> Chain:
+    return Chain(recipe.filters, recipe.algorithm.coder)
 
 
 def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None) -> Setup:

@@ -20,12 +20,12 @@ Change = Callable[[Replies, int, int], Replies]
 
 class Changing:
     """An engine whose replies are changed before the server sees them: in every exchange or `at` one, in every round or
-    `during` some. Counts what passes: bytes both ways, numbers of every reply by (round, exchange)."""
+    `during` some. Counts what passes: bytes both ways, and those of the numbers of a reply by (round, exchange)."""
 
     def __init__(self, engine: Any, change: Change | None = None, at: int | None = None, during: range | None = None):
         self.engine, self.change, self.at, self.during = engine, change, at, during
         self.up = self.down = 0
-        self.numbers: dict[tuple[int, int], set[int]] = {}
+        self.sizes: dict[tuple[int, int], set[int]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -36,8 +36,8 @@ class Changing:
         for _, data in replies:
             if isinstance(data, bytes):
                 self.up += len(data)
-                sizes = self.numbers.setdefault((round, exchange), set())
-                sizes.add(len(decode_reply(data, 1 << 30).values) // 4)
+                sizes = self.sizes.setdefault((round, exchange), set())
+                sizes.add(len(decode_reply(data, 1 << 30).values))
         here = self.at in (None, exchange) and (self.during is None or round in self.during)
         yield from replies if self.change is None or not here else self.change(replies, round, exchange)
 

@@ -168,7 +168,7 @@ class Language(Task, tag="language"):
         decoding = decoding_of(model, self.generate, max(len(some) for each in read for some in each.tokens))
         if not decoding.stepwise:
             context.phase(f"{model.name} reads the whole text again for every token")
-        return RewardObjective(model.module, model.head, decoding, judge, tested, self.tf32)
+        return RewardObjective(model.module, model.head, decoding, judge, tested, self.tf32, self.exact)
 
     def opened(self, source: str, context: BuildContext) -> Pretrained:
         """The model of a source, prepared for training."""
