@@ -32,7 +32,7 @@ CHOICES: dict[str, list[Any]] = {
     "optimizer": [{"kind": kind} for kind in ("sgd", "momentum", "adam", "sign")],
     "local_optimizer": [{"kind": kind} for kind in ("momentum", "adam", "sign")],
     "box": [[-0.5, 1.5]],
-    "distribution": ["gaussian", "rademacher", "sphere", "unit-sphere"],
+    "distribution": ["gaussian", "rademacher", "rank1", "sphere", "unit-sphere"],
     "difference": ["forward", "central", "mean"],
     "samples": ["all"],
     "rule": ["adam", "yogi", "adagrad"],

@@ -196,8 +196,8 @@ def _run_matrices(
         arguments = (many.table, many.owners, *factors, tables.terms, *tables)
         constants = (int(rule), rule.slots, KINDS[many.dtype], stochastic)
         if many.aligned:
-            constants = (*constants, 1 if rule.slots else GROUPS, LANES, AHEAD)
-            _start(matrices._advance_aligned, len(many.owners), WARPS, arguments, constants)
+            shape = (1 if rule.slots else GROUPS, LANES, AHEAD)
+            _start(matrices._advance_aligned, len(many.owners), WARPS, arguments, (*constants, *shape))
         else:
             _start(matrices._advance_general, len(many.owners), WARPS, arguments, (*constants, LANES))
 
