@@ -30,8 +30,9 @@ WARPS = 4
 """128 threads, each with 4 neighbouring lanes in all 8 planes: 32 numbers in registers, loads of 8 or 16 bytes."""
 SIGN_WARPS = 2
 """Signs need few further registers: 64 numbers a thread, and half the threads."""
-GROUPS, AHEAD = 4, 4
-"""Of a tile of a matrix: rows a thread keeps of each of its columns; terms whose words are read ahead."""
+GROUPS, AHEAD, MATRIX_WARPS = 2, 4, 2
+"""Of a tile of a matrix: groups of rows a thread keeps (twice as many with two warps), terms whose words are read ahead,
+warps."""
 SPAN = 512
 """Columns of a row that one program makes where single rows are wanted."""
 SUM_PROGRAMS = 1 << 14
@@ -197,7 +198,7 @@ def _run_matrices(
         constants = (int(rule), rule.slots, KINDS[many.dtype], stochastic)
         if many.aligned:
             shape = (1 if rule.slots else GROUPS, LANES, AHEAD)
-            _start(matrices._advance_aligned, len(many.owners), WARPS, arguments, (*constants, *shape))
+            _start(matrices._advance_aligned, len(many.owners), MATRIX_WARPS, arguments, (*constants, *shape))
         else:
             _start(matrices._advance_general, len(many.owners), WARPS, arguments, (*constants, LANES))
 
