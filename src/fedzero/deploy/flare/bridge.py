@@ -46,8 +46,8 @@ def send(connection: Connection, message: Hello | Orders | Answered) -> None:
 
 
 def readable(connection: Connection, seconds: float) -> bool:
-    """Whether something comes in time. (`Connection.poll` takes five times as long, and `select` knows no file beyond the
-    1,024th that a process has open.)"""
+    """Whether something comes in time. (`Connection.poll` takes five times as long; `select` fails once a process has
+    more than 1,024 files open.)"""
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     return bool(waiting.poll(1000 * seconds))

@@ -31,8 +31,8 @@ WARPS = 4
 SIGN_WARPS = 2
 """Signs need few further registers: 64 numbers a thread, and half the threads."""
 GROUPS, AHEAD, MATRIX_WARPS = 2, 4, 2
-"""Of a tile of a matrix: groups of rows a thread keeps (twice as many with two warps), terms whose words are read ahead,
-warps."""
+"""Of a tile of a matrix: groups of rows (of which a thread of two warps keeps two each), terms whose words are read
+ahead, warps."""
 SPAN = 512
 """Columns of a row that one program makes where single rows are wanted."""
 SUM_PROGRAMS = 1 << 14
