@@ -78,3 +78,9 @@ def test_a_method_is_given_no_keys_of_the_federation() -> None:
     """By itself, a method has no place for them."""
     with pytest.raises(msgspec.ValidationError, match="pull_after"):
         recipes.method({"kind": "decomfl", "rate": 0.1, "pull_after": 3})
+
+
+def test_a_folder_with_the_name_of_a_recipe_hides_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    assert recipes.read(recipes.find("demo"))["name"] == "demo"

@@ -268,11 +268,13 @@ def parsed(text: bytes, where: str) -> dict[str, Any]:
 
 def find(source: str | Path) -> Path:
     path = Path(source)
-    if path.exists():
+    if path.is_file():
         return path
     packaged = plugins.recipes()
-    if str(source) in packaged:
+    if str(source) in packaged:  # also where a folder has that name
         return packaged[str(source)]
+    if path.exists():
+        return path
     advice = near(source, packaged) or "`fedzero list` shows all"
     raise FedzeroError(f"{source}: no such file, and no packaged recipe of that name; {advice}")
 
