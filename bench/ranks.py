@@ -2,8 +2,8 @@
 
 DeComFL on the packaged MNIST digits, a perceptron 784-64-10, ten clients with equal shares, batches of 16, P = 50, 300
 rounds, one thread. Rates are compared by the loss of training rows that are held out (seed 0), for dense signs and for
-rank one; then all kinds of directions have the best rate of dense signs, and seeds 1, 2, … end with accuracy and loss on
-the test set.
+rank one; then all kinds of directions have the best rate of dense signs, and seeds 1, 2, … end with accuracy and loss
+on the test set.
 """
 
 from __future__ import annotations
