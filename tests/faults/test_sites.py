@@ -48,7 +48,9 @@ def test_kill_a_whole_site(running: Federation) -> None:
     assert "clients 2, 5 are left out until it returns" in said
     assert "failed:" not in said
     absent = [r.bytes_down for r in running.rounds()[done:] if any("does not answer" in why for _, why in r.refused)]
-    assert len(set(absent)) <= 1
+    # A round's number takes up to two bytes more as it grows, twice in each of four instructions. What a client missed
+    # would be 20 bytes a round.
+    assert max(absent, default=0) - min(absent, default=0) <= 16
 
 
 @pytest.mark.parametrize("what", ["site", "job"])
