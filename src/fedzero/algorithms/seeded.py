@@ -176,7 +176,7 @@ class SeededMethod(Sampling):
             raise FedzeroError(
                 "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
             )
-        if self.hold > 1 and str(self.distribution) != "rank1":
+        if self.hold > 1 and self.distribution != "rank1":
             raise FedzeroError(
                 f"algorithm.hold = {self.hold} keeps one factor of rank-one directions: set algorithm.distribution = "
                 f"'rank1' (not '{self.distribution}'), or leave it out"

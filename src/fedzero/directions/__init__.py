@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedzero.directions.keys import SHARED, Keys, derive, fingerprint
 from fedzero.directions.spec import VERSION, Domain
-from fedzero.directions.terms import U64, Distribution, LowRank, Piece, Program, Rule, Stream, Terms, stream_of
+from fedzero.directions.terms import Distribution, LowRank, Piece, Program, Rule, Stream, Terms, stream_of
 from fedzero.errors import FedzeroError
 
 __all__ = [
@@ -50,8 +50,8 @@ class Kernels(Protocol):
         columns: int = 0,
     ) -> None: ...
     def factors(
-        self, keys: U64, tensor: int, rows: int, columns: int, device: torch.device
-    ) -> tuple[Tensor, Tensor]: ...
+        self, terms: Terms, shapes: Sequence[tuple[int, int, int]], device: torch.device
+    ) -> list[tuple[Tensor, Tensor]]: ...
     def advance(
         self, x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int, columns: int = 0
     ) -> None: ...

@@ -118,11 +118,7 @@ def _made(base: Params, signs: Any, moved: Any, coefficients: Tensor) -> Neighbo
     device, kernel = base.device, kernels(base.device)
     matrices = {name: tensor for name, tensor in base.tensors.items() if columns_of(tensor)}
     shapes = [(base.ordinal(name), len(tensor), columns_of(tensor)) for name, tensor in matrices.items()]
-    at_once = getattr(kernel, "factors_all", None)
-    if at_once is not None:  # in one launch
-        found = at_once(signs, shapes, device) if shapes else []
-    else:
-        found = [kernel.factors(signs.keys, *shape, device) for shape in shapes]
+    found = kernel.factors(signs, shapes, device) if shapes else []
     factors = {
         name: Factors(coefficients, *(each.view(width, count, 1, -1) for each in pair))
         for name, pair in zip(matrices, found, strict=True)

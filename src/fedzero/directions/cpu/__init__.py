@@ -59,12 +59,16 @@ def _stream(stream: Domain, keys: U64, tensor: int, n: int, columns: int) -> tup
     return u32(known), rows, signs
 
 
-def factors(keys: U64, tensor: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """a (terms, rows) and b (terms, columns) of directions of rank one, ±1 in float32: z = a bᵀ."""
-    _, words, signs = _stream(Domain.RANK1, keys, tensor, rows * columns, columns)
-    bits = np.unpackbits(words.T.astype("<u4", order="C").view(np.uint8), axis=1, bitorder="little")[:, :rows]
-    b = (signs | np.float32(1).view(u32)).view(np.float32)
-    return torch.from_numpy(1 - 2 * bits.astype(np.float32)), torch.from_numpy(b)
+def factors(terms: Terms, shapes: Sequence[tuple[int, int, int]], device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32."""
+    found = []
+    for tensor, rows, columns in shapes:
+        _, words, signs = _stream(Domain.RANK1, terms.keys, tensor, rows * columns, columns)
+        bits = np.unpackbits(words.T.astype("<u4", order="C").view(np.uint8), axis=1, bitorder="little")[:, :rows]
+        a = (1 - 2 * bits.astype(np.float32)) * terms.coefficients[:, None]
+        b = (signs | np.float32(1).view(u32)).view(np.float32)
+        found.append((torch.from_numpy(a), torch.from_numpy(b)))
+    return found
 
 
 def generate(

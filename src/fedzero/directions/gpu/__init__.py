@@ -22,7 +22,7 @@ from fedzero.directions.gpu.lists import BLOCKS, Matrices, Plan, addresses, alig
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
 from fedzero.directions.spec import Domain
-from fedzero.directions.terms import U64, Piece, Program, Rule, Terms, stream_at
+from fedzero.directions.terms import Piece, Program, Rule, Terms, stream_at
 
 LANES = 512
 """Lanes of a tile: 8 × 512 coordinates, a chunk of signs."""
@@ -145,11 +145,16 @@ class Listing:
     apart: tuple[Piece, ...]
 
     @cached_property
-    def by_rank(self) -> tuple[Listing | None, tuple[Matrices, ...]]:
-        """Vectors and matrices apart, as directions of rank one need them."""
+    def by_rank(self) -> tuple[tuple[Matrices, ...], Listing]:
+        """Matrices and vectors apart, as directions of rank one need them."""
         pieces = (*self.together, *self.apart)
         vectors = [piece for piece in pieces if not piece.columns]
-        return listing(vectors) if vectors else None, matrices_of([piece for piece in pieces if piece.columns], LANES)
+        rest = listing(vectors) if vectors else Listing(self.device, (), (), ())
+        return matrices_of([piece for piece in pieces if piece.columns], LANES), rest
+
+    def of_stream(self, stream: Domain) -> tuple[tuple[Matrices, ...], Listing, Domain]:
+        """Matrices with factors, all other tensors, and the stream of those."""
+        return ((), self, stream) if stream is not Domain.RANK1 else (*self.by_rank, Domain.RADEMACHER)
 
 
 def listing(pieces: Sequence[Piece]) -> Listing:
@@ -205,16 +210,11 @@ def _run_matrices(
 
 def advance_all(many: Listing, program: Program) -> None:
     """`advance` on all tensors of a list, in one launch for each type."""
-    stream, rest = program.stream, many
-    if stream is Domain.RANK1:
-        vectors, all_matrices = many.by_rank
-        for some in all_matrices:
-            plain = some.dtype == torch.float32 and program.rule is Rule.SGD
-            for part in program.parts(some.most_terms, within_steps=plain):
-                _run_matrices(some, part, part.rule, True, many.device)
-        if vectors is None:
-            return
-        rest, stream = vectors, Domain.RADEMACHER
+    factored, rest, stream = many.of_stream(program.stream)
+    for some in factored:
+        plain = some.dtype == torch.float32 and program.rule is Rule.SGD
+        for part in program.parts(some.most_terms, within_steps=plain):
+            _run_matrices(some, part, part.rule, True, many.device)
     _run_lists(rest, program, stream, program.rule, True)
     for piece in rest.apart:
         advance(piece.source, piece.slots, replace(program, stream=stream), piece.ordinal)
@@ -222,14 +222,9 @@ def advance_all(many: Listing, program: Program) -> None:
 
 def perturb_all(many: Listing, terms: Terms | TermsBuffer) -> None:
     """`perturb` on all tensors of a list, in one launch for each type."""
-    stream, rest = terms.stream, many
-    if stream is Domain.RANK1:
-        vectors, all_matrices = many.by_rank
-        for some in all_matrices:
-            _run_matrices(some, terms, Rule.SGD, False, many.device)
-        if vectors is None:
-            return
-        rest, stream = vectors, Domain.RADEMACHER
+    factored, rest, stream = many.of_stream(terms.stream)
+    for some in factored:
+        _run_matrices(some, terms, Rule.SGD, False, many.device)
     _run_lists(rest, terms, stream, Rule.SGD, False)
     for piece in rest.apart:
         _perturb(piece.source, piece.out, terms, piece.ordinal, stream)
@@ -249,7 +244,7 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up, in one launch."""
     n, stream = out.shape[1], stream_at(terms.stream, columns)
     if stream is Domain.RANK1:
-        ((a, b),) = factors_all(terms, [(tensor, n // columns, columns)], out.device)
+        ((a, b),) = factors(terms, [(tensor, n // columns, columns)], out.device)
         torch.mul(a[:, :, None], b[:, None, :], out=out.view(len(terms), n // columns, columns))
         return
     tables = tables_of(terms, out.device)
@@ -260,14 +255,7 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
             _start(kernels._spread, programs, _warps(stream), arguments, (int(stream), LANES))
 
 
-def factors(keys: U64, tensor: int, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """a (terms, rows) and b (terms, columns) of directions of rank one, ±1 in float32: z = a bᵀ."""
-    terms = Terms(keys, np.ones(len(keys), np.float32), Domain.RANK1)
-    ((a, b),) = factors_all(terms, [(tensor, rows, columns)], device)
-    return a, b
-
-
-def factors_all(
+def factors(
     terms: Terms | TermsBuffer, shapes: Sequence[tuple[int, int, int]], device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
     """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32, in one launch."""
