@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python bench/points.py mlp cnn     rounds on a CPU: MLP 784-200-10, P 100; the CNN of E1, P 10
     PYTHONPATH=src python bench/points.py opt         OPT-1.3B's shape on a GPU, random weights, 64 points
+    PYTHONPATH=src python bench/points.py generate    the same, with 32 tokens generated after each prompt
 
 A round is a whole one (m 10, batch 32, forward difference): draw, evaluate, fold, write to the ledger. On the GPU an
 ask is timed as a method makes it, numbers on the host at the end, and the replay of its recorded pass alone.
@@ -26,8 +27,10 @@ from torch import nn
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Supervised, per_sample
+from fedzero.oracles.generation import Decoding
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.low_rank import neighbours
+from fedzero.oracles.reward import Judge, Prompts, RewardObjective
 from fedzero.runs import recipe as recipes
 from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks import images
@@ -93,7 +96,7 @@ def rounds(
     )
 
 
-POINTS, WIDTH, RADIUS = 64, 64, 1e-2
+POINTS, WIDTH, RADIUS, GENERATED = 64, 64, 1e-2, 32
 
 
 def opt(given: argparse.Namespace) -> Any:
@@ -202,9 +205,38 @@ def gpu(given: argparse.Namespace) -> None:
         print(f"losses at 64 points, side by side and by views: correlation {alike:.4f}")
 
 
+def generation(given: argparse.Namespace) -> None:
+    """64 points × 4 prompts × 64 tokens, and 32 tokens after each, beside one point with as many prompts."""
+    print(machine(), flush=True)
+    module = opt(given)
+    params = Params.of_module(module)
+    ends = torch.zeros(50272, dtype=torch.bool, device="cuda")
+    judge = Judge(lambda tokens: "", lambda pairs: [0.0] * len(pairs))
+
+    def ms(points: list[Terms], count: int, exact: bool = False, repeats: int = 4) -> float:
+        asked = Prompts(texts(count).prompts, tuple({} for _ in range(count)))
+        head = module.get_output_embeddings()
+        objective = RewardObjective(module, head, Decoding(GENERATED, ends), judge, asked, exact=exact)
+        found = milliseconds(lambda: objective.generated(params, points, asked), repeats)
+        if len(points) > 1 and not exact and objective.sides is None:
+            print("NOT side by side", flush=True)
+        return found
+
+    with torch.no_grad():
+        for prompts in (4, 1):
+            plain = ms([Terms.of([], [], Domain.RADEMACHER)], prompts * POINTS)
+            beside = ms(around(Domain.RANK1, POINTS), prompts)
+            views = ms(around(Domain.RANK1, POINTS), prompts, exact=True, repeats=1)
+            print(
+                f"64 points × {prompts} prompts, {GENERATED} tokens generated: {beside:.0f} ms, {plain / beside:.3f} "
+                f"of the throughput of a plain batch ({plain:.0f} ms), {views / beside:.1f}× the points of views",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["mlp", "cnn", "opt"], default=["mlp", "cnn"])
+    parser.add_argument("parts", nargs="*", choices=["mlp", "cnn", "opt", "generate"], default=["mlp", "cnn"])
     parser.add_argument("--directions", type=int, help="P of the CPU's rounds")
     parser.add_argument("--rounds", type=int, default=15, help="that are timed, after five others")
     parser.add_argument("--hidden", type=int, default=2048)
@@ -217,10 +249,11 @@ def main() -> None:
         rounds("One round of MNIST, MLP 784-200-10", task, given.directions or 100, "≥ 10×", perceptron)
     if "cnn" in given.parts:
         rounds("One round of E1, CNN", {"kind": "mnist"}, given.directions or 10, "≥ 1.3×", Environment)
-    if "opt" in given.parts and torch.cuda.is_available():
-        gpu(given)
-    elif "opt" in given.parts:
-        print("the part opt needs a CUDA device; skipped")
+    for part, run in (("opt", gpu), ("generate", generation)):
+        if part in given.parts and torch.cuda.is_available():
+            run(given)
+        elif part in given.parts:
+            print(f"the part {part} needs a CUDA device; skipped")
 
 
 if __name__ == "__main__":

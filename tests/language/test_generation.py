@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -11,19 +13,23 @@ from fedzero.oracles.generation import (
     ENDED,
     Decoding,
     KeyValues,
+    PaddedPrompts,
     Stepwise,
     Whole,
     choose,
     chunks,
+    common_length,
     generate,
-    left_padded,
+    read,
 )
-from fedzero.tasks.language import Layers, Lora
+from fedzero.tasks.language import Layers, Lora, attention
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.pretrained import adapt, decodes_upto, load
 
 CPU = torch.device("cpu")
 PROMPTS = ([5, 17, 9], [8], [99, 1, 250, 7, 12, 30], [31] * 9, [40, 41, 42, 43], [3, 200], [60, 61, 5])
+BEGUN = tuple([*range(70, 82), *prompt] for prompt in PROMPTS)
+"""The same after tokens that all have in common."""
 MOST = 12
 
 
@@ -31,11 +37,11 @@ def opened(folder, dtype=torch.float32):
     return load(str(folder), dtype, CPU)
 
 
-def ends_of(model) -> torch.Tensor:
+def ends_of(model, prompts=PROMPTS) -> torch.Tensor:
     """What some of the rows say sooner or later ends a row, so that rows end at different times."""
     ends = torch.zeros(len(model.head.weight), dtype=torch.bool)
-    for prompt, step in ((PROMPTS[0], 0), (PROMPTS[3], 4)):
-        ends[alone(model.module, prompt, step + 1, ends)[step]] = True
+    for prompt, step in ((prompts[0], 0), (prompts[3], 4)):
+        ends[alone(model.module, prompt, step + 1, torch.zeros_like(ends))[step]] = True
     return ends
 
 
@@ -54,29 +60,41 @@ def lists(said: torch.Tensor) -> list[list[int]]:
     return [[token for token in row if token != ENDED] for row in said.tolist()]
 
 
+def test_what_prompts_have_in_common():
+    assert common_length(PROMPTS) == common_length([BEGUN[0]]) == common_length([[1] * 20, [1] * 8]) == 0
+    assert common_length(BEGUN) == 12
+    assert common_length([[1] * 20, [1] * 12, [1] * 12]) == 11, "every row has a token of its own"
+    prompts = PaddedPrompts.of(BEGUN)
+    assert prompts.common.tolist() == BEGUN[0][:12]
+    assert (prompts.rows, prompts.width, prompts.own.shape) == (7, 21, (3, 7, 9))
+    assert prompts.own[2].max() == 20
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, BEGUN], ids=["apart", "begun alike"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_each_row_alone(small_model, kind):
+def test_logits_are_those_of_each_row_alone(small_model, kind, prompts):
     """Whatever is said: here, tokens of chance."""
     module = opened(small_model(kind)).module
     said = torch.randint(400, (4, len(PROMPTS)), generator=torch.Generator().manual_seed(1)) % 300
     with torch.no_grad():
-        for way in (Stepwise(module, left_padded(PROMPTS), 4), Whole(module, left_padded(PROMPTS), 4)):
-            found = [way.first(), *(way.next(chosen) for chosen in said)]
+        for way in (Way(module, PaddedPrompts.of(prompts), 4) for Way in (Stepwise, Whole)):
+            found = [read(way), *(way.next(chosen) for chosen in said)]
             for step, logits in enumerate(found):
-                for row, prompt in enumerate(PROMPTS):
+                for row, prompt in enumerate(prompts):
                     ids = torch.tensor([[*prompt, *said[:step, row].tolist()]])
                     wanted = module(input_ids=ids, use_cache=False).logits[0, -1]
                     assert torch.allclose(logits[row], wanted, atol=1e-4)
 
 
+@pytest.mark.parametrize("prompts", [PROMPTS, BEGUN], ids=["apart", "begun alike"])
 @pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_side_by_side_as_each_alone(small_model, kind, stepwise):
+def test_side_by_side_as_each_alone(small_model, kind, stepwise, prompts):
     model = opened(small_model(kind))
-    ends = ends_of(model)
-    wanted = [alone(model.module, prompt, MOST, ends) for prompt in PROMPTS]
+    ends = ends_of(model, prompts)
+    wanted = [alone(model.module, prompt, MOST, ends) for prompt in prompts]
     assert len({len(said) for said in wanted}) > 1, "rows that end at different times"
-    said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends, stepwise=stepwise))
+    said = generate(model.module, PaddedPrompts.of(prompts), Decoding(MOST, ends, stepwise=stepwise))
     assert lists(said) == wanted
 
 
@@ -84,7 +102,7 @@ def test_side_by_side_as_each_alone(small_model, kind, stepwise):
 def test_as_transformers_generates(small_model, kind):
     model = opened(small_model(kind))
     ends = ends_of(model)
-    said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends))
+    said = generate(model.module, PaddedPrompts.of(PROMPTS), Decoding(MOST, ends))
     for prompt, row in zip(PROMPTS, lists(said), strict=True):
         wanted = model.module.generate(
             torch.tensor([prompt]),
@@ -97,20 +115,36 @@ def test_as_transformers_generates(small_model, kind):
         assert row == wanted[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("prompts", [PROMPTS, BEGUN], ids=["apart", "begun alike"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_of_heads_say_the_same(small_model, monkeypatch, kind, prompts):
+    model, calls = opened(small_model(kind)), []
+    decoding = Decoding(MOST, ends_of(model))
+    wanted = generate(model.module, PaddedPrompts.of(prompts), decoding)
+    grouped = attention._grouped
+    monkeypatch.setattr(attention, "_grouped", lambda *given, **named: calls.append(given) or grouped(*given, **named))
+    before = model.module.config._attn_implementation
+    with attention.many_rows(model.module):
+        assert torch.equal(generate(model.module, PaddedPrompts.of(prompts), decoding), wanted)
+        alone(model.module, prompts[0], 2, decoding.ends)  # without a mask of ours
+    assert model.module.config._attn_implementation == before
+    assert calls, "the attention is the one under test"
+
+
 def test_adapters_and_layers(small_model):
     from fedzero.directions import Keys
 
     for train in (Lora(rank=4), Layers(first=-1)):
         model = adapt(opened(small_model("llama")), train, Keys.of_seed(1))
         ends = ends_of(model)
-        said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends))
+        said = generate(model.module, PaddedPrompts.of(PROMPTS), Decoding(MOST, ends))
         assert lists(said) == [alone(model.module, prompt, MOST, ends) for prompt in PROMPTS]
 
 
 def test_buffers_may_be_used_again(small_model):
     """What another text left in them is not read."""
     model = opened(small_model("smollm"))
-    tokens, kept = left_padded(PROMPTS), KeyValues(9 + MOST)
+    tokens, kept = PaddedPrompts.of(PROMPTS), KeyValues(len(PROMPTS), 9 + MOST)
     decoding = Decoding(MOST, ends_of(model))
     noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     fresh = [generate(model.module, tokens, decoding, some) for some in (noise, None)]
@@ -119,12 +153,26 @@ def test_buffers_may_be_used_again(small_model):
     assert not torch.equal(*fresh)
 
 
+@pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])
+def test_buffers_are_freed_at_once(small_model, stepwise):
+    """They are gigabytes on a GPU: none may wait for the garbage collector in a cycle of references."""
+    model = opened(small_model("smollm"))
+    decoding = Decoding(MOST, ends_of(model), stepwise=stepwise)
+    gc.collect()
+    gc.disable()
+    try:
+        generate(model.module, PaddedPrompts.of(BEGUN), decoding)
+        assert not [each for each in gc.get_objects() if type(each) in (KeyValues, Stepwise, Whole)]
+    finally:
+        gc.enable()
+
+
 def test_it_stops_when_all_rows_have(small_model):
     model = opened(small_model("smollm"))
     everything = torch.ones(len(model.head.weight), dtype=torch.bool)
     passes = []
     model.module.register_forward_hook(lambda *_: passes.append(1))
-    said = generate(model.module, left_padded(PROMPTS), Decoding(MOST, everything))
+    said = generate(model.module, PaddedPrompts.of(PROMPTS), Decoding(MOST, everything))
     assert len(passes) == 1
     assert (said[:, 0] != ENDED).all() and (said[:, 1:] == ENDED).all()
 
@@ -149,7 +197,7 @@ def test_a_model_that_heeds_no_mask_is_read_whole(small_model):
     assert not decodes_upto(model)
     decoding = decoding_of(model, Generate(max_tokens=4), 9)
     assert not decoding.stepwise
-    said = generate(model.module, left_padded(PROMPTS), decoding)
+    said = generate(model.module, PaddedPrompts.of(PROMPTS), decoding)
     assert lists(said) == [alone(model.module, prompt, 4, decoding.ends) for prompt in PROMPTS]
 
 
@@ -160,7 +208,8 @@ def test_chunks_hold_every_prompt_once():
         assert all(len(some) == 1 or len(some) * (9 + MOST) <= tokens for some in found)
 
 
-def test_blocks_of_rows_may_be_at_points_of_their_own(small_model):
+@pytest.mark.parametrize("prompts", [PROMPTS, BEGUN], ids=["apart", "begun alike"])
+def test_blocks_of_rows_may_be_at_points_of_their_own(small_model, prompts):
     """One pass for several points: here, each block of rows meets another shift behind the last layer."""
     module = opened(small_model("smollm")).module
     decoding = Decoding(MOST, ends_of(opened(small_model("smollm"))))
@@ -174,9 +223,9 @@ def test_blocks_of_rows_may_be_at_points_of_their_own(small_model):
     wanted = []
     for shift in shifts:
         now = shift[None]
-        wanted.append(generate(module, left_padded(PROMPTS), decoding))
+        wanted.append(generate(module, PaddedPrompts.of(prompts), decoding))
     now = shifts
-    assert torch.equal(generate(module, left_padded(PROMPTS * 3), decoding), torch.cat(wanted))
+    assert torch.equal(generate(module, PaddedPrompts.of(prompts).repeated(3), decoding), torch.cat(wanted))
     assert not torch.equal(wanted[0], wanted[1])
 
 
@@ -201,11 +250,11 @@ def test_a_sampled_row_depends_on_its_own_noise_alone(small_model):
     model = opened(small_model("smollm"))
     decoding = Decoding(MOST, ends_of(model), 0.7)
     noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    together = generate(model.module, left_padded(PROMPTS), decoding, noise)
+    together = generate(model.module, PaddedPrompts.of(PROMPTS), decoding, noise)
     for i, prompt in enumerate(PROMPTS):
-        single = generate(model.module, left_padded([prompt]), decoding, noise[i : i + 1])
+        single = generate(model.module, PaddedPrompts.of([prompt]), decoding, noise[i : i + 1])
         assert torch.equal(single[0], together[i])
-    assert not torch.equal(generate(model.module, left_padded(PROMPTS), decoding, noise.flip(1)), together)
+    assert not torch.equal(generate(model.module, PaddedPrompts.of(PROMPTS), decoding, noise.flip(1)), together)
 
 
 # ---- where a text ends
@@ -238,7 +287,9 @@ def test_a_gpu_says_the_same(small_model, kind):
     ends = ends_of(model)
     noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for some in (None, noise):
-        wanted = generate(model.module, left_padded(PROMPTS), Decoding(MOST, ends), some)
+        wanted = generate(model.module, PaddedPrompts.of(PROMPTS), Decoding(MOST, ends), some)
         there = None if some is None else some.cuda()
-        found = generate(gpu.module, left_padded(PROMPTS).cuda(), Decoding(MOST, ends.cuda()), there)
+        found = generate(
+            gpu.module, PaddedPrompts.of(PROMPTS).to(torch.device("cuda")), Decoding(MOST, ends.cuda()), there
+        )
         assert torch.equal(found.cpu(), wanted)

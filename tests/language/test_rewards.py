@@ -16,14 +16,14 @@ from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles import Basis
-from fedzero.oracles.generation import generate, left_padded
+from fedzero.oracles.generation import PaddedPrompts, common_length, generate
 from fedzero.oracles.reward import Prompts
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 from fedzero.tasks import BuildContext, Language
-from fedzero.tasks.language import TEXTS, Layers, Text, rows
+from fedzero.tasks.language import TEXTS, Full, Layers, Lora, Text, rows
 from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.pretrained import adapt, load
 from fedzero.tasks.language.rewards import Exact, Function, Length, Program, Regex
@@ -166,10 +166,27 @@ def test_losses_are_those_of_each_point_s_own_weights(small_model, train, temper
             found = []
             for i, prompt in enumerate(batch.prompts):
                 noise = None if batch.noise is None else torch.from_numpy(batch.noise[i : i + 1])
-                said = generate(other.module, left_padded([prompt]), objective.decoding, noise)
+                said = generate(other.module, PaddedPrompts.of([prompt]), objective.decoding, noise)
                 text = objective.judge.text([t for t in said[0].tolist() if t >= 0])
                 found += objective.judge.scores([(batch.rows[i], text)])
             assert row[p] == pytest.approx(1 - np.mean(found), abs=1e-12)
+
+
+@pytest.mark.parametrize("train", [Full(), Layers(first=-1), Lora(rank=2)], ids=["all", "last layer", "lora"])
+@pytest.mark.parametrize("begin", ["", "One and two and three and four and "], ids=["apart", "begun alike"])
+def test_points_side_by_side_say_what_views_say(small_model, begin, train):
+    text = Text(prompt=begin + "{a} and {b} It was", label="sum", train="made:pairs:train", test="made:pairs:test")
+    points = [Terms.of([key], [0.05 * (-1) ** key], Domain.RANK1) for key in range(1, 8)]
+    found = []
+    for exact in (False, True):
+        options = {"text": text, "train": train, "exact": exact, "generate": Generate(max_tokens=6, temperature=0.8)}
+        problem, objective, shards = objective_and_shards(small_model("smollm"), **options)
+        prompts = Prompts.joined([shards.batch(Keys.of_seed(4), 3, 0, client) for client in (0, 2)])
+        assert (common_length(prompts.prompts) > 0) == bool(begin)
+        found.append(objective.generated(problem.params, points, prompts))
+        assert (objective.sides is None) == exact
+    assert np.array_equal(*found)
+    assert len({each.tobytes() for each in found[0]}) > 1
 
 
 def test_how_rows_are_batched_changes_nothing(small_model):

@@ -6,7 +6,7 @@ What is minimised is 1 − the mean reward of a batch. It moves in steps where r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,17 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.oracles.frozen_prefix import FrozenPrefix
-from fedzero.oracles.generation import ENDED, Decoding, KeyValues, Stepwise, chunks, generate, left_padded
+from fedzero.oracles.generation import (
+    ENDED,
+    Around,
+    Decoding,
+    KeyValues,
+    PaddedPrompts,
+    Stepwise,
+    chunks,
+    generate,
+    read,
+)
 from fedzero.oracles.language import NO_TERMS, TOKENS, tf32_allowed
 from fedzero.oracles.low_rank import has_factors
 from fedzero.oracles.piecewise import Piecewise
@@ -31,6 +41,8 @@ Row = Mapping[str, Any]
 Scores = Callable[[Sequence[tuple[Row, str]]], Sequence[float]]
 """Rows with what was said of each, to rewards."""
 Tokens = NDArray[np.int64]
+KEPT_BYTES = {"cpu": 1 << 30, "cuda": 12 << 30}
+"""Keys and values of rows that are decoded side by side, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +83,7 @@ class RewardObjective:
     """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
     An evaluation is of the likeliest tokens, also where a batch is sampled. Layers before the first trained one read
-    the prompts once for all points.
+    the prompts once for all points. `around` surrounds all passes.
     """
 
     def __init__(
@@ -83,7 +95,9 @@ class RewardObjective:
         test: Prompts,
         tf32: bool = False,
         exact: bool = False,
+        around: Around = nullcontext,
     ):
+        self.around = around
         self.module, self.decoding, self.judge, self.test = module.eval(), decoding, judge, test
         self.tf32, self.device = tf32, decoding.ends.device
         self.pieces = Piecewise(module, head)
@@ -92,6 +106,14 @@ class RewardObjective:
         sides = SideBySide(module, head)
         self.sides = sides if sides.possible and not exact else None
         self._tried = False
+        self.columns = self._columns() if decoding.stepwise else self.tokens
+
+    def _columns(self) -> int:
+        """Of keys and values, those of all rows together, at most."""
+        trial = Stepwise(self.module, PaddedPrompts.of([[5]]).to(self.device), 0)
+        with torch.no_grad():
+            read(trial)
+        return KEPT_BYTES[self.device.type] // max(1, trial.kept.bytes)
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Prompts], basis: Basis | None = None
@@ -108,56 +130,62 @@ class RewardObjective:
     def generated(self, base: Params, points: Sequence[Terms], asked: Prompts, basis: Basis | None = None) -> Tokens:
         """(points, prompts, most): what the model says at every point."""
         found = np.full((len(points), len(asked), self.decoding.most), ENDED, np.int64)
-        with tf32_allowed(self.tf32):
-            for which in chunks(asked.prompts, self.decoding.most, self.tokens):
+        with tf32_allowed(self.tf32), self.around():
+            for which in chunks(asked.prompts, self.decoding.most, self.tokens, self.columns):
                 noise = None if asked.noise is None else torch.from_numpy(asked.noise[which]).to(self.device)
-                tokens = left_padded([asked.prompts[i] for i in which]).to(self.device)
-                found[:, which] = self._at_points(base, points, tokens, noise, basis).cpu().numpy()
+                prompts = PaddedPrompts.of([asked.prompts[i] for i in which]).to(self.device)
+                found[:, which] = self._at_points(base, points, prompts, noise, basis).cpu().numpy()
         return found
 
     def _at_points(
-        self, base: Params, points: Sequence[Terms], tokens: Tensor, noise: Tensor | None, basis: Basis | None
+        self, base: Params, points: Sequence[Terms], prompts: PaddedPrompts, noise: Tensor | None, basis: Basis | None
     ) -> Tensor:
         """(points, R, most)."""
         if self.sides is not None and basis is None and has_factors(points):
-            found = self._side_by_side(base, points, tokens, noise)
+            found = self._side_by_side(base, points, prompts, noise)
             if found is not None:
                 return found
-        kept = KeyValues(tokens.shape[2] + self.decoding.most)
-        prefix = self._prefix_of(tokens, kept)
+        kept = KeyValues(prompts.rows, prompts.width + self.decoding.most)
+        around = self._returning(self._frozen(prompts, kept))
         each = []
         for i, terms in enumerate(points):
             with self.pieces.at(base.view(terms), None if basis is None else basis.offset(i)):
-                each.append(generate(self.module, tokens, self.decoding, noise, kept, prefix))
+                each.append(generate(self.module, prompts, self.decoding, noise, kept, around))
         return torch.stack(each)
 
     def _side_by_side(
-        self, base: Params, points: Sequence[Terms], tokens: Tensor, noise: Tensor | None
+        self, base: Params, points: Sequence[Terms], prompts: PaddedPrompts, noise: Tensor | None
     ) -> Tensor | None:
         """(points, R, most), all points decoding at the same time; None where only views will do."""
         if self.sides is not None and not self._tried:
             self._tried = True
-            self.sides = self.sides if self._agrees(base, trial_points(base, points), tokens) else None
+            self.sides = self.sides if self._agrees(base, trial_points(base, points), prompts) else None
         if self.sides is None:
             return None
-        rows, width = tokens.shape[1], tokens.shape[2] + self.decoding.most
-        most = max(1, self.tokens // (rows * width))
+        rows, generated = prompts.rows, self.decoding.most
+        own, all_columns = prompts.own.shape[2] + generated, prompts.width + generated
+        most = max(1, min(self.tokens // (rows * own), self.columns // (rows * all_columns)))
         size = -(-len(points) // -(-len(points) // most))
+        kept = KeyValues(rows, all_columns)
+        hidden = self._frozen(prompts, kept)
         found = []
         for first in range(0, len(points), size):
             some = points[first : first + size]
             count = len(some)
+            around = self._returning([each.repeat(count, 1, 1) for each in hidden])
+            repeated = None if noise is None else noise.repeat(count, 1)
             with self.sides.at(base, some):
-                repeated = None if noise is None else noise.repeat(count, 1)
-                said = generate(self.module, tokens.repeat(1, count, 1), self.decoding, repeated, KeyValues(width))
+                here = prompts.repeated(count)
+                said = generate(self.module, here, self.decoding, repeated, kept.repeated(count), around)
             found.append(said.view(count, rows, -1))
         return torch.cat(found)
 
-    def _agrees(self, base: Params, points: Sequence[Terms], tokens: Tensor) -> bool:
+    def _agrees(self, base: Params, points: Sequence[Terms], prompts: PaddedPrompts) -> bool:
         """Whether the logits after a prompt are those of views, at points that are far apart."""
         if len(points) < 2 or self.sides is None:
             return False
-        prompt = tokens[0, :1, tokens[1, 0] >= 0]
+        own = prompts.own[:, 0]
+        prompt = torch.cat([prompts.common, own[0, own[1] >= 0]])[None]
 
         def last(rows: Tensor) -> Tensor:
             logits: Tensor = self.module(input_ids=rows, use_cache=False).logits
@@ -176,12 +204,15 @@ class RewardObjective:
         exact = all(t.dtype == torch.float32 for t in base.tensors.values()) and not self.tf32
         return bool(found.isfinite().all()) and agree(found, torch.cat(wanted), exact)
 
-    def _prefix_of(self, tokens: Tensor, kept: KeyValues) -> Callable[[], AbstractContextManager[None]]:
-        """In the pass over the prompts the frozen layers return what they computed once; so do the keys they keep."""
+    def _frozen(self, prompts: PaddedPrompts, kept: KeyValues) -> list[Tensor]:
+        """What the frozen layers make of the prompts, of each pass over them; the keys they keep go to `kept`."""
         if self.prefix is None:
-            return nullcontext
-        begun = Stepwise(self.module, tokens, self.decoding.most, kept)
-        return partial(self.prefix.returning, self.prefix.compute(begun.first))
+            return []
+        return [self.prefix.compute(run) for run in Stepwise(self.module, prompts, self.decoding.most, kept).passes]
+
+    def _returning(self, hidden: Sequence[Tensor]) -> list[Around]:
+        """In the passes over the prompts the frozen layers return this instead of running."""
+        return [] if self.prefix is None else [partial(self.prefix.returning, each) for each in hidden]
 
     def scored(self, asked: Prompts, said: Tokens) -> F64:
         """The rewards (points, prompts) of what was said, (points, prompts, most). A text of a row is judged once."""

@@ -271,23 +271,33 @@ def _broadcast(name: str) -> Callable[[Any], Tensor]:
 
 def _inner(x: Tensor, b: Tensor) -> Tensor:
     """x (points, n, m) · b (points, 1, m), (points, n, 1), float32."""
-    if x.device.type == "cpu":
-        return torch.bmm(x, b.to(x.dtype).mT).float()
-    return (x * b).sum(
-        -1, keepdim=True, dtype=torch.float32
-    )  # a product-and-sum that a compiler fuses with what made x
+    if torch.compiler.is_compiling() and x.device.type != "cpu":
+        return (x * b).sum(-1, keepdim=True, dtype=torch.float32)  # fused with what made x
+    return torch.bmm(x, b.to(x.dtype).mT).float()
 
 
 def _add(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | None) -> Tensor:
     """y + Σ c (x·b) a + shift of (points, n, out), (points, n, in) and (points, out); y may be overwritten."""
     if factors is None:
         return y if shift is None else y + shift[:, None].to(y.dtype)
+    if y.device.type != "cpu" and not torch.compiler.is_compiling():
+        return _add_by_products(y, x, factors, shift)
     scaled = [(c * _inner(x, b)).to(y.dtype) for c, b in zip(factors.coefficients, factors.right, strict=True)]
     if y.dtype != torch.float32:
         return y + _moved(scaled, factors, shift, y.dtype)
     for s, a in zip(scaled, factors.left, strict=True):
         y = y.addcmul_(s, a)
     return y if shift is None else y.add_(shift[:, None])
+
+
+def _add_by_products(y: Tensor, x: Tensor, factors: Factors, shift: Tensor | None) -> Tensor:
+    """The same by two products, all terms at once: on a GPU the fewest passes over x and y where nothing is fused."""
+    left, right = (each[:, :, 0].transpose(0, 1) for each in (factors.left, factors.right))  # (points, terms, …)
+    scaled = torch.bmm(x, right.to(x.dtype).mT) * factors.coefficients[:, :, 0].permute(1, 2, 0)
+    if shift is not None:  # as another term
+        scaled = torch.cat([scaled, torch.ones_like(scaled[..., :1])], 2)
+        left = torch.cat([left, shift[:, None]], 1)
+    return y.baddbmm_(scaled.to(y.dtype), left.to(y.dtype))
 
 
 def _add_shared(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | None, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Causal language models of `transformers`: from the hub, a folder, or a GGUF file. The only module that imports it.
+"""Causal language models of `transformers`: from the hub, a folder, or a GGUF file.
 
 A model must read token ids, be causal and have a head over the vocabulary. Weights are created in the type they are
 trained in; adapters of `peft` are initialised from the run's own keys, not from torch's generator.
@@ -23,7 +23,7 @@ from torch import nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.files import cache_folder, locked, share
-from fedzero.oracles.generation import Stepwise, left_padded
+from fedzero.oracles.generation import PaddedPrompts, Stepwise, read
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks, logits_of
 from fedzero.tasks.language.trainable import Full, Layers, Lora, Names, Span, Train
@@ -317,8 +317,8 @@ def decodes_upto(model: Pretrained) -> int:
     alone, wrong = (logits_of(model.module, torch.tensor([ids]))[0, -1] for ids in ([6, 7, 9], [0, 0, 6, 7, 9]))
     try:
         with torch.no_grad():
-            trial = Stepwise(model.module, left_padded([[2, 3, 4, 5], [6, 7]]).to(device), 2)
-            trial.first()
+            trial = Stepwise(model.module, PaddedPrompts.of([[2, 3, 4, 5], [6, 7]]).to(device), 2)
+            read(trial)
             found = trial.next(torch.tensor([8, 9], device=device))[1].float()
     except Exception:  # of any kind, from a model that does not know the arguments
         return 0

@@ -23,6 +23,7 @@ from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.oracles.reward import Judge, Prompts, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
+from fedzero.tasks.language.attention import many_rows
 from fedzero.tasks.language.encoding import Encoded, Encoder
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.given import GIVEN, Given
@@ -168,7 +169,8 @@ class Language(Task, tag="language"):
         decoding = decoding_of(model, self.generate, max(len(some) for each in read for some in each.tokens))
         if not decoding.stepwise:
             context.phase(f"{model.name} reads the whole text again for every token")
-        return RewardObjective(model.module, model.head, decoding, judge, tested, self.tf32, self.exact)
+        around = partial(many_rows, model.module)
+        return RewardObjective(model.module, model.head, decoding, judge, tested, self.tf32, self.exact, around)
 
     def opened(self, source: str, context: BuildContext) -> Pretrained:
         """The model of a source, prepared for training."""
