@@ -45,16 +45,16 @@ def _bits(x: Tensor) -> Any:
 
 
 _NONE = np.empty(0, np.float32)
-_NO_FACTORS = np.empty((0, 0), np.uint32)
+_NO_FACTORS = np.empty((0, 0), np.uint32), np.empty((0, 0), np.float32)
 
 
 def _stream(stream: Domain, keys: U64, tensor: int, n: int, columns: int) -> tuple[Any, ...]:
     """A stream as kernels take it: its number, and the factors of all terms of a matrix if it is of rank one."""
     known = stream_at(stream, columns)
     if known is not Domain.RANK1:
-        return u32(known), _NO_FACTORS, _NO_FACTORS
+        return u32(known), *_NO_FACTORS
     words = -(-(n // columns) // 32)
-    rows, signs = np.empty((words, len(keys)), u32), np.empty((len(keys), columns), u32)
+    rows, signs = np.empty((words, len(keys)), u32), np.empty((len(keys), columns), np.float32)
     kernels._factors(rows, signs, u32(tensor), keys)
     return u32(known), rows, signs
 
@@ -66,8 +66,7 @@ def factors(terms: Terms, shapes: Sequence[tuple[int, int, int]], device: torch.
         _, words, signs = _stream(Domain.RANK1, terms.keys, tensor, rows * columns, columns)
         bits = np.unpackbits(words.T.astype("<u4", order="C").view(np.uint8), axis=1, bitorder="little")[:, :rows]
         a = (1 - 2 * bits.astype(np.float32)) * terms.coefficients[:, None]
-        b = (signs | np.float32(1).view(u32)).view(np.float32)
-        found.append((torch.from_numpy(a), torch.from_numpy(b)))
+        found.append((torch.from_numpy(a), torch.from_numpy(signs)))
     return found
 
 
@@ -103,26 +102,36 @@ def _advance(
 TILE_WIDTH = 256
 """Columns of a tile of a matrix that is wider than `TILE_WHOLE`; rounding makes its bits for as many numbers."""
 TILE_WHOLE = 1024
-FACTOR_NUMBERS = 1 << 17
-"""Signs of columns made at a time: half a megabyte, which stays in the second-level cache while all rows use them."""
+STRIPE_TERMS = 32
+"""From so many terms on, tiles go down the columns: the signs of a stripe stay in the cache while all rows use them."""
+FACTOR_NUMBERS = 1 << 22
+"""Signs of columns made at a time: 16 MB."""
 
 
 def _advance_rank1(
     x: Tensor, out: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int, columns: int, stochastic: bool
 ) -> None:
     a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
-    wide, bfloat, n = x.dtype == torch.float32, x.dtype == torch.bfloat16, x.numel()
+    wide, n = x.dtype == torch.float32, x.numel()
     width = columns if columns <= TILE_WHOLE else TILE_WIDTH
     height = max(1, CHUNK // width)
     tiles = -(-(n // columns) // height) * -(-columns // width)
-    source = _bits(x)
+    if wide and out is not x:
+        out.copy_(x)
+    source = x
     most = max(8, FACTOR_NUMBERS // columns // 8 * 8)
     for p in program.parts(most, within_steps=wide and program.rule is Rule.SGD):
         stream = _stream(p.stream, p.keys, tensor, n, columns)
-        program_of = (int(p.rule), p.coefficients, p.ends, p.hypers, p.rounding)
-        work = (source, _bits(out), a, b, u32(tensor), stream, *program_of, stochastic, wide, bfloat, height, width)
-        _run(partial(kernels._advance_rank1, *work), n, len(p.keys), tiles)
-        source = _bits(out)
+        shape = (height, width, len(p.keys) >= STRIPE_TERMS)
+        if wide:
+            work = partial(
+                kernels._advance_rank1_32, out.numpy(), a, b, stream, int(p.rule), p.coefficients, p.ends, p.hypers
+            )
+        else:
+            steps = (int(p.rule), p.coefficients, p.ends, p.hypers, p.rounding, stochastic, x.dtype == torch.bfloat16)
+            work = partial(kernels._advance_rank1_16, _bits(source), _bits(out), a, b, u32(tensor), stream, *steps)
+        _run(partial(work, *shape), n, len(p.keys), tiles)
+        source = out
 
 
 def advance(x: Tensor, slots: tuple[Tensor, ...], program: Program, tensor: int, columns: int = 0) -> None:

@@ -28,12 +28,14 @@ _BIAS, _SQRT_HALF = i32(spec.LOG_BIAS), i32(spec.SQRT_HALF_BITS)
 _GAUSSIAN, _RADEMACHER, _ROUNDING = u32(Domain.GAUSSIAN), u32(Domain.RADEMACHER), u32(Domain.ROUNDING)
 _RANK1, _RANK1_COLUMNS, _COLUMN_KEY = u32(Domain.RANK1), u32(Domain.RANK1_COLUMNS), u64(spec.COLUMN_KEY)
 _GOLDEN, _H0, _H1 = u64(spec.CHECK_GOLDEN), u64(spec.CHECK_M0), u64(spec.CHECK_M1)
-_SIGN_BIT, _SCALE = u32(0x80000000), f32(spec.SQUARES_SCALE)
+_SIGN_BIT, _ONE, _SCALE = u32(0x80000000), u32(0x3F800000), f32(spec.SQUARES_SCALE)
 _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
 
 # NumPy's error model: division by zero gives infinity or NaN, as IEEE has it and as on a GPU.
 kernel = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always")
+# Products of these are exact (a number times ±1), so a fused multiply and add gives the same bits.
+exact_products = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 
 
 @inlined
@@ -146,67 +148,104 @@ def _factor_words(out, tensor, domain, key):
 @kernel
 def _factors(rows, columns, tensor, keys):
     """rows[w, j]: word w of a of term j, so that a row of the matrix finds its signs of all terms side by side;
-    columns[j, i]: b_i of term j as a sign bit (bit 31, the others 0)."""
+    columns[j, i]: b_i of term j, ±1."""
     words = np.empty((columns.shape[1] + 31) // 32, np.uint32)
     for j in range(keys.size):
         _factor_words(rows[:, j], tensor, _RANK1, keys[j])
         _factor_words(words, tensor, _RANK1_COLUMNS, keys[j] & _COLUMN_KEY)
         for i in range(columns.shape[1]):
-            columns[j, i] = u32(u32(words[i >> 5] << u32(31 - (i & 31))) & _SIGN_BIT)
+            sign = u32(u32(words[i >> 5] << u32(31 - (i & 31))) & _SIGN_BIT)
+            columns[j, i] = f32(u32(_ONE | sign).view(np.float32))
 
 
 @inlined
 def _signed(coefs, rows, row, j):
-    """The bits of c_j a_j[row]."""
+    """c_j a_j[row]."""
     sign = u32(u32(rows[row >> 5, j] << u32(31 - (row & 31))) & _SIGN_BIT)
-    return u32(f32(coefs[j]).view(np.uint32) ^ sign)
+    return f32(u32(f32(coefs[j]).view(np.uint32) ^ sign).view(np.float32))
 
 
 @inlined
-def _rank1_term(coefficient, sign):
-    return f32(u32(coefficient ^ sign).view(np.float32))
+def _eight(v, c, b, i):
+    """v + c_0 b_0[i] + … + c_7 b_7[i], in this order."""
+    v = f32(f32(v + f32(c[0] * b[0][i])) + f32(c[1] * b[1][i]))
+    v = f32(f32(v + f32(c[2] * b[2][i])) + f32(c[3] * b[3][i]))
+    v = f32(f32(v + f32(c[4] * b[4][i])) + f32(c[5] * b[5][i]))
+    return f32(f32(v + f32(c[6] * b[6][i])) + f32(c[7] * b[7][i]))
 
 
-@kernel
-def _add_rank1_block(y, height, width, row, column, rows, columns, coefs, first, last):
-    """Terms first … last − 1 on y, `height` rows of `width` numbers, of which the first is at (row, column).
+@inlined
+def _signed8(coefs, rows, row, j):
+    return (
+        _signed(coefs, rows, row, j),
+        _signed(coefs, rows, row, j + 1),
+        _signed(coefs, rows, row, j + 2),
+        _signed(coefs, rows, row, j + 3),
+        _signed(coefs, rows, row, j + 4),
+        _signed(coefs, rows, row, j + 5),
+        _signed(coefs, rows, row, j + 6),
+        _signed(coefs, rows, row, j + 7),
+    )
 
-    Eight terms at a time, so that sums stay in registers and the signs of columns in the first-level cache.
+
+@inlined
+def _columns8(columns, j, column, end):
+    return (
+        columns[j, column:end],
+        columns[j + 1, column:end],
+        columns[j + 2, column:end],
+        columns[j + 3, column:end],
+        columns[j + 4, column:end],
+        columns[j + 5, column:end],
+        columns[j + 6, column:end],
+        columns[j + 7, column:end],
+    )
+
+
+@exact_products
+def _add_rank1_block(y, origin, stride, height, width, row, column, rows, columns, coefs, first, last):
+    """Terms first … last − 1 on `height` rows of `width` numbers, of which the first is at (row, column) of the matrix
+    and at y[origin], each `stride` after the one before.
+
+    Eight terms and two rows at a time: sums stay in registers, signs of columns in the first-level cache, and there are
+    enough independent sums to hide that additions take their time.
     """
     end = column + width
     j = first
     while j + 8 <= last:
-        b0, b1 = columns[j, column:end], columns[j + 1, column:end]
-        b2, b3 = columns[j + 2, column:end], columns[j + 3, column:end]
-        b4, b5 = columns[j + 4, column:end], columns[j + 5, column:end]
-        b6, b7 = columns[j + 6, column:end], columns[j + 7, column:end]
-        for r in range(height):
-            line = y[r * width : r * width + width]
-            c0, c1 = _signed(coefs, rows, row + r, j), _signed(coefs, rows, row + r, j + 1)
-            c2, c3 = _signed(coefs, rows, row + r, j + 2), _signed(coefs, rows, row + r, j + 3)
-            c4, c5 = _signed(coefs, rows, row + r, j + 4), _signed(coefs, rows, row + r, j + 5)
-            c6, c7 = _signed(coefs, rows, row + r, j + 6), _signed(coefs, rows, row + r, j + 7)
+        b = _columns8(columns, j, column, end)
+        for r in range(0, height - 1, 2):
+            o = origin + r * stride
+            line, under = y[o : o + width], y[o + stride : o + stride + width]
+            c, d = _signed8(coefs, rows, row + r, j), _signed8(coefs, rows, row + r + 1, j)
             for i in range(width):
-                v = f32(f32(line[i] + _rank1_term(c0, b0[i])) + _rank1_term(c1, b1[i]))
-                v = f32(f32(v + _rank1_term(c2, b2[i])) + _rank1_term(c3, b3[i]))
-                v = f32(f32(v + _rank1_term(c4, b4[i])) + _rank1_term(c5, b5[i]))
-                line[i] = f32(f32(v + _rank1_term(c6, b6[i])) + _rank1_term(c7, b7[i]))
+                v, w = _eight(line[i], c, b, i), _eight(under[i], d, b, i)
+                line[i] = v
+                under[i] = w
+        if height % 2:
+            o = origin + (height - 1) * stride
+            line = y[o : o + width]
+            c = _signed8(coefs, rows, row + height - 1, j)
+            for i in range(width):
+                line[i] = _eight(line[i], c, b, i)
         j += 8
     while j + 2 <= last:
         b0, b1 = columns[j, column:end], columns[j + 1, column:end]
         for r in range(height):
-            line = y[r * width : r * width + width]
+            o = origin + r * stride
+            line = y[o : o + width]
             c0, c1 = _signed(coefs, rows, row + r, j), _signed(coefs, rows, row + r, j + 1)
             for i in range(width):
-                line[i] = f32(f32(line[i] + _rank1_term(c0, b0[i])) + _rank1_term(c1, b1[i]))
+                line[i] = f32(f32(line[i] + f32(c0 * b0[i])) + f32(c1 * b1[i]))
         j += 2
     if j < last:
         b0 = columns[j, column:end]
         for r in range(height):
-            line = y[r * width : r * width + width]
+            o = origin + r * stride
+            line = y[o : o + width]
             c0 = _signed(coefs, rows, row + r, j)
             for i in range(width):
-                line[i] = f32(line[i] + _rank1_term(c0, b0[i]))
+                line[i] = f32(line[i] + f32(c0 * b0[i]))
 
 
 @kernel
@@ -217,7 +256,7 @@ def _add_rank1(y, m, chunk, rows, columns, coefs, first, last):
     row, column, o = begin // width, begin % width, 0
     while o < m:
         size = min(width - column, m - o)
-        _add_rank1_block(y[o : o + size], 1, size, row, column, rows, columns, coefs, first, last)
+        _add_rank1_block(y, o, size, 1, size, row, column, rows, columns, coefs, first, last)
         o += size
         row += 1
         column = 0
@@ -453,12 +492,9 @@ def _nearest(value, wide, bfloat):
 
 
 @kernel
-def _load_span(y, bits, wide, bfloat):
-    """y ← stored numbers; the type is asked for once, so that each loop can be vectorised."""
-    if wide:
-        for i in range(y.size):
-            y[i] = _load(bits[i], True, False)
-    elif bfloat:
+def _load_span(y, bits, bfloat):
+    """y ← stored 16-bit numbers; the type is asked for once, so that each loop can be vectorised."""
+    if bfloat:
         for i in range(y.size):
             y[i] = _load(bits[i], False, True)
     else:
@@ -466,47 +502,73 @@ def _load_span(y, bits, wide, bfloat):
             y[i] = _load(bits[i], False, False)
 
 
+@inlined
+def _tile(tile, down, across, height, width, stripes):
+    """Row, column, height and width of a tile: tiles follow each other along the rows, or down the columns."""
+    if stripes:
+        above = (down + height - 1) // height
+        row, column = (tile % above) * height, (tile // above) * width
+    else:
+        beside = (across + width - 1) // width
+        row, column = (tile // beside) * height, (tile % beside) * width
+    return row, column, min(height, down - row), min(width, across - column)
+
+
 @kernel
-def _advance_rank1(
-    x, out, slot0, slot1, tensor, stream, rule, coefs, ends, hypers, rounding, stochastic, wide, bfloat, height, width,
-    lo, hi,
+def _advance_rank1_32(
+    x, slot0, slot1, stream, rule, coefs, ends, hypers, height, width, stripes, lo, hi
 ):  # fmt: skip
-    """Steps on tiles lo … hi − 1 of a matrix, each of height × width numbers; x and out are bits.
+    """Steps on tiles lo … hi − 1 of a matrix, each of height × width numbers, in place."""
+    rows, columns = stream[1], stream[2]
+    across = columns.shape[1]
+    grad = np.empty(height * width, np.float32)
+    for tile in range(lo, hi):
+        row, column, h, w = _tile(tile, x.size // across, across, height, width, stripes)
+        begin, first = row * across + column, 0
+        for s in range(ends.size):
+            if rule == 0:
+                _add_rank1_block(x, begin, across, h, w, row, column, rows, columns, coefs, first, ends[s])
+            else:
+                grad[:] = f32(0)
+                _add_rank1_block(grad, 0, w, h, w, row, column, rows, columns, coefs, first, ends[s])
+                for r in range(h):
+                    where = slice(begin + r * across, begin + r * across + w)
+                    _rule_step(rule, x[where], slot0[where], slot1[where], grad[r * w : r * w + w], w, hypers[s])
+            first = ends[s]
+
+
+@kernel
+def _advance_rank1_16(
+    x, out, slot0, slot1, tensor, stream, rule, coefs, ends, hypers, rounding, stochastic, bfloat, height, width,
+    stripes, lo, hi,
+):  # fmt: skip
+    """The same of 16-bit numbers, as bits, that are rounded after every step.
 
     A tile as wide as the matrix is one stretch of memory, a narrower one is one stretch a row.
     """
     rows, columns = stream[1], stream[2]
     across = columns.shape[1]
-    down = x.size // across
-    tiles = (across + width - 1) // width
     y, grad = np.empty(height * width, np.float32), np.empty(height * width, np.float32)
     for tile in range(lo, hi):
-        row, column = (tile // tiles) * height, (tile % tiles) * width
-        h, w = min(height, down - row), min(width, across - column)
+        row, column, h, w = _tile(tile, x.size // across, across, height, width, stripes)
         spans, size = (1, h * w) if w == across else (h, w)
         for r in range(spans):
             o, begin = r * size, (row + r) * across + column
-            _load_span(y[o : o + size], x[begin : begin + size], wide, bfloat)
+            _load_span(y[o : o + size], x[begin : begin + size], bfloat)
         first = 0
         for s in range(ends.size):
             if rule == 0:
-                _add_rank1_block(y, h, w, row, column, rows, columns, coefs, first, ends[s])
+                _add_rank1_block(y, 0, w, h, w, row, column, rows, columns, coefs, first, ends[s])
             else:
                 grad[:] = f32(0)
-                _add_rank1_block(grad, h, w, row, column, rows, columns, coefs, first, ends[s])
+                _add_rank1_block(grad, 0, w, h, w, row, column, rows, columns, coefs, first, ends[s])
             first = ends[s]
             for r in range(spans):
                 o, begin = r * size, (row + r) * across + column
                 part, where = y[o : o + size], slice(begin, begin + size)
                 if rule != 0:
                     _rule_step(rule, part, slot0[where], slot1[where], grad[o : o + size], size, hypers[s])
-                if not wide:
-                    _round_span(part, out[where], begin, tensor, rounding[s], stochastic, bfloat)
-        if wide:
-            for r in range(spans):
-                o, begin = r * size, (row + r) * across + column
-                for i in range(size):
-                    out[begin + i] = f32(y[o + i]).view(np.uint32)
+                _round_span(part, out[where], begin, tensor, rounding[s], stochastic, bfloat)
 
 
 @kernel
@@ -527,10 +589,8 @@ def _rows(x, ids, out, wide, bfloat, tensor, stream, keys, coefs):
             elif stream[0] == _RADEMACHER:
                 _add_rademacher(y, size, piece, tensor, keys, coefs, 0, keys.size)
             else:
-                part = y[first - piece * size : last - piece * size]
-                _add_rank1_block(
-                    part, 1, last - first, ids[r], first - begin, stream[1], stream[2], coefs, 0, keys.size
-                )
+                o, w, column = first - piece * size, last - first, first - begin
+                _add_rank1_block(y, o, w, 1, w, ids[r], column, stream[1], stream[2], coefs, 0, keys.size)
             for i in range(first, last):
                 out[r, i - begin] = _nearest(y[i - piece * size], wide, bfloat)
 
