@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedzero.model.device import threads
-from fedzero.oracles.beside import Beside
+from fedzero.oracles.side_by_side import GroupedLosses
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -39,14 +39,14 @@ class Stopping(Silent):
 @pytest.fixture
 def ways(monkeypatch) -> set[object]:
     """How points were evaluated."""
-    seen, real = set(), Beside.losses
+    seen, real = set(), GroupedLosses.losses
 
     def losses(self, *asked):
         found = real(self, *asked)
         seen.add(self.way if found is not None else None)
         return found
 
-    monkeypatch.setattr(Beside, "losses", losses)
+    monkeypatch.setattr(GroupedLosses, "losses", losses)
     return seen
 
 

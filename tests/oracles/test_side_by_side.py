@@ -12,11 +12,10 @@ from fedzero.directions import Domain, LowRank, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.device import threads
 from fedzero.model.params import Params
-from fedzero.oracles import beside
 from fedzero.oracles.criteria import Stepwise, Supervised
 from fedzero.oracles.low_rank import MOST_TERMS
 from fedzero.oracles.module import ModuleObjective
-from fedzero.oracles.side_by_side import SideBySide
+from fedzero.oracles.side_by_side import SideBySide, grouped
 from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
 
 RANK1 = Domain.RANK1
@@ -193,7 +192,7 @@ def test_a_failure_in_the_module_leaves_it_as_it_was_and_is_told():
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_values_do_not_depend_on_the_number_of_threads(monkeypatch, count):
-    monkeypatch.setattr(beside, "GROUP", 3)
+    monkeypatch.setattr(grouped, "GROUP", 3)
     module, params = made(SmallCnn)
     objective, batches = ModuleObjective(module, ()), images(3, 8)
     with threads(1):
@@ -204,7 +203,7 @@ def test_values_do_not_depend_on_the_number_of_threads(monkeypatch, count):
 
 def test_groups_and_replicas(monkeypatch):
     """What is asked about need not be the module's own weights, and the last group may be a single point."""
-    monkeypatch.setattr(beside, "GROUP", 5)
+    monkeypatch.setattr(grouped, "GROUP", 5)
     module, params = made(perceptron)
     other = params.clone()
     other.fold(Terms.of([11], [0.1], Domain.GAUSSIAN))

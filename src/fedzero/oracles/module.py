@@ -27,10 +27,10 @@ from torch.func import functional_call
 from fedzero.directions import Terms
 from fedzero.model.device import threads, workers
 from fedzero.model.params import Params
-from fedzero.oracles.beside import Beside
 from fedzero.oracles.contract import F64, Basis, Metrics, Points
 from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
 from fedzero.oracles.low_rank import has_factors
+from fedzero.oracles.side_by_side import GroupedLosses
 
 KEPT_NUMBERS = 1 << 27
 """Offsets kept between asks: at most this many float32 numbers."""
@@ -71,7 +71,7 @@ class ModuleObjective:
         self._modules: list[nn.Module] = [self.module]
         """One for each thread: a module holds the weights of one point at a time."""
         self._copyable = True
-        self.beside = None if exact else Beside(module, criterion, self.losses_of, self._inner_copies)
+        self.beside = None if exact else GroupedLosses(module, criterion, self.losses_of, self._inner_copies)
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
