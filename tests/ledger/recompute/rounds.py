@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ def rate_at(rate: Any, round: int) -> float:
     points = rate["points"]
     if round <= points[0][0]:
         return float(points[0][1])
-    for (left, start), (right, end) in zip(points, points[1:], strict=False):
+    for (left, start), (right, end) in pairwise(points):
         if round <= right:
             return float(start + (end - start) * ((round - left) / (right - left)))
     return float(points[-1][1])
