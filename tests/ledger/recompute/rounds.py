@@ -1,0 +1,80 @@
+"""What every round has: cohort, rates, messages and their lengths, the mean (docs/ledger.md, "A round")."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from recompute.generator import Generator
+
+encode = msgspec.msgpack.encode
+
+
+def cohort(recipe: Mapping[str, Any], root: bytes, round: int) -> list[int]:
+    n, m, again = (recipe["federation"][name] for name in ("clients", "cohort", "replacement"))
+    if m == n and not again:
+        return list(range(n))
+    draw = Generator(root, "cohort", round)
+    return sorted([draw.below(n) for _ in range(m)] if again else draw.chosen(n, m))
+
+
+def rate_at(rate: Any, round: int) -> float:
+    if not isinstance(rate, dict):
+        return float(rate)
+    if rate["kind"] == "inverse-sqrt":
+        return float(rate["start"] / math.sqrt(round + 1))
+    assert rate["kind"] == "piecewise"
+    points = rate["points"]
+    if round <= points[0][0]:
+        return float(points[0][1])
+    for (left, start), (right, end) in pairwise(points):
+        if round <= right:
+            return float(start + (end - start) * ((round - left) / (right - left)))
+    return float(points[-1][1])
+
+
+def mean(given: Mapping[int, np.ndarray], weights: Mapping[int, int]) -> np.ndarray:
+    total = np.zeros(len(next(iter(given.values()))))
+    for client in sorted(given):
+        total += weights[client] * given[client].astype(np.float64)
+    return (total / sum(weights[client] for client in given)).astype(np.float32)
+
+
+def bounded(given: Mapping[int, np.ndarray], factor: float) -> tuple[dict[int, np.ndarray], list[int]]:
+    """Contributions no longer than `factor` times the median, and whose were."""
+    norms = {c: math.sqrt(np.square(v, dtype=np.float64).sum()) for c, v in given.items()}
+    if not factor or len(norms) < 3:
+        return dict(given), []
+    longest = factor * sorted(norms.values())[(len(norms) - 1) // 2]
+    outside = [c for c in sorted(norms) if norms[c] > longest]
+    shorter = {c: (given[c].astype(np.float64) * (longest / norms[c])).astype(np.float32) for c in outside}
+    return dict(given) | shorter, outside
+
+
+def length_of_replies(round: int, cohort: Sequence[int], numbers: int, queries: int) -> int:
+    reply = [round, 0, bytes(8), bytes(4 * numbers), bytes(4), queries]
+    return len(set(cohort)) * len(encode(reply))
+
+
+def length_of_catch_up(rounds: Sequence[Mapping[str, Any]], round: int) -> int:
+    """Of what the cohort of a round is sent: everything since each client's last turn."""
+    total = 0
+    for client in set(rounds[round]["cohort"]):
+        known = max((r["round"] for r in rounds[:round] if client in r["cohort"]), default=0)
+        missed = [msgspec.msgpack.decode(r["update"]) for r in rounds[known:round] if r["update"] is not None]
+        total += len(encode([1, round, 0, missed]))
+    return total
+
+
+def length_of_snapshots(round: int, cohort: Sequence[int], state: int) -> int:
+    return len(set(cohort)) * len(encode([2, round, 0, 0, bytes(state), None]))
+
+
+def weights(cohort: Sequence[int]) -> Counter[int]:
+    return Counter(cohort)

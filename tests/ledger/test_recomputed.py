@@ -1,0 +1,198 @@
+"""Runs are recomputed from their ledgers by code that follows docs/ledger.md and imports nothing of fedzero."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from recompute import decomfl, fedavg, rounds, short, stream
+from recompute.digits import Digits, first_model, parts
+from recompute.file import File, floats, read, tensors_of
+from recompute.generator import Generator
+from recompute.zofedht import ZOFedHT
+
+import fedzero
+from fedzero.directions import Keys
+from fedzero.ledger.store import Ledger
+from fedzero.runs import recipe as recipes
+from fedzero.runs.session import Environment, start
+from fedzero.tasks import partition
+
+SMALL = ["task.batch=4", "algorithm.directions=3", "federation.clients=8", "federation.cohort=4", "engine.device=cpu"]
+DEMO = [*SMALL, "rounds=4", "evaluate_every=2"]
+"""The packaged demo, smaller: ±1, momentum, a schedule, forward differences, IID."""
+GAUSSIAN = [
+    *(*SMALL, "rounds=3", "evaluate_every=3", "algorithm.distribution=gaussian", "algorithm.difference=central"),
+    *("algorithm.optimizer={kind='sgd'}", "algorithm.local_steps=2", "algorithm.radius=0.01", "algorithm.rate=1e-3"),
+    *("task.partition={kind='dirichlet', alpha=0.5}", "federation.replacement=true", "seed=11"),
+]
+FEDAVG = {
+    "name": "fedavg",
+    "rounds": 12,
+    "seed": 3,
+    "evaluate_every": 5,
+    "algorithm": {"kind": "fedavg", "rate": 0.02, "local_steps": 2, "momentum": 0.5},
+    "task": {"kind": "quadratic", "dimension": 8, "noise": 0.1},
+    "federation": {"clients": 6, "cohort": 3},
+    "engine": {"device": "cpu"},
+}
+ZOFEDHT = {
+    "name": "zofedht",
+    "rounds": 8,
+    "seed": 5,
+    "evaluate_every": 3,
+    "algorithm": {"kind": "zofedht", "form": "seeded", "tau": 3, "alpha": 0.4, "directions": 2, "local_steps": 2}
+    | {"radius": 1e-2, "rate": {"kind": "inverse-sqrt", "start": 0.01}},
+    "task": {"kind": "quadratic", "dimension": 300, "noise": 0.1},
+    "federation": {"clients": 6, "cohort": 4, "replacement": True},
+    "engine": {"device": "cpu"},
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path, quiet):
+    """made(recipe): a run of it; its ledger, and the root of its keys."""
+
+    def run(recipe: recipes.Recipe) -> tuple[File, bytes]:
+        start(recipe, tmp_path / "run", Environment(), quiet)
+        file = read(tmp_path / "run" / "ledger.db")
+        return file, stream.root_of(file.recipe["seed"])
+
+    return run
+
+
+def digits(file: File, root: bytes) -> Digits:
+    return Digits(Path(str(resources.files("fedzero") / "data" / "mnist-subset.npz")), file.recipe, root)
+
+
+def close(found: np.ndarray, right: np.ndarray) -> bool:
+    return float(np.linalg.norm(found - right)) <= 1e-5 * float(np.linalg.norm(right))
+
+
+def test_the_recomputation_imports_numpy_msgspec_and_the_standard_library_only():
+    here, found = Path(__file__).parent / "recompute", set[str]()
+    for path in here.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                found.add(str(node.module).partition(".")[0])
+    assert found - sys.stdlib_module_names == {"msgspec", "numpy", "recompute"}
+
+
+@pytest.mark.parametrize("overrides", [DEMO, GAUSSIAN], ids=["rademacher", "gaussian"])
+def test_decomfl(overrides: list[str], made, tmp_path: Path):
+    file, root = made(recipes.load("demo", overrides))
+    recipe, data, model = file.recipe, digits(file, root), first_model(root)
+    assert stream.digest(model) == file.start["base"]
+    method = decomfl.DeComFL(recipe, root, model)
+    for record, scalars in decomfl.replayed(file, method):
+        round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
+        assert drawn == record["cohort"]
+        assert stream.digest(method.model) == file.marks.get(round, stream.digest(method.model))
+        turns = {client: method.client(round, client, data.loss) for client in sorted(set(drawn))}
+        given, outside = rounds.bounded({c: g for c, (g, _, _) in turns.items()}, recipe["federation"]["bound"])
+        assert outside == record.get("bounded", [])
+        # Losses of float32 passes are right to some 1e-6; a slope has that over the radius.
+        error = 4e-6 / recipe["algorithm"]["radius"]
+        assert np.abs(rounds.mean(given, rounds.weights(drawn)) - scalars).max() < error < 0.02 * np.abs(scalars).max()
+        assert record["loss"] == pytest.approx(np.mean([loss for _, loss, _ in turns.values()]), rel=2e-6)
+        assert record["queries"] == sum(queries for _, _, queries in turns.values())
+        assert record["bytes_up"] == rounds.length_of_replies(round, drawn, scalars.size, turns[drawn[0]][2])
+        assert record["bytes_down"] == rounds.length_of_catch_up(file.rounds, round)
+    assert stream.digest(method.model) == file.of("end")[0]["model"]
+    saved = tensors_of(tmp_path / "run" / "model.safetensors")
+    assert {name: x.tobytes() for name, x in method.model.items()} == {n: data for n, (_, _, data) in saved.items()}
+
+
+def test_fedavg(made, tmp_path: Path):
+    file, root = made(recipes.decode(FEDAVG))
+    recipe, d = file.recipe, FEDAVG["task"]["dimension"]
+    last = fedavg.restored(file)
+    assert stream.digest({"x": last}) == file.of("end")[0]["model"]
+    assert close(fedavg.trained(recipe, root), last)
+    assert [entry["round"] for entry in file.of("saved")] == [10]
+    for record in file.rounds:
+        round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
+        assert drawn == record["cohort"]
+        assert record["queries"] == len(drawn) * recipe["algorithm"]["local_steps"]
+        assert record["bytes_up"] == rounds.length_of_replies(round, drawn, d, recipe["algorithm"]["local_steps"])
+        assert record["bytes_down"] == rounds.length_of_snapshots(round, drawn, 4 * d)
+
+
+def test_zofedht(made):
+    file, root = made(recipes.decode(ZOFEDHT))
+    recipe, tau = file.recipe, ZOFEDHT["algorithm"]["tau"]
+    on_record, own, per_client = ZOFedHT(recipe, root), ZOFedHT(recipe, root), 2 * 2
+    for record in file.rounds:
+        round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
+        assert drawn == record["cohort"]
+        kind, number, data, clients = msgspec.msgpack.decode(record["update"])
+        assert (kind, number, clients) == (1, round, drawn)
+        numbers, count = floats(data), per_client * len(set(drawn))
+        T = numbers[count:].reshape(tau, tau) if (round + 1) % tau == 0 else None
+        assert numbers.size == count + (0 if T is None else tau * tau)
+        # With the scalars and T on record: the same bits.
+        on_record.apply(round, on_record.change(round, numbers[:count], clients), T)
+        assert stream.digest({"x": on_record.x}) == file.marks.get(round + 1, stream.digest({"x": on_record.x}))
+        # With scalars and T of our own: the same numbers.
+        turns, _ = rounds.bounded({c: own.client(round, c) for c in set(drawn)}, recipe["federation"]["bound"])
+        delta = own.change(round, np.concatenate([turns[c] for c in sorted(turns)]), drawn)
+        own.apply(round, delta, None if T is None else own.triangle(round, delta))
+        assert close(own.x, on_record.x)
+        assert record["queries"] == len(set(drawn)) * 8
+        assert record["bytes_up"] == rounds.length_of_replies(round, drawn, per_client, 8)
+        assert record["bytes_down"] == rounds.length_of_catch_up(file.rounds, round)
+    assert on_record.Q is not None
+    assert stream.digest({"x": on_record.x}) == file.of("end")[0]["model"]
+
+
+def test_rounding_of_16_bits(tmp_path: Path):
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(33, 9).bfloat16(), torch.randn(40, 33).bfloat16()
+    method = fedzero.DeComFL(rate=0.05, directions=3, local_steps=2, distribution="rademacher", radius=0.1)
+    data = [(x[:20], torch.arange(20) % 9), (x[20:], torch.arange(20) % 9)]
+
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(out.float(), y)
+
+    fedzero.train(model, data, loss=loss, method=method, rounds=5, out=tmp_path / "run", progress=False)
+    file = read(tmp_path / "run" / "ledger.db")
+    bits = short.bits_of(tensors_of(tmp_path / "run" / "base.safetensors"))
+    assert stream.digest(bits, "bfloat16") == file.start["base"]
+    end = short.replayed(file, stream.root_of(file.recipe["seed"]), bits)
+    assert stream.digest(end, "bfloat16") == file.of("end")[0]["model"] != file.start["base"]
+
+
+def test_the_head_of_the_chain(made, tmp_path: Path):
+    file, _ = made(recipes.decode(FEDAVG | {"rounds": 2}))
+    ledger = Ledger.open(tmp_path / "run" / "ledger.db")
+    assert file.head == ledger.head
+    ledger.close()
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (7, 3), (20, 20), (4000, 16), (12_000, 700), (12_000, 12_000)])
+def test_draws_of_whole_numbers_are_as_specified(n: int, size: int):
+    """NumPy may change its streams; ledgers are read by what docs/ledger.md says."""
+    keys = Keys.of_seed(9)
+    ours, numpys = (Generator(keys.root, "batch", 1, 2, n), keys.generator("batch", 1, 2, n))
+    assert ours.chosen(n, size) == numpys.choice(n, size, replace=False, shuffle=False).tolist()
+    ours, numpys = Generator(keys.root, "cohort", n), keys.generator("cohort", n)
+    assert [ours.below(n) for _ in range(size)] == numpys.choice(n, size, shuffle=False).tolist()
+    ours, numpys = Generator(keys.root, "partition"), keys.generator("partition")
+    assert ours.permuted(n) == numpys.permutation(n).tolist()
+
+
+@pytest.mark.parametrize("how", [partition.Iid(), partition.Shards(2), partition.Dirichlet(0.05)])
+def test_partitions(how: partition.Partition):
+    y, root = np.arange(400) * 7 % 10, stream.root_of(4)
+    right = partition.split(how, y, 30, Keys.of_seed(4))
+    found = parts(msgspec.to_builtins(how), y, 30, root)
+    assert [part.tolist() for part in found] == [part.tolist() for part in right]
