@@ -232,3 +232,19 @@ def fedzo(world: World, rounds: int, K: int, eta: float, how: How) -> Vector:
             ends.append(y)
         x = np.mean(ends, axis=0)
     return x
+
+
+def steps_along(world: Any, r: int, x: Vector, along: Sequence[Sequence[Vector]], how: Any, eta: float) -> Any:
+    """A round of steps x ← x − (η/P) Σ_p g_p z_p, step k along the P directions along[k]: x after it, with the means of
+    the clients' slopes, and these means (K, P). A client goes its own way meanwhile."""
+    g = np.zeros((len(along), how.P))
+    for i in world.cohort(r):
+        y = x.copy()
+        for k, z in enumerate(along):
+            own = np.array([slope(world.f(r, i, k), y, each, how.mu, how.central) for each in z])
+            g[k] += own / len(world.cohort(r))
+            y = y - eta / how.P * sum(c * each for c, each in zip(own, z, strict=True))
+    for means, z in zip(g, along, strict=True):
+        for c, each in zip(means, z, strict=True):
+            x = x - eta / how.P * c * each
+    return x, g

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from byhand import EPS, SIZES, How, Listening, assert_near, bound, drawn, federation, model, slope, start
+from byhand import EPS, SIZES, How, Listening, assert_near, bound, drawn, federation, model, start, steps_along
 
 from fedzero.algorithms.contract import Scale, Turn
 from fedzero.algorithms.fedkseed import FedKSeed
@@ -34,17 +34,8 @@ def by_hand(world, rounds: int, how: How) -> tuple[np.ndarray, np.ndarray]:
     x, A = start(), np.zeros(S)
     for r in range(rounds):
         chosen = [world.keys.generator("pool", r, k).integers(S, size=how.P) for k in range(K)]
-        g = np.zeros((K, how.P))
-        for i in world.cohort(r):
-            y = x.copy()
-            for k in range(K):
-                own = np.array([slope(world.f(r, i, k), y, pool[s], how.mu, how.central) for s in chosen[k]])
-                g[k] += own / len(world.cohort(r))
-                y = y - ETA / how.P * sum(c * pool[s] for c, s in zip(own, chosen[k], strict=True))
-        for k in range(K):
-            for c, s in zip(g[k], chosen[k], strict=True):
-                x = x - ETA / how.P * c * pool[s]
-                A[s] += c / how.P
+        x, g = steps_along(world, r, x, [[pool[s] for s in each] for each in chosen], how, ETA)
+        np.add.at(A, np.array(chosen), g / how.P)
     return x, A
 
 
@@ -82,6 +73,17 @@ def test_the_model_is_the_sum_in_the_order_of_the_pool_to_the_last_bit(tmp_path:
         z = drawn(world.keys.direction(0, 0, int(s)), SIZES, False).astype(np.float32)
         x = x + np.float32(-ETA * float(A[s])) * z
     assert np.array_equal(run.replica.state.params.vector().numpy(), x)
+
+
+def test_both_orders_fold_the_same_directions(tmp_path: Path) -> None:
+    """Whatever they are sums of."""
+    found = []
+    for order in ("pool", "rounds"):
+        algorithm = msgspec.structs.replace(method(CASES[1], order=order), distribution="rank1", rank=3)
+        run, _ = federation(tmp_path / order, algorithm)
+        run.play(5)
+        found.append(model(run))
+    assert_near(*found, bound(CASES[1].mu))
 
 
 def test_directions_come_from_the_pool_and_all_of_it_is_used() -> None:

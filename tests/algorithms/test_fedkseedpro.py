@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from byhand import SIZES, How, assert_near, bound, drawn, federation, model, slope, start
+from byhand import SIZES, How, assert_near, bound, drawn, federation, model, start, steps_along
 
 from fedzero.algorithms.fedkseedpro import FedKSeedPro, exponential
 from fedzero.directions import Keys
@@ -36,17 +36,9 @@ def by_hand(world, rounds: int, how: How) -> tuple[np.ndarray, list[list[float]]
     for r in range(rounds):
         edges = np.cumsum(probabilities(history))
         chosen = [np.searchsorted(edges, world.keys.generator("pool", r, k).random(how.P)) for k in range(K)]
-        g = np.zeros((K, how.P))
-        for i in world.cohort(r):
-            y = x.copy()
-            for k in range(K):
-                own = np.array([slope(world.f(r, i, k), y, pool[s], how.mu, how.central) for s in chosen[k]])
-                g[k] += own / len(world.cohort(r))
-                y = y - ETA / how.P * sum(c * pool[s] for c, s in zip(own, chosen[k], strict=True))
-        for k in range(K):
-            for c, s in zip(g[k], chosen[k], strict=True):
-                x = x - ETA / how.P * c * pool[s]
-                history[s].append(c)
+        x, g = steps_along(world, r, x, [[pool[s] for s in each] for each in chosen], how, ETA)
+        for c, s in zip(g.flat, np.array(chosen).flat, strict=True):
+            history[s].append(c)
     return x, history
 
 

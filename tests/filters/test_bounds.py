@@ -14,9 +14,9 @@ from fedzero.filters.bounds import beyond, median_of, norm_of, norms_of, shorten
 
 
 def cut(contributions: dict[int, np.ndarray], factor: float) -> dict[int, np.ndarray]:
-    """Naively: v · min(1, c · M / ‖v‖), M the lower median."""
+    """Naively: v · min(1, c · M / ‖v‖), M the upper median."""
     lengths = {c: math.sqrt(math.fsum(float(x) ** 2 for x in v)) for c, v in contributions.items()}
-    middle = sorted(lengths.values())[(len(lengths) - 1) // 2]
+    middle = sorted(lengths.values())[len(lengths) // 2]
     return {c: v * min(1.0, factor * middle / max(lengths[c], 1e-300)) for c, v in contributions.items()}
 
 
@@ -52,15 +52,25 @@ def test_one_liar_has_at_most_its_share(count, lie, seed) -> None:
     assert all(back[c].tobytes() == lied[c].tobytes() for c in lied)
 
 
+def test_half_of_the_clients_may_be_done() -> None:
+    """Two sites of two clients, one of them at its own minimum: the other is not scaled down to nothing."""
+    given = {0: np.zeros(5, np.float32), 1: np.zeros(5, np.float32), 2: normal(5, 1), 3: normal(5, 2)}
+    assert found(given, 1.5)[2] is given[2]
+    assert min(norm_of(found(given, 1.5)[c]) for c in (2, 3)) > 0
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_of_few_nothing_can_be_told(count) -> None:
     given = {0: normal(5), 1: np.full(5, 1e30, np.float32)}
     assert beyond(norms_of(dict(list(given.items())[:count])), 2.0) == (math.inf, [])
 
 
-def test_half_may_lie_upwards() -> None:
-    """Of an even number of norms the lower of the middle two counts."""
-    assert median_of({0: 1.0, 1: 2.0, 2: 1e30, 3: 1e30}) == 2.0
+@pytest.mark.parametrize("lie", [1e30, 0.0])
+@pytest.mark.parametrize("count", range(3, 12))
+def test_less_than_half_do_not_move_the_median_out_of_the_honest_norms(count, lie) -> None:
+    honest = count // 2 + 1
+    norms = {c: 1.0 + c if c < honest else lie for c in range(count)}
+    assert 1.0 <= median_of(norms) <= honest
 
 
 def test_norms_do_not_overflow_and_do_not_depend_on_how_they_are_made() -> None:

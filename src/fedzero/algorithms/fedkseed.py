@@ -32,7 +32,7 @@ from torch import Tensor
 from fedzero.algorithms.contract import EVERYTHING, Carry, Numbers, Part, Scale, State, Wire, rounds_of
 from fedzero.algorithms.seeded import SeededMethod
 from fedzero.algorithms.stepping import factor
-from fedzero.directions import Keys, Program, Terms, stream_of
+from fedzero.directions import Keys, Program, Terms
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference
 from fedzero.model.params import Params
@@ -121,7 +121,7 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
         drawn = np.flatnonzero(A)
         state.params.load(base.tensors)
         if drawn.size:
-            terms = Terms.of([pool[s] for s in drawn], -self.rate * A[drawn], stream_of(self.distribution))
+            terms = Terms.of([pool[s] for s in drawn], -self.rate * A[drawn], self.stream)
             state.params.advance(Program.of([terms], [keys.rounding(0)]))
         return state
 

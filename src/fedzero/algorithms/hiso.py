@@ -31,7 +31,7 @@ from fedzero.algorithms.contract import Carry, Contribution, State, Turn, Vector
 from fedzero.algorithms.optimizers import root
 from fedzero.algorithms.seeded import SeededMethod, average
 from fedzero.algorithms.stepping import factor
-from fedzero.directions import Keys, Terms, stream_of
+from fedzero.directions import Keys, Terms
 from fedzero.estimators.spsa import slopes
 from fedzero.model.numbers import NonNegative, ProperFraction
 from fedzero.model.params import Params
@@ -74,7 +74,7 @@ class HiSo(SeededMethod, tag="hiso"):
         return State(params, Diagonal(h), clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
-        P, stream = count_at(self.directions, turn.round), stream_of(self.distribution)
+        P, stream = count_at(self.directions, turn.round), self.stream
         keys, scale = self.directions_of(state, turn.keys, turn.round, 0, P), root(state.carry.h[0])
         columns = self._columns([state.params.total(Terms.of([key], [1.0], stream)) / scale for key in keys])
         points = (Terms.of([], [], stream),) * len(columns)
@@ -93,7 +93,7 @@ class HiSo(SeededMethod, tag="hiso"):
         for update in updates:
             g, rate = self.scalars_of(update), rate_at(self.rate, update.round)
             used = self.directions_of(state, keys, update.round, 0, g.size)
-            total = state.params.total(average(used, g, factor(self.step, g), stream_of(self.distribution)))
+            total = state.params.total(average(used, g, factor(self.step, g), self.stream))
             pieces = zip(h.slots, state.params.split(total), strict=True)
             G = torch.cat([self._renewed(slot, piece) for (slot,), piece in pieces])
             state.params.add(G * -rate, keys.rounding(update.round))

@@ -2,10 +2,11 @@
 
     v_i ← v_i · min(1, c · M / ‖v_i‖₂),   M the median of ‖v_j‖₂ over the clients of the round
 
-With fewer than `FEWEST` clients nothing can be told, and nothing is changed. Of an even number of norms M is the lower
-of the middle two. So while less than half of the clients lie, M is not above the largest norm of an honest client, and
-not below the smallest: whatever one of n equal clients sends, the mean has at most c·M/n of it. Norms, unlike numbers,
-can be compared whatever the numbers mean. Norms are computed in float64, where squares of float32 cannot overflow.
+With fewer than `FEWEST` clients nothing can be told, and nothing is changed. Of an even number of norms M is the upper
+of the middle two: where half of the clients are done, at a minimum of their own, the others are not held back. While
+less than half of the clients lie, M is not above the largest norm of an honest client, and not below the smallest:
+whatever one of n equal clients sends, the mean has at most c·M/n of it. Norms, unlike numbers, can be compared whatever
+the numbers mean. Norms are computed in float64, where squares of float32 cannot overflow.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def norms_of(contributions: Mapping[int, F32]) -> dict[int, float]:
 
 
 def median_of(norms: Mapping[int, float]) -> float:
-    """M, the lower median."""
-    return sorted(norms.values())[(len(norms) - 1) // 2]
+    """M, the upper median."""
+    return sorted(norms.values())[len(norms) // 2]
 
 
 def beyond(norms: Mapping[int, float], factor: float) -> tuple[float, list[int]]:

@@ -51,7 +51,7 @@ def bounded(given: Mapping[int, np.ndarray], factor: float) -> tuple[dict[int, n
     norms = {c: math.sqrt(np.square(v, dtype=np.float64).sum()) for c, v in given.items()}
     if not factor or len(norms) < 3:
         return dict(given), []
-    longest = factor * sorted(norms.values())[(len(norms) - 1) // 2]
+    longest = factor * sorted(norms.values())[len(norms) // 2]
     outside = [c for c in sorted(norms) if norms[c] > longest]
     shorter = {c: (given[c].astype(np.float64) * (longest / norms[c])).astype(np.float32) for c in outside}
     return dict(given) | shorter, outside
