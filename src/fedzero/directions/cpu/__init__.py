@@ -99,13 +99,13 @@ def _advance(
         _run(lambda lo, hi: kernels._advance16(*work, lo, hi), x.numel(), len(p.keys))
 
 
-TILE_WIDTH = 256
-"""Columns of a tile of a matrix that is wider than `TILE_WHOLE`; rounding makes its bits for as many numbers."""
+TILE_WIDTH, TILE_WIDTH_16 = 512, 256
+"""Columns of a tile of a matrix that is wider than `TILE_WHOLE`; rounding to 16 bits makes its bits for as many."""
 TILE_WHOLE = 1024
 STRIPE_TERMS = 32
 """From so many terms on, tiles go down the columns: the signs of a stripe stay in the cache while all rows use them."""
-FACTOR_NUMBERS = 1 << 22
-"""Signs of columns made at a time: 16 MB."""
+FACTOR_NUMBERS = 1 << 19
+"""Signs of columns made at a time: 2 MB, of which a stripe needs its own columns."""
 
 
 def _advance_rank1(
@@ -113,7 +113,7 @@ def _advance_rank1(
 ) -> None:
     a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
     wide, n = x.dtype == torch.float32, x.numel()
-    width = columns if columns <= TILE_WHOLE else TILE_WIDTH
+    width = columns if columns <= TILE_WHOLE else TILE_WIDTH if wide else TILE_WIDTH_16
     height = max(1, CHUNK // width)
     tiles = -(-(n // columns) // height) * -(-columns // width)
     if wide and out is not x:
