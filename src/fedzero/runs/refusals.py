@@ -8,18 +8,22 @@ from collections.abc import Collection
 from fedzero.ledger.records import Round
 
 SHOWN = 8
-"""Clients that are listed by number."""
+"""Clients, or sites, that are listed one by one."""
 OFTEN = 10
 """Turns one after the other in which a client is shortened until it is named: three happen to honest ones."""
 AT_SITE = "its site"
 """How a reason begins that is the same for all clients of a site."""
 
 
+def listed(things: Collection[str] | Collection[int]) -> str:
+    """north, south; 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"""
+    first = ", ".join(map(str, sorted(things)[:SHOWN]))
+    return f"{first} and {len(things) - SHOWN} more" if len(things) > SHOWN else first
+
+
 def named(clients: Collection[int]) -> str:
     """client 3; clients 3, 4, 5; clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"""
-    numbers = sorted(clients)
-    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
-    return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:SHOWN]))}{more}"
+    return f"client{'s' * (len(clients) > 1)} {listed(clients)}"
 
 
 class Refusals:

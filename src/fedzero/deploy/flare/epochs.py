@@ -39,6 +39,7 @@ from fedzero.deploy.link import Answers, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.protocol.engine import Interrupted, Undelivered
+from fedzero.runs.refusals import listed
 
 SCRATCH = "fedzero-"
 """How the name of the folder for socket and job begins, in the system's temporary folder."""
@@ -251,7 +252,7 @@ class Epochs:
             files.write(self.folder / CONNECTED_SITES, json.dumps(sorted(there)))
             if say:
                 everybody = Project.of(self.folder).sites
-                names = f": {', '.join(sorted(there))}" if there else ""
+                names = f": {listed(there)}" if there else ""
                 self.policy.report(f"sites connected: {len(there)} of {len(everybody)}{names}")
         return there
 
@@ -268,12 +269,12 @@ class Epochs:
                 return there - out
             if time.monotonic() - reported > 10.0:
                 reported = time.monotonic()
-                missing = ", ".join(sorted(self.expected - there)) or f"{self.policy.minimum} sites"
-                self.policy.report(f"waiting for {missing}; there are {', '.join(sorted(there)) or 'none'}")
+                missing = listed(self.expected - there) or f"{self.policy.minimum} sites"
+                self.policy.report(f"waiting for {missing}; there are {listed(there) or 'none'}")
             time.sleep(0.2)
 
     def _submit(self, sites: Collection[str]) -> Collection[str]:
-        self.policy.report(f"starting the run's processes at {', '.join(sorted(sites))}")
+        self.policy.report(f"starting the run's processes at {listed(sites)}")
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             job = self._session.submit_job(str(_job(Path(folder) / "epoch", sorted(sites))))
         try:
