@@ -72,7 +72,7 @@ def test_fedavg_against_a_plain_loop(tmp_path: Path, momentum) -> None:
             y, v = x.copy(), np.zeros(50)
             for k in range(K):
                 centre, noise = problem.shards.batch(keys, record.round, k, i)
-                v = momentum * v + problem.objective.curvature * (y - centre) + noise
+                v = momentum * v + (1 - momentum) * (problem.objective.curvature * (y - centre) + noise)
                 y = y - eta * v
             ends.append(y)
         x = np.mean(ends, axis=0)

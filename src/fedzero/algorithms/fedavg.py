@@ -2,7 +2,7 @@
 
 With the filter `top-k` this is FedAvg + Top-K, with `quantise` it is FedCom (Haddadpour et al., AISTATS 2021).
 
-client i: K steps  M ← β M + ∇f_i(x; ξ);  x ← x − η M
+client i: K steps  M ← β M + (1−β) ∇f_i(x; ξ);  x ← x − η M     from M = 0, as the optimizer `momentum` of other methods
 server:   x_{r+1} = x_r + mean over the cohort of (x_i − x_r)
 """
 
@@ -29,7 +29,7 @@ class FedAvg(Method, tag="fedavg"):
     rate: Schedule
     local_steps: Annotated[int, Meta(ge=1)] = 1
     momentum: ProperFraction = 0.0
-    """of the local steps"""
+    """β of the local steps: η is that of plain steps, whatever β"""
 
     def wire(self, round: int, scale: Scale) -> Wire:
         return Wire((scale.size,), self.local_steps, seeded=False, first_order=True, delivery="snapshot")
@@ -40,7 +40,7 @@ class FedAvg(Method, tag="fedavg"):
         for k in range(self.local_steps):
             loss, gradient = yield Gradient(local, k)
             first_loss = loss if k == 0 else first_loss
-            velocity = self.momentum * velocity + gradient
+            velocity = self.momentum * velocity + (1 - self.momentum) * gradient
             local.add(-rate * velocity, turn.keys.rounding(turn.round, k))
         return Contribution(difference_of(local, state.params), first_loss)
 

@@ -18,7 +18,9 @@ def difference(recipe: Mapping[str, Any], task: Quadratic, x: np.ndarray, round:
     """x_i − x after K steps of a client."""
     a, end, velocity = recipe["algorithm"], x, np.zeros_like(x)
     for k in range(a["local_steps"]):
-        velocity = np.float32(a["momentum"]) * velocity + task.gradient(end, round, k, client)
+        velocity = np.float32(a["momentum"]) * velocity + np.float32(1 - a["momentum"]) * task.gradient(
+            end, round, k, client
+        )
         end = end + np.float32(-rate_at(a["rate"], round)) * velocity
     return end - x
 
