@@ -12,6 +12,8 @@ from toy import drive
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
 from fedzero.runs import recipe as recipes
+from fedzero.runs import session
+from fedzero_papers.experiments import exact
 from fedzero_papers.experiments.alignment import alignment
 from fedzero_papers.experiments.contract import Options, Stage
 from fedzero_papers.experiments.curves import by_query, by_round
@@ -70,8 +72,9 @@ def test_five_percent_is_read_off_every_run() -> None:
 def test_the_toy_experiment_runs_to_its_end(tmp_path) -> None:
     outcome, _ = drive(replace(E5, full=TOY, quick=TOY).plan(Options(quick=True)), tmp_path)
     names = {figure.name for figure in outcome.figures}
-    assert {"fig1", "fig3", "fig5b"} <= names
-    table, cosine = outcome.tables
+    assert {"fig1", "fig3", "fig5b", "exact"} <= names
+    table, cosine, control = outcome.tables
+    assert len(control.rows) == 3
     assert {row[2] for row in table.rows} >= set(METHODS.values())
     assert len(cosine.rows) == len(METHODS)
     assert any("cos(ĝ, ∇F)" in words for words in outcome.findings)
@@ -92,3 +95,35 @@ def test_gradients_are_observed_as_clients_step_along_them() -> None:
 def test_recipes_of_all_methods_exist() -> None:
     for method in (*METHODS, "fzoos-text"):
         assert recipes.load(f"e5-{method}").name == f"e5-{method}"
+
+
+def test_exact_gradients_by_hand() -> None:
+    """The control's round, by a plain loop over clients, with gradients by differences of values."""
+    recipe = job("fzoos", Case(5.0), 3, 1, TOY).recipe
+    objective = session.prepare(recipe, session.Environment()).problem.objective
+
+    def f(i: int, u: np.ndarray) -> float:
+        x = objective.function.place(u[None])
+        return float(objective.function.values(x, objective.scales[i : i + 1], objective.shifts[i : i + 1])[0, 0])
+
+    def gradient(i: int, u: np.ndarray) -> np.ndarray:
+        return np.array([(f(i, u + h) - f(i, u - h)) / 2e-4 for h in 1e-4 * np.eye(12)])
+
+    start, ends = session.prepare(recipe, session.Environment()).problem.params.vector().double().numpy(), []
+    for i in range(5):
+        y, m, v = start.copy(), np.zeros(12), np.zeros(12)
+        for t in range(1, 11):
+            own, every = gradient(i, y), np.mean([gradient(j, y) for j in range(5)], axis=0)
+            g = own + (every - own) / t
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            y = np.clip(y - 0.01 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8), 0, 1)
+        ends.append(y)
+    at = [np.mean([f(i, x) for i in range(5)]) - objective.function.minimum(12) for x in (start, np.mean(ends, axis=0))]
+    assert exact.gaps(recipe, lambda t: 1 / t)[-1] == pytest.approx(at[1] / at[0], rel=1e-6)
+
+
+def test_the_rule_alone_fails_where_clients_differ_much() -> None:
+    """The whole setting at C = 50: exact gradients, and still γ = 1/t ends above the gap at the start."""
+    recipe = job("fzoos", Case(50.0), 1, 50, FULL).recipe
+    assert exact.gaps(recipe, lambda t: 1 / t)[-1] > 1.5
+    assert exact.gaps(recipe, lambda t: 1.0)[-1] < 0.01

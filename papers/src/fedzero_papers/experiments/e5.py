@@ -7,6 +7,7 @@ rounds and against queries; five seeds, mean and one standard error.
     figure 1   the three C          figure 4   T ∈ {5, 10, 20} with C = 5
     figure 3   cos(ĝ, ∇F) at the local steps, T = 20: the mean over the steps up to t, over clients, rounds and seeds
     figure 5   FZooS with few features, and without adaptive corrections: γ = 1; and the correction of the round's start
+    control    the same rule with exact gradients, γ = 1/t, 1 and 0: what is the rule's doing, and not the surrogate's
 
 FZooS is the form its authors ran (preset "authors"); beside it our own, in which clients share their candidates and
 γ = 1 (preset "shared"), and, for one seed and fewer rounds, the paper's text with the whole history (preset "text").
@@ -23,6 +24,7 @@ import numpy as np
 
 from fedzero.oracles.contract import F64
 from fedzero.report.history import History, Point
+from fedzero_papers.experiments import exact
 from fedzero_papers.experiments.alignment import alignments
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
 from fedzero_papers.experiments.curves import Curve, Reading, by_query, by_round, mean_and_error, pair
@@ -128,7 +130,7 @@ Results = Mapping[tuple[Case, str], Result]
 
 def plan(scale: Scale, options: Options) -> Plan:
     every = [Case(c) for c in scale.heterogeneities] + [Case(5.0, t) for t in scale.steps]
-    parts = options.chosen([*(case.name for case in every), "text", "features", "fixed", "cosine"])
+    parts = options.chosen([*(case.name for case in every), "text", "features", "fixed", "cosine", "exact"])
     cases, seeds = [case for case in every if case.name in parts], options.seeds(scale.seeds)
     main = {(c, m): [job(m, c, s, scale.rounds, scale) for s in seeds] for c, m in product(cases, METHODS)}
     if "text" in parts:
@@ -157,7 +159,10 @@ def plan(scale: Scale, options: Options) -> Plan:
         figures.append(_ablation("fig5a", "FZooS, figure 5 (a): number of features", ablations[1], scale, counts))
     cosines = _cosines(scale, seeds) if "cosine" in parts else {}
     figures += [_alignment(cosines, scale)] if cosines else []
+    control = _exact(scale, seeds) if "exact" in parts else {}
+    figures += [_control(control, scale)] if control else []
     tables = ([_table(compared)] if compared else []) + ([_cosine_table(cosines)] if cosines else [])
+    tables += [_control_table(control)] if control else []
     return Outcome(tuple(tables), tuple(figures), (*_findings(compared), *_cosine_findings(cosines)))
 
 
@@ -233,6 +238,32 @@ def _alignment(cosines: Mapping[str, F64], scale: Scale) -> Figure:
         panels.append(Panel(f"C = {c:g}", lines, "local step t", "cos(ĝ, ∇F), mean of steps 1 … t"))
     setting = f"T = {scale.cosine_steps}; over the first {scale.cosine_rounds} rounds and all clients"
     return Figure("fig3", "FZooS, figure 3: gradients", tuple(panels), 2, setting)
+
+
+def _exact(scale: Scale, seeds: Sequence[int]) -> dict[tuple[float, str], Curve]:
+    """By C and rule: the gap relative to the start, with exact gradients."""
+    rounds = tuple(float(r) for r in range(scale.rounds + 1))
+    found = {}
+    for c, (kind, (_, gamma)) in product(scale.heterogeneities, exact.RULES.items()):
+        recipes = [job("fzoos", Case(c), seed, scale.rounds, scale).recipe for seed in seeds]
+        found[c, kind] = Curve(rounds, rounds, tuple(tuple(exact.gaps(r, gamma).tolist()) for r in recipes))
+    return found
+
+
+def _control(curves: Mapping[tuple[float, str], Curve], scale: Scale) -> Figure:
+    panels = []
+    for c in scale.heterogeneities:
+        labels = [(kind, label) for kind, (label, _) in exact.RULES.items()]
+        lines = tuple(curves[c, kind].line(label, style) for style, (kind, label) in enumerate(labels))
+        panels.append(Panel(f"C = {c:g}", lines, "rounds", "gap / gap at the start", log_y=True))
+    setting = f"d {scale.dimension}, N 5, T 10; {len(next(iter(curves.values())).values)} seeds"
+    return Figure("exact", "Exact gradients: what the rule for γ does", tuple(panels), len(panels), setting)
+
+
+def _control_table(curves: Mapping[tuple[float, str], Curve]) -> Table:
+    rows = tuple((c, exact.RULES[kind][0], *curve.final) for (c, kind), curve in curves.items())
+    columns = ("C", "correction", "gap at the end", "standard error")
+    return Table("exact", "Exact gradients in the place of surrogates: the gap at the end", columns, rows)
 
 
 def _cosine_table(cosines: Mapping[str, F64]) -> Table:
