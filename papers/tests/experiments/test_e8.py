@@ -17,7 +17,19 @@ from fedzero.model.schedules import rate_at
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.contract import Options, Stage
 from fedzero_papers.experiments.curves import lowest
-from fedzero_papers.experiments.e8 import ALPHAS, E8, FULL, METHODS, RATES, Choice, Instance, Result, Size, findings
+from fedzero_papers.experiments.e8 import (
+    ALPHAS,
+    BELOW,
+    E8,
+    FULL,
+    METHODS,
+    RATES,
+    Choice,
+    Instance,
+    Result,
+    Size,
+    findings,
+)
 from fedzero_papers.experiments.tables import table_csv
 
 
@@ -39,8 +51,31 @@ def run(losses: list[float], queries: int = 100) -> History:
     return History("x", "x", "x", 1, 1, 1, len(losses) - 1, points, (), 0.0, "", "", (), True)
 
 
+def of_the_paper(stage: Stage) -> list[Any]:
+    """Without the controls."""
+    return [job for job in stage.jobs if "/control-" not in job.folder]
+
+
+def test_controls_are_plain_sgd_at_other_rates(search):
+    tuned = [job for job in search.jobs if job not in of_the_paper(search)]
+    assert {rate_at(job.recipe.algorithm.rate, 0) for job in tuned} == set(BELOW)
+    last = finals(Options())
+    for job in (job for job in last.jobs if job not in of_the_paper(last)):
+        assert isinstance(job.recipe.algorithm, FedZO) and job.recipe.algorithm.samples == "batch"
+        peer = job.recipe.seed, job.folder.split("/")[0]
+        (chosen,) = [j for j in last.jobs if (j.recipe.seed, j.folder.split("/")[0]) == peer and "zofedht" in j.folder]
+        method, rate = chosen.recipe.algorithm, rate_at(job.recipe.algorithm.rate, 0)
+        if "shortened" in job.folder:
+            assert rate == pytest.approx(rate_at(method.rate, 0) * (1 - method.alpha))
+        else:
+            assert rate in BELOW
+    assert {job.folder.split("/")[0] for job in tuned} == {
+        f"{d}-{m}-{p}" for d in ("mnist", "fashion") for m in ("logistic", "svm") for p in ("iid", "shards")
+    }
+
+
 def test_the_settings_are_the_papers(search):
-    for job in search.jobs:
+    for job in of_the_paper(search):
         method, federation, task = job.recipe.algorithm, job.recipe.federation, job.recipe.task
         assert isinstance(method, ZOFedHT | FedZO)
         assert (method.directions, method.local_steps, method.radius) == (1, 50, 1e-4)
@@ -59,7 +94,7 @@ def test_the_settings_are_the_papers(search):
 def test_the_grid_is_the_papers_but_for_the_largest_model(search):
     """Eighteen instances; 27 + 3 + 3 points of the grid, fewer for the MLP on RCV1."""
     by_instance: dict[str, int] = {}
-    for job in search.jobs:
+    for job in of_the_paper(search):
         instance = job.folder.split("/")[0]
         by_instance[instance] = by_instance.get(instance, 0) + 1
     assert len(by_instance) == 18
@@ -78,7 +113,7 @@ def test_all_methods_of_an_instance_have_the_same_budget():
     """In samples: a GD round looks at all of a client's data. Rounds are whole, so budgets agree to half a GD round."""
     samples = {"mnist": 600, "fashion": 600, "rcv1": 190}
     seen: dict[str, dict[str, float]] = {}
-    for job in finals(Options()).jobs:
+    for job in of_the_paper(finals(Options())):
         instance, method = job.folder.split("/")[:2]
         each = samples[instance.split("-")[0]] if method == "zofedavg-gd" else 64
         seen.setdefault(instance, {})[method] = job.recipe.rounds * each
@@ -91,7 +126,7 @@ def test_all_methods_of_an_instance_have_the_same_budget():
 def test_final_runs_have_seeds_of_their_own(search):
     assert {job.recipe.seed for job in search.jobs} == {0}
     assert {job.recipe.seed for job in finals(Options()).jobs} == {1, 2, 3}
-    assert len(finals(Options(repetitions=1, only="mnist-svm-iid")).jobs) == 3
+    assert len(finals(Options(repetitions=1, only="mnist-svm-iid")).jobs) == 3 + 2
 
 
 def test_it_is_sized_for_two_cores(search):
@@ -153,7 +188,8 @@ TINY = replace(
 def test_a_small_one_for_real(tmp_path: Path):
     """Rows of the table and points of the figure are those of the ledgers, in samples."""
     outcome, histories = drive(replace(E8, quick=TINY).plan(Options(quick=True, only="logistic-iid")), tmp_path)
-    (table,), (figure,) = outcome.tables, outcome.figures
+    (table, control), (figure,) = outcome.tables, outcome.figures
+    assert [row[3] for row in control.rows] == ["ZOFedHT", "ZOFedAvg-SGD", *CONTROLS.values()]
     rows: list[dict[str, Any]] = list(csv.DictReader(table_csv(table).splitlines()))
     assert [row["method"] for row in rows] == list(METHODS.values())
     for row, method, line in zip(rows, METHODS, figure.panels[0].lines, strict=True):

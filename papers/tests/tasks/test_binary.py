@@ -71,6 +71,20 @@ def test_rows_are_pixels_and_labels_are_halves():
     assert set(labels[subset.train_y >= 5]) == {1.0}
 
 
+def test_pixels_as_torchvision_scales_them():
+    objective: Any = Binary(dataset="mnist", scaling="standard").build(10, HERE).objective
+    rows, _ = objective.train
+    plain = images.load_subset("mnist").train_x.reshape(4000, 784) / 255
+    np.testing.assert_allclose(rows.x, (plain - 0.1307) / 0.3081, atol=1e-5)
+    assert 700 < float((rows.x**2).sum(1).mean()) < 870
+
+
+def test_shards_sorted_by_ten_labels():
+    problem: Any = Binary(partition=Shards(1), sorted_by="labels").build(100, HERE)
+    digits = images.load_subset("mnist").train_y
+    assert all(len(set(digits[part])) == 1 for part in problem.shards.parts)
+
+
 def test_a_batch_is_drawn_by_the_rule_of_all_tasks():
     """The same samples as an image task with the same parts would draw."""
     problem: Any = Binary(batch=20).build(10, HERE)

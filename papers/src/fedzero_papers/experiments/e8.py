@@ -8,6 +8,9 @@ shard a client (figure 2); N 100, m 10 sampled with replacement, K 50, batch 64,
 2. The chosen setting is run with three other seeds. The paper shows the best of three runs; here the mean is drawn,
    with a band from the best to the worst, and the table has both.
 
+The control, for linear models on images: (1 − α) I + α Q Qᵀ shortens the isotropic step by 1 − α, so SGD is run with
+the rate η₀ (1 − α) of the ZOFedHT that was chosen, and with the best of a few rates below the grid.
+
 An evaluation is F(x; ξ) for one sample ξ: a query on a batch of 64 counts 64, one on all of a client's data as many as
 it has. It is the only reading under which SGD and GD can share an axis. Rounds of GD cost more evaluations, so it gets
 fewer: all methods of an instance have the same budget.
@@ -24,9 +27,10 @@ import numpy as np
 
 from fedzero.report.history import History
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
-from fedzero_papers.experiments.curves import averaged, last_loss, loss, lowest, repeated
+from fedzero_papers.experiments.curves import averaged, last_loss, loss, lowest, mean_and_error, repeated
 from fedzero_papers.experiments.outcome import Figure, Line, Outcome, Panel, Table
 
+SGD = "zofedavg-sgd"
 METHODS = {"zofedht": "ZOFedHT", "zofedavg-sgd": "ZOFedAvg-SGD", "zofedavg-gd": "ZOFedAvg-GD"}
 MODELS = {"logistic": "logistic regression", "svm": "SVM", "mlp": "MLP"}
 DATASETS = {"mnist": "MNIST", "fashion": "Fashion-MNIST", "rcv1": "RCV1 sample"}
@@ -35,6 +39,9 @@ FIGURES = {"iid": ("fig1", "figure 1: IID"), "shards": ("fig2", "figure 2: sorte
 
 RATES = (0.1, 1.0, 10.0)
 ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+BELOW = (0.01, 0.02, 0.05)
+"""Rates of the control, below the paper's grid."""
+CONTROLS = {"shortened": "SGD, η₀ (1 − α)", "below": "SGD, best below the grid"}
 BATCH, STEPS = 64, 50
 TUNING_SEED = 0
 
@@ -138,7 +145,9 @@ def rounds(method: str, instance: Instance, scale: Scale, mini_batch_rounds: int
     return max(1, round(mini_batch_rounds * share))
 
 
-def job(method: str, instance: Instance, scale: Scale, choice: Choice, seed: int, tuning: bool) -> Job:
+def job(
+    method: str, instance: Instance, scale: Scale, choice: Choice, seed: int, tuning: bool, control: str = ""
+) -> Job:
     size = scale.sizes[instance.dataset, instance.model]
     budget = size.tuning if tuning else size.final
     count = rounds(method, instance, scale, budget)
@@ -150,7 +159,8 @@ def job(method: str, instance: Instance, scale: Scale, choice: Choice, seed: int
     }
     recipe = load(f"e8-{method}", seed, count, count if tuning else max(1, count // 20), **tables)
     folder = f"tuning/{choice.name}" if tuning else f"final/{choice.name}-seed-{seed}"
-    return Job(f"{instance.name}/{method}/{folder}", recipe, budget * size.seconds[list(METHODS).index(method)])
+    part = f"control-{control}" if control else method
+    return Job(f"{instance.name}/{part}/{folder}", recipe, budget * size.seconds[list(METHODS).index(method)])
 
 
 @dataclass(frozen=True)
@@ -190,12 +200,24 @@ def plan(scale: Scale, options: Options) -> Plan:
     grids = {(i, m): grid(m, scale.sizes[i.dataset, i.model]) for i, m in pairs}
     trials = {(i, m): [job(m, i, scale, c, TUNING_SEED, True) for c in grids[i, m]] for i, m in pairs}
     later = [job(m, i, scale, grids[i, m][0], 1, False).cost * len(seeds) for i, m in pairs]
-    (tried,) = yield from gather("grid search", trials, ahead=(len(pairs) * len(seeds), sum(later)))
+    controlled = [i for i in instances if i.dataset != "rcv1" and i.model != "mlp"]
+    lower = {i: [job(SGD, i, scale, Choice(rate), TUNING_SEED, True, "below") for rate in BELOW] for i in controlled}
+    tried, below = yield from gather("grid search", trials, lower, ahead=(len(pairs) * len(seeds), sum(later)))
     best = {pair: lowest(dict(zip(grids[pair], tried[pair], strict=True))) for pair in pairs}
+    settings = {(i, "below"): lowest(dict(zip(map(Choice, BELOW), below[i], strict=True))) for i in controlled}
+    settings |= {(i, "shortened"): shortened(best[i, "zofedht"]) for i in controlled}
     finals = {(i, m): [job(m, i, scale, best[i, m], seed, False) for seed in seeds] for i, m in pairs}
-    (found,) = yield from gather("chosen settings", finals)
+    others = {(i, c): [job(SGD, i, scale, s, seed, False, c) for seed in seeds] for (i, c), s in settings.items()}
+    found, controls = yield from gather("chosen settings", finals, others)
     results = {(i, m): Result(best[i, m], runs, samples_a_query(m, i, scale)) for (i, m), runs in found.items()}
-    return Outcome((table(results),), tuple(figures(results, instances, options.quick)), findings(results))
+    control = {(i, c): Result(settings[i, c], r, samples_a_query(SGD, i, scale)) for (i, c), r in controls.items()}
+    tables = (table(results), *([control_table(results, control)] if control else []))
+    return Outcome(tables, tuple(figures(results, instances, options.quick)), findings(results))
+
+
+def shortened(chosen: Choice) -> Choice:
+    """The rate whose step is as long as ZOFedHT's isotropic part."""
+    return Choice(round(chosen.rate * (1 - (chosen.alpha or 0.0)), 6))
 
 
 E8 = Experiment(
@@ -217,6 +239,21 @@ def table(results: Results) -> Table:
     )  # fmt: skip
     seeds = len(next(iter(results.values())).runs)
     return Table("table", f"Training loss at the end, {seeds} seed{'s' if seeds > 1 else ''}", columns, rows)
+
+
+def control_table(results: Results, control: Results) -> Table:
+    """ZOFedHT beside SGD with its rate, with its isotropic step, and with a rate below the grid."""
+    rows = []
+    for i in dict.fromkeys(instance for instance, _ in control):
+        each = [(METHODS[m], results[i, m]) for m in ("zofedht", SGD)]
+        each += [(label, control[i, kind]) for kind, label in CONTROLS.items()]
+        rows += [
+            (DATASETS[i.dataset], MODELS[i.model], PARTITIONS[i.partition], label, r.choice.rate, r.choice.alpha,
+             *mean_and_error(r.losses), r.late)
+            for label, r in each
+        ]  # fmt: skip
+    columns = ("dataset", "model", "data", "method", "η₀", "α", "mean loss", "standard error", "last quarter")
+    return Table("control", "What the length of a step does: training loss at the end", columns, tuple(rows))
 
 
 def figures(results: Results, instances: Sequence[Instance], quick: bool) -> list[Figure]:
