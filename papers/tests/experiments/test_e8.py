@@ -20,6 +20,7 @@ from fedzero_papers.experiments.curves import lowest
 from fedzero_papers.experiments.e8 import (
     ALPHAS,
     BELOW,
+    CONTROLS,
     E8,
     FULL,
     METHODS,
