@@ -14,6 +14,8 @@ import pytest
 from harness import recipe_of
 
 from fedzero.algorithms import DeComFL
+from fedzero.deploy.conduct import conduct
+from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.messages import Failed, Prepare, Prepared, decode_answer, encode
 from fedzero.deploy.settings import Settings
@@ -27,6 +29,7 @@ from fedzero.runs import patches, secret, session
 from fedzero.runs import recipe as recipes
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import LEDGER, Environment
+from fedzero.testing.engines import LocalSites
 
 SECRET, WEAK = b"known to the clients alone", b"hospital2024"
 HERE = Environment(secret=SECRET)
@@ -127,6 +130,15 @@ def test_a_site_goes_on_with_a_run_of_0_1_and_tells_no_other_fingerprint(tmp_pat
     refused = asked(None)
     assert isinstance(refused, Failed)
     assert "12" not in refused.reason, "not even how long it is"
+
+
+def test_a_run_of_0_1_at_sites_is_hidden_when_it_goes_on(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDZERO_SECRET", SECRET.decode())
+    recipe, link, folder = recipe_for(private=True), LocalSites(tmp_path / "sites", ["north"]), tmp_path / "run"
+    for _ in range(2):
+        conduct(recipe, folder, Environment(), Silent(), Service(link, lambda: ["north"]))
+        assert mode(folder / LEDGER) == 0o600
+        (folder / LEDGER).chmod(0o644)
 
 
 # ---- files

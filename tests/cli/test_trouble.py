@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,12 @@ from pathlib import Path
 import forked_command
 import msgspec
 import pytest
+import typer
 
-from fedzero.ledger.records import Start, decode_record, encode_record
-from fedzero.ledger.store import _GENESIS, _seal, link
+from fedzero.cli.common import interruptible
+from fedzero.ledger.database import Unreadable
+from fedzero.ledger.records import End, Start, decode_record, encode_record
+from fedzero.ledger.store import _GENESIS, Ledger, Unwritable, _seal, link
 
 KILOBYTES = 400
 
@@ -161,3 +166,36 @@ def test_a_disk_that_is_read_only(process, small_disk: Path, tiny: Path) -> None
         sentence = process(*command).refusal
         assert "damaged" not in sentence
         assert "Read-only" in sentence or ("cannot be written" in sentence and "writable" in sentence)
+
+
+def test_a_file_that_may_only_be_read_is_not_called_damaged(run_recipe, tiny: Path, tmp_path: Path) -> None:
+    """As on a disk that is read-only, where none can be mounted."""
+    run_recipe(tiny, tmp_path / "run")
+    ledger = Ledger.open(tmp_path / "run" / "ledger.db", writable=True)
+    ledger._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(Unwritable, match=r"cannot be written .*make file and folder writable"):
+        ledger.append([End(0, b"")], 0.0)
+    with pytest.raises(Unreadable, match=r"cannot be read .*make file and folder writable"):
+        ledger.rows("DELETE FROM entries", -1)
+    ledger.close()
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Once: a second one must not end what cleans up. Then it means what it meant before."""
+    heard: list[int] = []
+    cleaned = False
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with pytest.raises(typer.Exit) as ended, interruptible(tmp_path / "run"):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned = True
+        assert (ended.value.exit_code, heard, cleaned) == (130, [], True)
+        assert "resumes from the last completed round" in capsys.readouterr().err
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -14,8 +14,10 @@ import pytest
 from cases import CHAINS, KEEPS_A_REST, UNLIKE, WIRES, allowed, label, wire_of, writes_floats
 from trouble import BAD_CODES, BAD_NUMBERS, BAD_PLACES, BAD_REPLIES, BAD_SCALES
 
+from fedzero.errors import FedzeroError
 from fedzero.filters import NO_FILTERS, Chain
 from fedzero.filters.links import Plain
+from fedzero.lines import LONGEST_SAID
 from fedzero.protocol.messages import Reply
 from fedzero.testing.engines import Changing
 from fedzero.testing.methods import Bad, altered, first_replaced
@@ -218,3 +220,12 @@ FILTERED_WAYS = [
 @pytest.mark.parametrize(("algorithm", "chain", "bad"), FILTERED_WAYS)
 def test_every_way_to_send_wrong_codes(tmp_path: Path, algorithm, chain, bad) -> None:
     refused_without_a_trace(tmp_path, algorithm, 0, bad, chain)
+
+
+def test_what_a_client_says_is_recorded_as_one_short_visible_line(tmp_path: Path) -> None:
+    said = "see [/etc/config]\x1b[2J\nround 9: all is well\u202e" + "x" * 10_000
+    run = small(tmp_path, WIRES[0])
+    run.engine = Changing(run.engine, first_replaced(lambda reply, data: [FedzeroError(said)]), 0, DURING)
+    run.play(DURING.start + 1)
+    ((_, reason),) = run.records[-1].refused
+    assert reason.startswith("failed: see [/etc/config]") and reason.isprintable() and len(reason) == LONGEST_SAID

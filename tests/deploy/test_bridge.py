@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError, Pipe
@@ -191,3 +192,39 @@ def test_a_site_whose_process_ends_again_and_again_is_left_out_by_name(link: Epo
     link._session = SimpleNamespace(close=lambda: None)
     assert link._gather() == {"south"}
     assert link.waiting() == []
+
+
+def test_what_a_killed_supervisor_left_is_removed(tmp_path: Path, monkeypatch) -> None:
+    """Its own folder for sockets, and no other that the file might name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, other = tmp_path / f"{epochs.SCRATCH}abc", tmp_path / "other"
+    for folder in (left, other):
+        folder.mkdir()
+        (tmp_path / bridge.BRIDGE_FILE).write_bytes(msgspec.json.encode((str(folder / "bridge"), b"key")))
+        epochs._remove_scratch(tmp_path)
+    assert not left.exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize(
+    ("half", "rest", "ready", "ends"),
+    [(50, 100, 20, 100), (50, 10**6, 10, 150), (1, 29, 20, 29), (1, 10**6, 10, 30), (10**6, 10**6, 0, 300)],
+)
+def test_sites_are_waited_for_by_what_half_of_them_took(monkeypatch, half, rest, ready, ends) -> None:
+    """0.1: 30 s for all of 20."""
+    pytest.importorskip("nvflare", reason="nvflare is not installed")
+    from fedzero.deploy.flare import relay
+
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 0.5
+
+    monkeypatch.setattr(relay, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    job = relay.Relay.__new__(relay.Relay)
+    job._targets, job._gone = {f"site-{i}": "" for i in range(20)}, set()
+    comes = {site: half if i < 10 else rest for i, site in enumerate(job._targets)}
+    job._call = lambda site, *_: (now[0] >= comes[site], b"")
+    found = job._ready(SimpleNamespace(map=map), SimpleNamespace(triggered=False))
+    assert len(found) == ready
+    assert ends <= now[0] <= ends + 1

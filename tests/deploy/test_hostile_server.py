@@ -332,6 +332,26 @@ def test_every_order_is_answered(tmp_path: Path, capsys) -> None:
     assert asked(site, READY[1]).failed == {}, "it works as if nothing had been"
 
 
+@pytest.mark.parametrize("error", [ValueError, AssertionError, SystemExit, RecursionError])
+def test_whatever_is_raised_is_an_answer(tmp_path: Path, monkeypatch, capsys, error) -> None:
+    """By whatever code, the site's own and that of libraries among it."""
+
+    def fails(*_):
+        raise error(f"row 4711 of {tmp_path}")
+
+    site = site_with(tmp_path)
+    asked(site, READY[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(site.run.setup.problem.objective, "evaluate", fails, raising=False)
+        assert refused(site, encode(Measure(()))) == f"{reasons.Reason.MEASURE}: {reasons.SEE}"
+    assert "row 4711" in capsys.readouterr().err
+    if issubclass(error, Exception):
+        monkeypatch.setattr(site.run.clients[0].oracle, "answer", fails)
+        answer = asked(site, READY[1])
+        assert answer.failed == {0: f"{reasons.Reason.TURN}: {reasons.SEE}"}
+        assert list(answer.replies) == [1], "the other client's turn counts"
+
+
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_answered(tmp_path_factory, data: bytes) -> None:

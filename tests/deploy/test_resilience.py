@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import msgspec
@@ -82,20 +83,27 @@ def with_digest(digest: bytes):
 
 
 class Slow(LocalSites):
-    """Answers of a kind from south come only after so many answers of the others; never, for one."""
+    """Answers of a kind from south come only after so many answers of the others; never, for one. Who asks for them
+    must say when it is enough, and soon."""
 
     def __init__(self, folder, kind, after):
         super().__init__(folder, SITES)
         self.kind, self.after, self.kept = kind, after, []
 
     def ask(self, orders, seconds, limit, enough=never):
+        slow = None
         for site, data in super().ask(orders, seconds, limit, enough):
             if site == "south" and self.asked < self.after and isinstance(decode_answer(data), self.kind):
-                self.kept.append((site, data))
-                yield site, Pending("has not answered yet")
+                slow = data
             else:
-                assert (site, None) not in self.kept
                 yield site, data
+        if slow is not None:
+            end = time.monotonic() + 5
+            while not enough():
+                assert time.monotonic() < end, f"the others wait for it, up to {seconds} s"
+                time.sleep(0.01)
+            self.kept.append(("south", slow))
+            yield "south", Pending("has not answered yet")
 
     def late(self):
         if self.asked >= self.after and self.kept:
@@ -134,7 +142,7 @@ def test_who_hangs_while_it_catches_up_keeps_nobody_waiting(tmp_path: Path) -> N
         return wrong(answer) if site == "south" and isinstance(answer, Replies) and 11 <= link.asked < 14 else data
 
     link.spoil = spoil
-    found, _ = run(tmp_path, link, recipe_for(server_model=True))
+    found, _ = run(tmp_path, link, recipe_for(server_model=True), deadline=0.5)
     reasons = [sorted(set(dict(record.refused).values())) for record in view_of(tmp_path).rounds]
     busy = "failed: its site south still catches up"
     assert any("must rebuild" in why for r in reasons for why in r)
@@ -342,6 +350,19 @@ def test_three_of_many_sites_measure(tmp_path: Path) -> None:
     run(tmp_path, link, recipe_for(), sites)
     assert len(counted) == 3 * measuring.MEASURING, "after rounds 0, 4 and 8; the last also says which model it is"
     assert len(set(counted)) > measuring.MEASURING, "drawn anew each time"
+
+
+def test_where_three_do_not_agree_all_measure(tmp_path: Path) -> None:
+    """Two of six lie alike: they are most of some draws, and never most of all."""
+    sites = [f"site-{i}" for i in range(6)]
+    recipe = msgspec.structs.replace(recipe_for(), evaluate_every=1)
+    link = spoiling(LocalSites(tmp_path / "sites", sites), Measured, LIES["better"][0], ("site-1", "site-4"))
+    found, said = run(tmp_path, link, recipe, sites)
+    assert [e.metrics for e in view_of(tmp_path).evaluations] == [
+        e.metrics for e in session_view(alone(tmp_path, recipe), tmp_path).evaluations
+    ]
+    assert found.complete
+    assert {text.split(" ")[0] for text in said if "measured loss -1e+09" in text} == {"site-1", "site-4"}
 
 
 def test_figures_of_sites_with_data_of_their_own_are_averaged_without_what_is_not_finite() -> None:

@@ -56,6 +56,33 @@ def test_nested_arrays(decode) -> None:
         assert len(str(refused.value)) < 400 and str(refused.value).isprintable()
 
 
+def longer(*fields: object) -> bytes:
+    """An array-like message with one element more than it has fields, and that one is nested."""
+    whole = msgspec.msgpack.encode(fields)
+    return bytes([whole[0] + 1]) + whole[1:] + NESTED + b"\0"
+
+
+PASSED_OVER = {
+    "reply": longer(0, 0, b"8" * 8, b"", b"1234", 1, b""),
+    "instruction": longer(4, 0, 0, b"", ()),
+    "update": longer(1, 0, b"", (), ()),
+    "order": longer(6, 3),
+    "answer": longer(2),
+    "codes": longer(b"", b"", b""),
+    "entry": b"\x82" + b"".join(map(msgspec.msgpack.encode, ("type", "end", "more"))) + NESTED + b"\0",
+    "patch": b"\x82" + b"".join(map(msgspec.msgpack.encode, ("type", patch.MAGIC, "more"))) + NESTED + b"\0",
+}
+"""What no field is for: a decoder reads it, to know where it ends, and has no type to refuse it by."""
+
+
+@pytest.mark.parametrize("name", PASSED_OVER)
+def test_nested_arrays_where_nothing_is_expected(name: str) -> None:
+    with pytest.raises(RecursionError):
+        msgspec.msgpack.decode(PASSED_OVER[name])
+    with pytest.raises(FedzeroError, match=r"not .*: it is nested too deeply"):
+        DECODERS[name](PASSED_OVER[name])
+
+
 def test_a_digest_has_eight_bytes() -> None:
     reply = Reply(0, 0, b"8" * 8, b"", b"1234", 1)
     assert decode_reply(encode_reply(reply), 100) == reply
@@ -160,8 +187,16 @@ def patch_of(clients: int, **table: object) -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-@pytest.mark.parametrize("clients", [0, 20_000_000, 2**63, 5000])
-def test_a_patch_of_many_clients(clients: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        (0, r"not a fedzero patch: .*clients"),
+        (20_000_000, r"not a fedzero patch: .*clients"),
+        (2**63, r"not a fedzero patch: .*clients"),
+        (5000, "at most 1,024 clients"),
+    ],
+)
+def test_a_patch_of_many_clients(clients: int, words: str, tmp_path: Path) -> None:
     """411 bytes that kept 0.1 busy for more than a minute."""
     from safetensors.torch import save_file
 
@@ -172,7 +207,7 @@ def test_a_patch_of_many_clients(clients: int, tmp_path: Path) -> None:
     content = content[:where] + Params(base).digest() + content[where + 8 :]
     (tmp_path / "x.patch").write_bytes(hashlib.sha256(content[32:]).digest() + content[32:])
     began = time.monotonic()
-    with pytest.raises(FedzeroError, match=r"clients"):
+    with pytest.raises(FedzeroError, match=words):
         apply_patch(tmp_path / "x.patch", str(tmp_path / "base.safetensors"), tmp_path / "out.safetensors")
     assert time.monotonic() - began < 2 and not (tmp_path / "out.safetensors").exists()
     assert MOST_CLIENTS < 20_000_000

@@ -249,7 +249,9 @@ def _check_order(view: LedgerView) -> None:
 
 
 def _check_clients(record: Round, clients: int) -> None:
-    named = (record.cohort, *([client for client, _ in of] for of in (record.refused, record.remembered)))
-    for client in (max(of, default=0) for of in named):
+    pairs = (record.refused, record.remembered, record.queried)
+    for client in (max(of, default=0) for of in (record.cohort, *([client for client, _ in of] for of in pairs))):
         if client >= clients:
             raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")
+    for client in set(record.bounded or ()) - set(record.cohort):
+        raise Tampered(record.round, f"it names client {client} as scaled down, who was not asked")

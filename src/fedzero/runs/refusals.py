@@ -53,7 +53,7 @@ class Refusals:
         bounded = record.bounded or ()
         for client in set(record.cohort) - dict(record.refused).keys():
             self._shortened[client] = self._shortened.get(client, 0) + 1 if client in bounded else 0
-        again = [client for client in bounded if self._shortened[client] == OFTEN]
+        again = [client for client in bounded if self._shortened.get(client) == OFTEN]
         if not again:
             return []
         what = f"sent numbers far larger than the others' in {OFTEN} turns one after the other: see federation.bound"
