@@ -15,7 +15,7 @@ demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a pag
 test: $(READY) lint  ## style, types, layers, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-faults: $(READY)  ## a federation whose processes are killed, frozen and lied to; up to ten minutes
+test-faults: $(READY)  ## a federation whose processes are killed, frozen and lied to; a quarter of an hour
 	$(BIN)/python -m pytest tests/faults -n 0
 	$(BIN)/python -m pytest -m slow -n 0
 
