@@ -344,21 +344,26 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--queries", type=int, default=500, help="of a party")
     parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--table", action="store_true", help="run nothing: print what is kept")
     parser.add_argument("--out", type=Path, default=Path("runs/blackbox.jsonl"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for absent in [o for o in given.optimisers if find_spec(OPTIMISERS[o][0]) is None]:
+    for absent in [o for o in given.optimisers if not given.table and find_spec(OPTIMISERS[o][0]) is None]:
         print(f"{absent} is left out: {OPTIMISERS[absent][0]} is not installed")
         given.optimisers.remove(absent)
+    if "minimise" in given.optimisers and not given.table:
+        run("minimise", Problem("sphere", 2, 0), 60, 0.0)  # kernels are compiled, modules imported
     kept = Kept(given.out)
     for d in given.dimensions:
         found: dict[tuple[str, str], list[dict[str, Any]]] = {}
         wanted = [(s, n, o) for s in given.seeds for n in given.functions for o in given.optimisers]
         for number, (seed, name, optimiser) in enumerate(wanted, 1):
+            key = f"d {d} / {name} / {seed} / {given.queries} queries / noise {given.noise:g} / {optimiser}"
+            if given.table and key not in kept.entries:
+                continue
             problem = Problem(name, d, seed)
             lowest = kept.get(f"d {d} / {name} / {seed}", problem.lowest)[0]["value"]
             noise = given.noise * (problem.true(np.zeros(d)) - lowest)
-            key = f"d {d} / {name} / {seed} / {given.queries} queries / noise {given.noise:g} / {optimiser}"
             entry, fresh = kept.get(key, partial(run, optimiser, problem, given.queries, noise))
             found.setdefault((name, optimiser), []).append(entry | {"seed": seed})
             if fresh:
