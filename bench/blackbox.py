@@ -322,8 +322,9 @@ def table(found: dict[tuple[str, str], list[dict[str, Any]]], names: list[str], 
         firsts[first] += 1
         cells = []
         for o in optimisers:
-            error = stdev(there[o]) / math.sqrt(len(there[o])) if len(there.get(o, ())) > 1 else 0.0
-            text = f"{mean(there[o]):.3g} ± {error:.1g}" if o in there else "–"
+            text = f"{mean(there[o]):.3g}" if o in there else "–"
+            if len(there.get(o, ())) > 1:
+                text += f" ± {stdev(there[o]) / math.sqrt(len(there[o])):.1g}"
             cells.append(f"**{text}**" if o == first else text)
         print(f"| {name} | " + " | ".join(cells) + " |")
     for title, figure in (
