@@ -203,9 +203,14 @@ def test_a_model_that_heeds_no_mask_is_read_whole(small_model):
 
 def test_chunks_hold_every_prompt_once():
     for tokens in (1, 40, 1000):
-        found = list(chunks(PROMPTS, MOST, tokens))
+        found = list(chunks(PROMPTS, MOST, tokens, tokens))
         assert sorted(np.concatenate(found).tolist()) == list(range(len(PROMPTS)))
         assert all(len(some) == 1 or len(some) * (9 + MOST) <= tokens for some in found)
+
+
+def test_what_prompts_have_in_common_counts_once_for_tokens_and_in_every_row_for_columns():
+    assert len(next(chunks(BEGUN, MOST, 2 * (9 + MOST), 1000))) == 2
+    assert len(next(chunks(BEGUN, MOST, 1000, 3 * (21 + MOST)))) == 3
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, BEGUN], ids=["apart", "begun alike"])

@@ -57,11 +57,8 @@ def left_padded(prompts: Sequence[Sequence[int]], begin: int = 0) -> Tensor:
     tokens[1] = -1
     for row, prompt in enumerate(prompts):
         here = slice(width - len(prompt) + begin, width)
-        tokens[0, row, here], tokens[1, row, here], tokens[2, row, here] = (
-            prompt[begin:],
-            row,
-            range(begin, len(prompt)),
-        )
+        tokens[0, row, here], tokens[1, row, here] = prompt[begin:], row
+        tokens[2, row, here] = np.arange(begin, len(prompt))
     return torch.from_numpy(tokens)
 
 
@@ -104,14 +101,12 @@ class PaddedPrompts:
         return len(self.common) + self.own.shape[2]
 
 
-def chunks(
-    prompts: Sequence[Sequence[int]], most: int, tokens: int, columns: int | None = None
-) -> Iterator[NDArray[np.int64]]:
+def chunks(prompts: Sequence[Sequence[int]], most: int, tokens: int, columns: int) -> Iterator[NDArray[np.int64]]:
     """Which prompts to decode side by side, those of similar length: at most so many tokens that are read or generated
     for every row, and so many `columns` with those that are the same in all rows."""
     order = np.argsort([len(prompt) for prompt in prompts], kind="stable")
     width = len(prompts[order[-1]]) + most
-    height = max(1, min(tokens // (width - common_length(prompts)), (columns or tokens) // width))
+    height = max(1, min(tokens // (width - common_length(prompts)), columns // width))
     for first in range(0, len(order), height):
         yield order[first : first + height]
 

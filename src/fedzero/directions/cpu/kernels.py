@@ -34,7 +34,7 @@ _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
 # NumPy's error model: division by zero gives infinity or NaN, as IEEE has it and as on a GPU.
 kernel = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always")
-# Products of these are exact (a number times ±1), so a fused multiply and add gives the same bits.
+# For kernels whose products are exact (a number times ±1): a fused multiply and add gives the same bits as two steps.
 exact_products = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 
 
@@ -515,9 +515,7 @@ def _tile(tile, down, across, height, width, stripes):
 
 
 @kernel
-def _advance_rank1_32(
-    x, slot0, slot1, stream, rule, coefs, ends, hypers, height, width, stripes, lo, hi
-):  # fmt: skip
+def _advance_rank1_32(x, slot0, slot1, stream, rule, coefs, ends, hypers, height, width, stripes, lo, hi):
     """Steps on tiles lo … hi − 1 of a matrix, each of height × width numbers, in place."""
     rows, columns = stream[1], stream[2]
     across = columns.shape[1]
