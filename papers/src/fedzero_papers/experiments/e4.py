@@ -222,7 +222,7 @@ E4 = Experiment(
     "e4",
     "ZO-AdaFL, figures 2 and 3, table 2",
     "Universal black-box attack on a CNN: ZO-AdaFL against FedZO, DZOPA and ZONE-S, MNIST and Fashion-MNIST",
-    ("3 min", "55 min"),
+    ("3 min", "95 min"),
     plan, FULL, QUICK,
 )  # fmt: skip
 
