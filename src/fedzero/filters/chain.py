@@ -155,7 +155,7 @@ class Chain:
 
     def limit(self, expected: int) -> int:
         """The most bytes that `expected` numbers may take."""
-        return 4 * expected + (5 * expected + 32 if self.codes else 0)
+        return max(4 * expected, self.plain.length(expected)) + (5 * expected + 32 if self.codes else 0)
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
         """One contribution through the client's links."""
