@@ -296,16 +296,15 @@ def coordinates_of(bounds: Sequence[Any], dimension: int | None) -> tuple[Coordi
         return (bounds,) * dimension
     try:
         found = tuple(_coordinate(each) for each in bounds)
-    except (TypeError, ValueError) as error:
-        found = ()
-        if dimension is None:
-            raise FedzeroError(f"bounds = {bounds!r}: give a pair (low, high) for every coordinate ({error})") from None
-    if not found and np.shape(bounds) == (2,):
-        found = (_coordinate(bounds),) * (dimension or 0)
+    except (TypeError, ValueError):
+        try:
+            found = (_coordinate(bounds),) * (dimension or 0)
+        except (TypeError, ValueError):
+            found = ()
     if not found or dimension not in (None, len(found)):
         raise FedzeroError(
-            f"bounds has shape {np.shape(bounds)} and dimension = {dimension}: give a pair (low, high) for every "
-            "coordinate, or one pair and dimension"
+            f"bounds = {bounds!r} and dimension = {dimension}: give a pair (low, high), an Integer or a Choice for "
+            "every coordinate, or one pair and dimension"
         )
     return found
 

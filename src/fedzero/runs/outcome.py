@@ -71,10 +71,12 @@ def result_of(folder: Path) -> Result:
         if not isinstance(task, BlackBox):
             raise FedzeroError(f"{folder} holds no run of black boxes")
         best, x = query_log.best(ledger, clients), _point(folder, task)
-        if task.evaluate == "shared" and best is not None and task.bounds.same_model(best[0], x):
-            x = best[0].copy()  # as it was asked, before it was rounded to float32
-        begun = task.bounds.from_unit(task.bounds.starting_at(task.start).astype(np.float32).astype(np.float64))
-        at_start, at_x = query_log.values_at(ledger, begun), query_log.values_at(ledger, x)
+        at_start, at_x = dict[int, float](), dict[int, float]()
+        if task.evaluate == "shared":
+            if best is not None and task.bounds.same_model(best[0], x):
+                x = best[0].copy()  # as it was asked, before it was rounded to float32
+            begun = task.bounds.from_unit(task.bounds.starting_at(task.start).astype(np.float32).astype(np.float64))
+            at_start, at_x = query_log.values_at(ledger, begun), query_log.values_at(ledger, x)
     everybody = {*range(clients)}
     exact = {round: mean([of[c] for c in range(clients)]) for round, of in asked.items() if of.keys() == everybody}
     if at_start.keys() == everybody:

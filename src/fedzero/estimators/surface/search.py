@@ -36,12 +36,16 @@ WIDE, SCALE, SHRINK, NARROWEST = 3, 0.25, 0.6, 0.02
 """Wide exchanges before a descent; s at first, how it falls, and where it begins anew."""
 FORETOLD = 0.1
 """Error of a quadratic that foretells values, of their deviation."""
-MOST_FITTED, MOST_GRADIENTS, MOST_STENCILS = 400, 25, 4
-RADII = (1.0, 0.3, 3.0, 0.1)
+MOST_FITTED, MOST_GRADIENTS = 400, 25
+RADII = (1.0, 0.3, 3.0, 0.1, 10.0)
 """Where there is room for several trial points: their trust regions, of the plan's."""
 STEP, ROUGH = 1e-8, 1e-3
 """Of differences: the least, and the largest (noise that asks for more is left to wide exchanges)."""
 SIGNAL = 2.0
+PLENTY = 1.25
+"""Values for each coefficient of a quadratic that wide exchanges are not to exceed."""
+RIPPLED = 3
+"""Trial points that break the promise of the gradients, before a descent is given up."""
 EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -52,7 +56,7 @@ class Plan(Struct, frozen=True, array_like=True):
     incumbent: number of the best point of a descent, −1 before its first exchange; radius: of its trust region.
     predicted: by how much F is to fall at each trial point, or the values that a quadratic foretells.
     h: of differences; 0 where the function is noisy. trials: how many explicit points are trial points of a descent,
-    stencils: how many of these have one.
+    stencils: how many of these have one. failures: trial points so far at which F was not lower as promised.
     """
 
     centre: tuple[float, ...]
@@ -66,6 +70,7 @@ class Plan(Struct, frozen=True, array_like=True):
     h: float = STEP
     trials: int = 0
     stencils: int = 0
+    failures: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +124,12 @@ class _Search:
         self.x, self.y, self.bases = space.lift(trace.points), trace.values, trace.bases
         self.best = int(np.argmin(self.y))
 
+    @property
+    def _room(self) -> int:
+        """How many trial points an exchange has room for, with stencils if that is possible."""
+        stencils = self.batch // (1 + self.space.neighbours)
+        return min(len(RADII), stencils or self.batch)
+
     def after_wide(self, plan: Plan) -> Proposal:
         plan = replace(plan, exchanges=plan.exchanges + 1)
         if self.fresh == 0 and len(self.y) > 2:
@@ -127,7 +138,9 @@ class _Search:
         foretold = plan.predicted and self._missed(plan) < FORETOLD
         if not plan.h:
             return self._noisy(plan, fit, lowest)
-        enough = bool(foretold) or gain < fit.sigma or plan.exchanges >= WIDE
+        coefficients = (self.space.lifted + 1) * (self.space.lifted + 2) // 2
+        known = np.count_nonzero(self.bases < 0) > PLENTY * coefficients
+        enough = bool(foretold) or gain < fit.sigma or plan.exchanges >= WIDE or known
         if enough and self.batch > self.space.neighbours:
             here = np.arange(len(self.y)) >= plan.since
             found = int(np.argmin(np.where(here & (self.bases < 0), self.y, np.inf)))
@@ -187,7 +200,8 @@ class _Search:
     def _descend(self, plan: Plan, start: F64) -> Proposal:
         radius = 0.2 * min(1.0, plan.scale * math.sqrt(self.space.lifted))
         begun = replace(plan, mode="local", since=len(self.y), incumbent=-1, radius=radius)
-        return self._trial(begun, [start], ())
+        apart = radius / math.sqrt(self.space.lifted)
+        return self._trial(begun, [start, *self._around(start, apart, self._room)[1:]], ())
 
     def _trial(self, plan: Plan, trials: list[F64], predicted: tuple[float, ...]) -> Proposal:
         """The trial points with as many stencils as there is room for; what is left goes around the first one."""
@@ -205,10 +219,10 @@ class _Search:
         if plan.incumbent < 0 or (self._bare(plan, low) and self.y[low] < self.y[plan.incumbent]):
             gain = 0.0 if plan.incumbent < 0 else float(self.y[plan.incumbent] - self.y[low])
             return self._trial(plan, [self.x[low]], (gain,))  # no gradient is known where it is lowest
+        if plan.failures == RIPPLED:  # gradients say little of where F falls: look at it from further away
+            return self._restart(replace(plan, failures=RIPPLED + 1), WIDE)
         x, gradients = self._gradients(plan)
-        room = min(MOST_STENCILS, max(1, self.batch // (1 + self.space.neighbours)))
-        room = room if self.batch > self.space.neighbours else min(len(RADII), self.batch)
-        here = self.x[plan.incumbent]
+        here, room = self.x[plan.incumbent], self._room
         if len(x) == 1:
             slope = gradients[-1]
             steps = [plan.radius * each for each in RADII[:room]]
@@ -244,11 +258,13 @@ class _Search:
         promised = max(plan.predicted[best - self.fresh], np.finfo(np.float64).tiny)
         step = float(np.linalg.norm(self.x[best] - self.x[plan.incumbent]))
         radius = plan.radius * RADII[best - self.fresh]
+        failures = plan.failures + (gain < 0.1 * promised)
         if gain < 0.1 * promised:
             radius = 0.35 * min(radius, step)
         elif gain > 0.6 * promised and step > 0.8 * radius:
             radius *= 2.5
-        return replace(plan, radius=radius, incumbent=best if gain > 0 else plan.incumbent)
+        incumbent = best if gain > 0 else plan.incumbent
+        return replace(plan, radius=radius, incumbent=incumbent, failures=failures)
 
     def _gradients(self, plan: Plan) -> tuple[F64, F64]:
         """Points of this descent that have a stencil, the incumbent last and the farthest first; gradients there."""
@@ -272,9 +288,13 @@ class _Search:
         signs = np.where(x + plan.h > 1, -1.0, 1.0)
         return np.array([0.5 * plan.h * s * np.diag(process.hessian(each)) for s, each in zip(signs, x, strict=True)])
 
-    def _restart(self, plan: Plan) -> Proposal:
+    def _restart(self, plan: Plan, exchanges: int = 1) -> Proposal:
         fit, lowest, _ = self._fitted(plan)
         again = replace(
-            plan, centre=tuple(lowest.tolist()), scale=self._narrowed(plan), exchanges=WIDE - 1, since=len(self.y)
+            plan,
+            centre=tuple(lowest.tolist()),
+            scale=self._narrowed(plan),
+            exchanges=WIDE - exchanges,
+            since=len(self.y),
         )
         return self._wide(again, fit, self.trace.points[self.best])
