@@ -186,6 +186,10 @@ class Carry:
         """The model that this client's values are computed on."""
         return params
 
+    def estimate(self) -> tuple[float, float] | None:
+        """Where the method has one: the objective's value at the parameters, and its standard error."""
+        return None
+
     def tensors(self, chosen: Sequence[int] | None = None) -> list[Tensor]:
         found: list[Tensor] = []
         for value in self._values():

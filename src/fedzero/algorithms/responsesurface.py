@@ -80,6 +80,9 @@ class Surface(Carry):
     plan: bytes = b""
     explicit: bytes = b""
 
+    def estimate(self) -> tuple[float, float] | None:
+        return _plans.decode(self.plan).estimate if self.plan else None
+
 
 class ResponseSurface(Method, tag="response-surface"):
     """All parties are asked at the same points; a quadratic, then a Gaussian process over gradients, says where."""

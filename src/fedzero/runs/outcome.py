@@ -40,14 +40,15 @@ class Result:
     """What came out.
 
     x: the point found, within the bounds, (d,). value: F(x), or, where `estimated`, the mean of values that boxes gave
-    near x; None if no box ever answered. values: f_i(x), one per client, None where it was not asked. start_value: F at
-    the starting point, if it was asked. best_x, best_value: the smallest F at any point at which all boxes were asked.
-    queries: attempts of all clients, retries included. history: all evaluations. reason: why the run ended before
-    `rounds`, if it did.
+    near x, or that of a model of F, with its standard error as `error`; None if no box ever answered. values: f_i(x),
+    one per client, None where it was not asked. start_value: F at the starting point, if it was asked. best_x,
+    best_value: the smallest F at any point at which all boxes were asked. queries: attempts of all clients, retries
+    included. history: all evaluations. reason: why the run ended before `rounds`, if it did.
     """
 
     x: NDArray[np.float64]
     value: float | None
+    error: float | None
     estimated: bool
     values: tuple[float | None, ...]
     start_value: float | None
@@ -85,11 +86,15 @@ def result_of(folder: Path) -> Result:
     def estimated(e: Evaluation) -> bool:
         return ESTIMATED in e.metrics.others if task.evaluate == "shared" else e.round not in exact
 
+    estimate = None
+    if task.evaluate == "shared" and view.evaluations and estimated(view.evaluations[-1]):
+        estimate = session.replayed(folder, Environment(), None).state.carry.estimate()
     history = {e.round: Step(e.round, spent(e.round), e.metrics.loss, estimated(e)) for e in view.evaluations}
     last = history.get(max(history, default=-1))
     return Result(
         x=x,
-        value=None if last is None else last.value,
+        value=estimate[0] if estimate else None if last is None else last.value,
+        error=estimate[1] if estimate else None,
         estimated=last is not None and (last.estimated or last.rounds < done),
         values=tuple(asked.get(done, at_x).get(client) for client in range(clients)),
         start_value=exact.get(0),

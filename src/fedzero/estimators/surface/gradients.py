@@ -20,8 +20,7 @@ from fedzero.estimators.surface.trust_region import F64
 
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """ℓ, of the distance of the farthest point"""
-JITTER, LEAST_JITTER = 1e-10, 1e-15
-"""Variance of what is not explained: at the farthest point, and next to the last one, where differences are small."""
+JITTER = 1e-14
 
 
 class GradientProcess:
@@ -37,11 +36,11 @@ class GradientProcess:
         axes = axes[sizes > 1e-13 * sizes[0]]
         within, places = rest @ axes.T, self.points @ axes.T
         across = rest - within @ axes
-        found, jitter = None, np.clip(JITTER * np.square(places).sum(axis=1), LEAST_JITTER, JITTER)
+        found = None
         for scale in scales:
-            near, factor = _correlations(places, scale, jitter)
+            near, factor = _correlations(places, scale)
             y = _solved(factor, np.stack([within.ravel(), places.ravel()], axis=1))
-            outer = _cholesky(near + np.diag(jitter))
+            outer = _cholesky(near)
             z = _solved(outer, across)
             general = float(y[:, 0] @ y[:, 1]) / float(y[:, 1] @ y[:, 1])
             left = float(np.square(y[:, 0] - general * y[:, 1]).sum() + np.square(z).sum())
@@ -84,25 +83,26 @@ class GradientProcess:
         return r, np.exp(-np.square(r).sum(axis=1) / (2 * self.scale**2)), (r * self.weights).sum(axis=1)
 
 
-def _correlations(places: F64, scale: float, jitter: F64) -> tuple[F64, Tensor]:
+def _correlations(places: F64, scale: float) -> tuple[F64, Tensor]:
     """k(r) of all pairs (m, m), and the Cholesky factor of the covariance of all slopes (m r, m r)."""
     m, dimensions = places.shape
     r = places[:, None] - places
     near = np.exp(-np.square(r).sum(axis=2) / (2 * scale**2))
     blocks = near[:, :, None, None] * (np.eye(dimensions) - r[:, :, :, None] * r[:, :, None, :] / scale**2)
     matrix = blocks.transpose(0, 2, 1, 3).reshape(m * dimensions, m * dimensions)
-    return near, _cholesky(matrix + np.diag(np.repeat(jitter, dimensions)))
+    return near, _cholesky(matrix)
 
 
 def _cholesky(matrix: F64) -> Tensor:
-    """With as much more on the diagonal as rounding asks for."""
+    """With as much on the diagonal as rounding asks for: gradients of ill-conditioned functions differ in their tenth
+    digit, so it must be little."""
     factor: Tensor
-    more = 0.0
+    more = JITTER
     while True:
         factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(matrix + more * np.eye(len(matrix))))
         if not int(failed):
             return factor
-        more = max(10 * more, LEAST_JITTER)
+        more *= 10
 
 
 def _solved(factor: Tensor, right: F64, transposed: bool = False) -> F64:

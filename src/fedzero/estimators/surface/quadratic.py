@@ -52,9 +52,16 @@ class QuadraticFit:
         self.constant = WEIGHT * float(a.sum())
         self.slope = WEIGHT * (a @ t)
         self.curvature = 2 * WEIGHT * float(a @ squares) * np.eye(d) + 2 * q * d * (t * a[:, None]).T @ t
-        known = axes.T @ (roots * WEIGHT)
-        self.error = self.spread * math.sqrt(max(WEIGHT - float((known**2 / (variances + noise)).sum()), 0.0))
-        """standard error of the value at the centre"""
+        self._posterior = t, squares, roots, axes, variances + noise, q * d
+
+    def error(self, x: F64) -> float:
+        """Standard error of the value at a point."""
+        points, squares, roots, axes, variances, bent = self._posterior
+        t = (x - self.centre) / self.unit
+        square, products = float(t @ t), points @ t
+        own = WEIGHT * (1 + square + square**2) + bent * square**2
+        known = axes.T @ (roots * (WEIGHT * (1 + products + square * squares) + bent * products**2))
+        return self.spread * math.sqrt(max(own - float((known**2 / variances).sum()), 0.0))
 
     def value(self, x: F64) -> float:
         t = (x - self.centre) / self.unit

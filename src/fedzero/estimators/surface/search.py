@@ -44,8 +44,9 @@ STEP, ROUGH = 1e-8, 1e-3
 SIGNAL = 2.0
 PLENTY = 1.25
 """Values for each coefficient of a quadratic that wide exchanges are not to exceed."""
-RIPPLED = 3
-"""Trial points that break the promise of the gradients, before a descent is given up."""
+RIPPLED, SHORT, GIVEN_UP = 3, 1.0, 1_000_000
+"""A descent is given up, once, after so many trial points that break the promise of the gradients, if these are
+correlated over no more than so many times the way it has come."""
 EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -57,6 +58,7 @@ class Plan(Struct, frozen=True, array_like=True):
     predicted: by how much F is to fall at each trial point, or the values that a quadratic foretells.
     h: of differences; 0 where the function is noisy. trials: how many explicit points are trial points of a descent,
     stencils: how many of these have one. failures: trial points so far at which F was not lower as promised.
+    estimate: of a noisy function, F at the point recommended and its standard error.
     """
 
     centre: tuple[float, ...]
@@ -71,6 +73,7 @@ class Plan(Struct, frozen=True, array_like=True):
     trials: int = 0
     stencils: int = 0
     failures: int = 0
+    estimate: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +180,9 @@ class _Search:
         least = math.sqrt(2 * SIGNAL * fit.sigma / bent)
         inside = np.linalg.norm(lowest - fit.centre) < 0.9 * fit.unit
         scale = min(max(plan.scale * SHRINK, least), SCALE) if inside else plan.scale
-        return self._wide(
-            replace(plan, centre=tuple(lowest.tolist()), scale=scale), fit, self.space.lower(lowest[None])[0]
-        )
+        centre, estimate = tuple(lowest.tolist()), (fit.value(lowest), fit.error(lowest))
+        following = replace(plan, centre=centre, scale=scale, estimate=estimate)
+        return self._wide(following, fit, self.space.lower(lowest[None])[0])
 
     def _wide(self, plan: Plan, fit: QuadraticFit, x: F64) -> Proposal:
         points = self.space.lower(self._around(np.array(plan.centre), plan.scale, self.batch))
@@ -219,8 +222,6 @@ class _Search:
         if plan.incumbent < 0 or (self._bare(plan, low) and self.y[low] < self.y[plan.incumbent]):
             gain = 0.0 if plan.incumbent < 0 else float(self.y[plan.incumbent] - self.y[low])
             return self._trial(plan, [self.x[low]], (gain,))  # no gradient is known where it is lowest
-        if plan.failures == RIPPLED:  # gradients say little of where F falls: look at it from further away
-            return self._restart(replace(plan, failures=RIPPLED + 1), WIDE)
         x, gradients = self._gradients(plan)
         here, room = self.x[plan.incumbent], self._room
         if len(x) == 1:
@@ -231,6 +232,8 @@ class _Search:
             predicted = [float(slope @ (here - trial)) for trial in trials]
         else:
             process = GradientProcess(x, gradients)
+            if RIPPLED <= plan.failures < GIVEN_UP and process.scale <= SHORT:
+                return self._restart(replace(plan, failures=GIVEN_UP), WIDE)  # look at F from further away
             gradients = gradients - self._bias(plan, x, process)
             process = GradientProcess(x, gradients, (process.scale,))
             found = [lowest_within(process, here, plan.radius * each) for each in RADII[:room]]
