@@ -154,8 +154,9 @@ class _Search:
 
     def _step_of_differences(self) -> float:
         """√(noise/range): errors of the value and of the curvature then weigh alike. 0: too noisy."""
-        apart, span = abs(float(self.y[0] - self.y[1])), float(np.ptp(self.y))
-        h = max(STEP, math.sqrt(apart / span)) if span else STEP
+        span, digits = float(np.ptp(self.y)), EPSILON * float(np.abs(self.y).max())
+        noise = max(abs(float(self.y[0] - self.y[1])), digits)
+        h = max(STEP, math.sqrt(noise / span)) if span else STEP
         return h if h < ROUGH else 0.0
 
     def _fitted(self, plan: Plan) -> tuple[QuadraticFit, F64, float]:
@@ -236,7 +237,7 @@ class _Search:
                 return self._restart(replace(plan, failures=GIVEN_UP), WIDE)  # look at F from further away
             gradients = gradients - self._bias(plan, x, process)
             process = GradientProcess(x, gradients, (process.scale,))
-            found = [lowest_within(process, here, plan.radius * each) for each in RADII[:room]]
+            found = [self._lowest(process, here, plan.radius * each) for each in RADII[:room]]
             trials, predicted = [trial for trial, _ in found], [gain for _, gain in found]
         trials = [self._snapped(trial) for trial in trials]
         moved = float(np.linalg.norm(trials[0] - here))
@@ -245,9 +246,19 @@ class _Search:
         return self._trial(plan, trials, tuple(predicted))
 
     def _bare(self, plan: Plan, point: int) -> bool:
-        """No gradient is known there, and it is not so near to one as points of a stencil are."""
-        bare = not (self.fresh <= point < self.fresh + plan.stencils)
-        return bare and (self.space.discrete or self.bases[point] < 0)
+        """No gradient is known there, nor next to it: a step or an option away is not next to it."""
+        if self.fresh <= point < self.fresh + plan.stencils:
+            return False
+        base = int(self.bases[point])
+        return base < 0 or bool((self.x[point] != self.x[base])[self.space.stepped].any())
+
+    def _lowest(self, process: GradientProcess, here: F64, radius: float) -> tuple[F64, float]:
+        """Where a model is lowest; where coordinates have steps, these are rounded and the others follow."""
+        trial, gain = lowest_within(process, here, radius)
+        if not self.space.discrete:
+            return trial, gain
+        trial, _ = lowest_within(process, self._snapped(trial), radius, self.space.stepped)
+        return trial, process.value(here) - process.value(trial)
 
     def _judged(self, plan: Plan) -> Plan:
         """The best trial point is the incumbent if it is lower; the trust region follows how well F was foretold."""

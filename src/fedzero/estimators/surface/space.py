@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedzero.estimators.surface.trust_region import F64
 
@@ -36,6 +37,11 @@ class Space:
             found.append((first, width, steps))
             first += width
         return tuple(found)
+
+    @cached_property
+    def stepped(self) -> NDArray[np.bool_]:
+        """Which lifted coordinates have steps, or are of a choice; (D,)."""
+        return np.repeat([steps > 0 for _, _, steps in self.columns], [width for _, width, _ in self.columns])
 
     @property
     def lifted(self) -> int:

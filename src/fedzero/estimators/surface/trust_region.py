@@ -40,14 +40,15 @@ def step_within(gradient: F64, hessian: F64, radius: float) -> F64:
     return np.asarray(-axes @ (slopes / (curvatures + high)))
 
 
-def lowest_within(model: Model, start: F64, radius: float) -> tuple[F64, float]:
+def lowest_within(model: Model, start: F64, radius: float, fixed: NDArray[np.bool_] | None = None) -> tuple[F64, float]:
     """The point of the unit box within `radius` of `start` where Newton's method takes a model, and by how much the
-    model falls on the way."""
+    model falls on the way. `fixed` coordinates (d,) stay as they are."""
     x, first = start.copy(), model.value(start)
     value, reach = first, radius
     for _ in range(STEPS):
         slope = model.gradient(x)
         free = ~(((x <= 0) & (slope > 0)) | ((x >= 1) & (slope < 0)))
+        free = free if fixed is None else free & ~fixed
         if not free.any():
             break
         step = np.zeros_like(x)
