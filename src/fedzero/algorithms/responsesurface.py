@@ -119,7 +119,7 @@ class ResponseSurface(Method, tag="response-surface"):
 
     def wire(self, round: int, scale: Scale) -> Wire:
         count = self.batch(scale.size, round)
-        return Wire(replies=(count,), queries=count)
+        return Wire(replies=(count,), queries=count, whole=True)
 
     def init(self, params: Params, clients: int) -> State:
         return State(params, Surface(), clients=clients)

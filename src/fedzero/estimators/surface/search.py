@@ -171,7 +171,7 @@ class _Search:
         """How far what the last quadratic foretold is from what came, of the values' deviation."""
         came = self.y[self.fresh :]
         apart = float(np.square(came - np.array(plan.predicted)).mean())
-        return math.sqrt(apart / max(float(came.var()), np.finfo(np.float64).tiny))
+        return math.sqrt(apart) / max(float(came.std()), math.sqrt(np.finfo(np.float64).tiny))
 
     def _narrowed(self, plan: Plan) -> float:
         return plan.scale * SHRINK if plan.scale * SHRINK > NARROWEST else SCALE
