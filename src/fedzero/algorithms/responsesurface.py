@@ -171,7 +171,8 @@ class ResponseSurface(Method, tag="response-surface"):
 
     def _mean(self, gathered: Gathered, plan: Plan) -> F64:
         """Of the values, to sixteen digits: what `combine` rounds to seven is refined by the combined remainder."""
-        values = {client: np.clip(sent, -LARGEST, LARGEST) for client, sent in gathered.contributions.items()}
+        sent = {client: np.asarray(each, np.float64) for client, each in gathered.contributions.items()}
+        values = {client: np.clip(each, -LARGEST, LARGEST) for client, each in sent.items()}
         total = np.zeros(len(next(iter(values.values()))))
         for _ in range(3):
             scale = max(float(np.abs(each - total).max()) for each in values.values()) or 1.0
