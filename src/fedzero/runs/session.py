@@ -124,7 +124,7 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, ke
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
-    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting)
+    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting, wire.whole)
     return setup
 
 
