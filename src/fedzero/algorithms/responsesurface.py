@@ -104,6 +104,7 @@ class ResponseSurface(Method, tag="response-surface"):
         federation.expect(
             "response-surface averages values of the same parties", cohort=federation.clients, replacement=False
         )
+        federation.expect("response-surface averages values, which may not be shortened", bound=0)
         if any(steps == 1 for steps in self.steps):
             raise FedzeroError("algorithm.steps = 1 leaves a coordinate one value: give 0 or 2 and more")
         if wrong := [i for i in self.choices if i >= len(self.steps) or self.steps[i] < 2]:
