@@ -37,7 +37,7 @@ class Local(_Simulation, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class Ray(_Simulation, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ray"):
-    """Clients on workers of a Ray cluster: the one at RAY_ADDRESS, or one of this machine's own for the time of the run.
+    """Clients on workers of a Ray cluster: the one at RAY_ADDRESS, or one of this machine's own that ends with the run.
     Each worker has a copy of the model, which it updates itself."""
 
     workers: PositiveInt | None = None
@@ -45,7 +45,7 @@ class Ray(_Simulation, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     cpus: Annotated[float, Meta(gt=0)] = 1.0
     """Cores of a worker, and with `merge` its threads."""
     gpus: Annotated[float, Meta(ge=0)] | None = None
-    """GPUs of a worker; 0.25: four workers share one. Default: 1 where `device` allows and the cluster has any, else 0."""
+    """GPUs of a worker; 0.25: four workers share one. Default: 1 where `device` allows it and the cluster has any."""
 
 
 Engine = Local | Ray
@@ -73,6 +73,7 @@ def chosen(present: Engine, wanted: Wanted) -> Engine:
         wanted = {"kind": kind, "workers": int(workers)} if colon else {"kind": kind}
     kept = {name: value for name, value in msgspec.to_builtins(present).items() if name in _SHARED}
     try:
-        return msgspec.convert(kept | {"kind": "local"} | dict(wanted), Engine)
+        found: Engine = msgspec.convert(kept | {"kind": "local"} | dict(wanted), Engine)
+        return found
     except msgspec.ValidationError as error:
         raise FedzeroError(f"engine = {dict(wanted)!r}: {str(error).replace('`', '')}") from None

@@ -247,11 +247,7 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Params | N
 
 
 def resume(
-    folder: Path,
-    environment: Environment,
-    watch: Watch,
-    trusted: bool = False,
-    engine: Wanted = None,
+    folder: Path, environment: Environment, watch: Watch, trusted: bool = False, engine: Wanted = None
 ) -> Summary:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Update
 from fedzero.oracles import Metrics
 from fedzero.oracles.blackbox import Query
-from fedzero.errors import FedzeroError
 from fedzero.protocol.attacks import Alter
 from fedzero.protocol.messages import Close, Continue, MemoryChange, decode_instruction, encode_work
 from fedzero.protocol.replica import Replica
@@ -77,7 +77,8 @@ class ClusterEngine:
         found: dict[int, bytes | Exception] = {}
         for answer in self.dealer.play(self.slices, step):
             assert isinstance(answer, Replies)
-            found |= answer.replies | {client: FedzeroError(why) for client, why in answer.failed.items()}
+            found |= answer.replies
+            found |= {client: FedzeroError(why) for client, why in answer.failed.items()}
         yield from ((client, found[client]) for client in instructions)
 
     def _dealt(self, cohort: Sequence[int]) -> list[Slice]:
@@ -136,7 +137,7 @@ class ClusterEngine:
         for found in self.dealer.play(self.slices, step, repeatable=False):
             changes |= found
         self._recalled = {c: kept for c, kept in (self._recalled or {}).items() if c not in changes} or None
-        return changes
+        return {client: changes[client] for client in clients if client in changes}
 
     def _moved(self, worker: int, clients: Collection[int]) -> dict[int, Sequence[bytes]]:
         """What clients remember that this worker does not have, from the ledger."""
@@ -144,7 +145,9 @@ class ClusterEngine:
         missing = [client for client in clients if self._homes.get(client) != home]
         if not missing:
             return {}
-        if self._recalled is None or any(client in self._homes for client in missing):  # who counted since was elsewhere
+        if self._recalled is None or any(
+            client in self._homes for client in missing
+        ):  # who counted since was elsewhere
             self._recalled = self.server.ledger.memories(replay.read(self.server.ledger).remembered)
         self._homes |= dict.fromkeys(missing, home)
         return {client: self._recalled[client] for client in missing if client in self._recalled}

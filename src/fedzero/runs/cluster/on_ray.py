@@ -6,11 +6,14 @@ Placement, restarts and resources are Ray's. A worker that died is started again
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 from fedzero.errors import FedzeroError
+from fedzero.runs.cluster.worker import Blueprint, Worker
 from fedzero.runs.engines import Ray
 
 Ref = Any
@@ -59,24 +62,69 @@ def connected(cores: float = 0) -> Iterator[Any]:
         ray.shutdown()
 
 
-class Crew:
-    """Workers of one run: long-lived actors of the class `kind`, which build what they need from `blueprint(device)`."""
+@dataclass(frozen=True)
+class Actors:
+    """Long-lived actors, one a worker, and what they compute on."""
 
-    def __init__(self, ray: Any, how: Ray, kind: type[Any], blueprint: Callable[[str], Any]):
-        self._ray = ray
+    ray: Any
+    handles: Sequence[Any]
+    device: str
+
+
+_kept: list[Actors] = []
+
+
+@contextmanager
+def keeping(how: Ray) -> Iterator[Actors]:
+    """Workers that all runs of this process use meanwhile, so that they need not be started for each."""
+    with _started(how) as actors:
+        _kept.append(actors)
+        try:
+            yield actors
+        finally:
+            _kept.pop()
+
+
+@contextmanager
+def workers(how: Ray) -> Iterator[Actors]:
+    """Workers of a run: those that are kept, or new ones, which end with it."""
+    if not _kept:
+        with _started(how) as actors:
+            yield actors
+        return
+    kept = _kept[-1]
+    if (how.workers or 0) > len(kept.handles):
+        raise FedzeroError(f"engine.workers = {how.workers}, but {len(kept.handles)} workers are kept for all runs")
+    yield replace(kept, handles=kept.handles[: how.workers])
+
+
+@contextmanager
+def _started(how: Ray) -> Iterator[Actors]:
+    with connected((how.workers or 0) * how.cpus) as ray:
         has = ray.cluster_resources()
         gpus = how.gpus if how.gpus is not None else float(how.device != "cpu" and has.get("GPU", 0) >= 1)
         fitting = int(has.get("GPU", 0) / gpus if gpus else has.get("CPU", 0) / how.cpus)
-        self.size = how.workers or max(1, fitting)
-        self._blueprint = ray.put(blueprint("cuda" if gpus else "cpu"))
-        actor = ray.remote(kind).options(
+        actor = ray.remote(Worker).options(
             num_cpus=how.cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
         )
-        self._actors = [actor.remote() for _ in range(self.size)]
+        handles = [actor.remote() for _ in range(how.workers or max(1, fitting))]
+        try:
+            yield Actors(ray, handles, "cuda" if gpus else "cpu")
+        finally:
+            for handle in handles:
+                ray.kill(handle)
+
+
+class Crew:
+    """The workers of one run, which build what they need from a blueprint."""
+
+    def __init__(self, actors: Actors, blueprint: Blueprint):
+        self._ray, self._actors, self.size = actors.ray, actors.handles, len(actors.handles)
+        self._run, self._blueprint = uuid4().hex, actors.ray.put(blueprint)
 
     def about(self, worker: int) -> Ref:
-        """Who a worker is, once it is built."""
-        return self._actors[worker].about.remote(self._blueprint)
+        """Who a worker is, once it has built what the run needs."""
+        return self._actors[worker].about.remote(self._run, self._blueprint)
 
     def call(self, worker: int, method: str, *arguments: Any) -> Ref:
         return self._actors[worker].call.remote(method, *arguments)
@@ -97,6 +145,10 @@ class Crew:
         except errors.RayTaskError as error:
             if isinstance(error.cause, FedzeroError):
                 raise error.cause from None
+            if isinstance(error.cause, errors.RaySystemError):  # what was sent to it cannot be read there
+                why = str(error.cause).strip().splitlines()[-1].strip()
+                advice = "install what the run needs on all machines, and its objects in a module that can be imported"
+                raise FedzeroError(f"a worker cannot load what it was sent ({why}): {advice}") from None
             raise
         except errors.ActorDiedError as error:
             raise Gone(str(error)) from error
@@ -106,10 +158,6 @@ class Crew:
     def restart(self, worker: int) -> None:
         """Whatever is left of it ends; Ray starts it again, from the base model."""
         self._ray.kill(self._actors[worker], no_restart=False)
-
-    def end(self) -> None:
-        for actor in self._actors:
-            self._ray.kill(actor)
 
 
 def inlined(crew: Crew, messages: Sequence[bytes]) -> list[Any]:

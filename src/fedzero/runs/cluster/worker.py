@@ -100,10 +100,13 @@ class Worker:
     """Called by one driver, one call at a time. A process that took the place of another has nothing yet."""
 
     def __init__(self) -> None:
+        self._run = ""
         self._player: Player | None = None
 
-    def about(self, blueprint: Blueprint) -> About:
-        if self._player is None:
+    def about(self, run: str, blueprint: Blueprint) -> About:
+        """Get ready for a run."""
+        if self._player is None or self._run != run:
+            self._run, self._player = run, None
             self._player = Player(blueprint)
         return About(os.getpid(), socket.gethostname(), self._player.base)
 
@@ -137,9 +140,9 @@ class Player:
         replay.fold(self.replica, standing.updates, len(standing.updates))
 
     def exchange(self, turn: Turn, *messages: bytes) -> Answer:
+        self.engine.recall(turn.memories)  # sent once, also to a replica that is behind
         if self.replica.round != turn.at:
             return Behind(self.replica.round)
-        self.engine.recall(turn.memories)
         instructions = {client: messages[which] for client, which in turn.messages.items()}
         metered = self.setup.problem.metered
         if metered is None:
