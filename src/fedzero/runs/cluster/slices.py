@@ -5,6 +5,7 @@ There are as many slices as workers, whoever is alive, so losses merged within a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +26,13 @@ Step = Callable[[int], Ref]
 
 @dataclass(eq=False)
 class Slice:
-    """Clients that are played together, the worker they are at, and the steps of the round that it has done."""
+    """Clients that are played together, the worker they are at, and the steps of the round that it has done. life:
+    which of the worker's it was. lost: how many died meanwhile."""
 
     clients: Sequence[int]
     worker: int
     done: list[Step] = field(default_factory=list)
+    life: int = 0
     lost: int = 0
 
 
@@ -39,7 +42,7 @@ class _Job:
     replica had to catch up."""
 
     slice: Slice
-    steps: list[Step]
+    steps: list[Step] = field(default_factory=list)
     ref: Ref = None
     caught: Ref = None
 
@@ -69,26 +72,29 @@ class Dealer:
 
     def open(self) -> None:
         """Wait until all workers are ready; once one is, for the others not for ever."""
+        end = None
         while self._absent:
-            before = len(self._absent)
-            self._returned(None if not self.alive else PATIENCE)
-            if self.alive and len(self._absent) == before:
-                self.report(f"{len(self._absent)} of {self.crew.size} workers are not ready: the others begin")
-                return
+            self._returned(None if end is None else max(0.0, end - time.monotonic()))
+            if self.alive:
+                end = end or time.monotonic() + PATIENCE
+                if self._absent and time.monotonic() > end:
+                    self.report(f"{len(self._absent)} of {self.crew.size} workers are not ready: the others begin")
+                    return
 
     def play(self, slices: Sequence[Slice], step: Callable[[Slice], Step], repeatable: bool = True) -> list[Any]:
         """A step of every slice; their results in order. repeatable: to be done again where a worker dies later."""
         if self._absent:
             self._returned(0)
         results: dict[Slice, Any] = {}
-        waiting = [_Job(slice, [step(slice)]) for slice in slices]
+        waiting = [_Job(slice) for slice in slices]
         busy: dict[int, _Job] = {}
         while waiting or busy:
             for job in list(waiting):
                 worker = self._worker_for(job.slice, busy)
                 if worker is not None:
                     waiting.remove(job)
-                    job.slice.worker, job.ref, busy[worker] = worker, job.steps[0](worker), job
+                    self._begin(job, worker, step(job.slice))
+                    busy[worker] = job
             if not busy:
                 self._returned(None)
                 continue
@@ -99,20 +105,28 @@ class Dealer:
                 answer = self.crew.result(ready)
                 if answer == Behind(None):
                     raise Lost("it died between two calls")
+                goes_on = self._proceeds(worker, job, answer)
             except Lost as error:
                 self._lose(worker)
                 job.slice.lost += 1
                 if job.slice.lost == MOST_LOST:
                     raise FedzeroError(f"{MOST_LOST} workers died of the same clients in one round: {error}") from error
-                waiting.append(_Job(job.slice, [*job.slice.done, step(job.slice)]))
+                waiting.append(_Job(job.slice))
                 continue
-            if not self._proceeds(worker, job, answer):
-                results[job.slice] = answer
-                if repeatable:
-                    job.slice.done.append(job.steps[0])
+            if goes_on:
+                busy[worker] = job
                 continue
-            busy[worker] = job
+            results[job.slice] = answer
+            if repeatable:
+                job.slice.done.append(job.steps[0])
         return [results[slice] for slice in slices]
+
+    def _begin(self, job: _Job, worker: int, step: Step) -> None:
+        """A step at a worker, after those that another one had done, or that one before it died."""
+        slice, life = job.slice, self.lives[worker]
+        job.steps = [step] if (slice.worker, slice.life) == (worker, life) else [*slice.done, step]
+        slice.worker, slice.life = worker, life
+        job.ref = job.steps[0](worker)
 
     def _proceeds(self, worker: int, job: _Job, answer: Any) -> bool:
         """Call the worker again where an answer is not the last of its job."""
