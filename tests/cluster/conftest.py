@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,3 +44,21 @@ def recipe() -> Callable[..., recipes.Recipe]:
         return recipes.decode(table | tables)
 
     return made
+
+
+@pytest.fixture
+def killing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rounds and exchanges in which the first worker that is asked is killed as it begins; each once."""
+    from fedzero.runs.cluster.engine import ClusterEngine
+
+    call, when = ClusterEngine._call, list[tuple[int, int]]()
+
+    def fatal(engine: Any, worker: int, round: int, exchange: int, *rest: Any) -> Any:
+        ref = call(engine, worker, round, exchange, *rest)
+        if (round, exchange) in when:
+            when.remove((round, exchange))
+            os.kill(engine.dealer.alive[worker].pid, signal.SIGKILL)
+        return ref
+
+    monkeypatch.setattr(ClusterEngine, "_call", fatal)
+    return when

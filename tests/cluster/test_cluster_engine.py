@@ -32,24 +32,6 @@ METHODS: list[dict[str, Any]] = [
 """Seeded; dense, first-order, sent as snapshots; two exchanges and a memory; a memory of d numbers; a subspace."""
 
 
-@pytest.fixture
-def killing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Rounds and exchanges in which the first worker that is asked is killed as it begins; each once."""
-    from fedzero.runs.cluster.engine import ClusterEngine
-
-    call, when = ClusterEngine._call, list[tuple[int, int]]()
-
-    def fatal(engine: Any, worker: int, round: int, exchange: int, *rest: Any) -> Any:
-        ref = call(engine, worker, round, exchange, *rest)
-        if (round, exchange) in when:
-            when.remove((round, exchange))
-            os.kill(engine.dealer.alive[worker].pid, signal.SIGKILL)
-        return ref
-
-    monkeypatch.setattr(ClusterEngine, "_call", fatal)
-    return when
-
-
 @pytest.mark.parametrize("algorithm", METHODS, ids=lambda algorithm: algorithm["kind"])
 def test_the_ledger_is_that_of_one_process(cluster: Any, recipe: Any, tmp_path: Path, algorithm: Any) -> None:
     same_as_local(
