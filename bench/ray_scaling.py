@@ -2,8 +2,9 @@
 
     python bench/ray_scaling.py [--workers 1,2,4,8,16] [--rounds 20] [--repeats 3]
 
-E1's round is that of the experiment (CNN of 28,938 weights, MNIST, DeComFL with P 50, batch 128), with its cohort of 10
-and with one of 80, of which 16 workers get equal slices; the MLP has a million weights, P 10, batch 64, a cohort of 80.
+E1's round is that of `bench/e1_round.py` (CNN of 28,938 weights, MNIST, DeComFL with P 10, batch 32), with its cohort
+of 10 and with one of 80, of which 16 workers get equal slices; the MLP has a million weights, P 5, batch 16, a cohort
+of 80.
 Workers have one thread each. The local engine is measured with one thread, by which `efficiency` goes (speed-up over
 it, divided by the number of workers), and with one for every core. All ways take turns, `repeats` times; medians of all
 rounds but the first few of a run. Needs the library and Ray, nothing of the command line.
@@ -63,8 +64,8 @@ def e1(cohort: int) -> Problem:
             "name": "e1-round",
             "rounds": rounds,
             "evaluate_every": rounds,
-            "algorithm": {"kind": "decomfl", "rate": 1e-3, "directions": 50, "optimizer": {"kind": "momentum"}},
-            "task": {"kind": "mnist", "batch": 128},
+            "algorithm": {"kind": "decomfl", "rate": 1e-3, "directions": 10},
+            "task": {"kind": "mnist"},
             "federation": {"clients": max(100, cohort), "cohort": cohort},
             "engine": {"device": "cpu"},
         }
@@ -73,7 +74,7 @@ def e1(cohort: int) -> Problem:
     return run
 
 
-def mlp(cohort: int = 80, samples: int = 64) -> Problem:
+def mlp(cohort: int = 80, samples: int = 16) -> Problem:
     generator = np.random.default_rng(0)
     x = generator.standard_normal((CLIENTS, samples, 784)).astype(np.float32)
     y = generator.integers(0, 10, (CLIENTS, samples))
@@ -86,7 +87,7 @@ def mlp(cohort: int = 80, samples: int = 64) -> Problem:
             model,
             data,
             loss=nn.functional.cross_entropy,
-            method={"kind": "decomfl", "rate": 1e-3, "directions": 10},
+            method={"kind": "decomfl", "rate": 1e-3, "directions": 5},
             rounds=rounds,
             cohort=cohort,
             batch=samples,
