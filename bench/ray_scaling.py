@@ -1,6 +1,6 @@
 """A round on 1, 2, 4, … workers of a Ray of this machine's own, beside the local engine in the same run.
 
-    python bench/ray_scaling.py [--workers 1,2,4,8,16] [--rounds 20] [--repeats 3]
+    python bench/ray_scaling.py [--workers 1,2,4,8,16] [--rounds 20] [--repeats 3] [--only MLP]
 
 E1's round is that of `bench/e1_round.py` (CNN of 28,938 weights, MNIST, DeComFL with P 10, batch 32), with its cohort
 of 10 and with one of 80, of which 16 workers get equal slices; the MLP has a million weights, P 5, batch 16, a cohort
@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("--workers", default=",".join(str(w) for w in (1, 2, 4, 8, 16) if w <= cores))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", default="", help="problems with this in their names")
     options = parser.parse_args()
     counts = [int(count) for count in options.workers.split(",")]
     ways = {"local, 1 thread": ("local", 1), f"local, {cores} threads": ("local", cores)}
@@ -130,7 +131,7 @@ def main() -> None:
         "MLP, 987,210 weights, cohort of 80": mlp(),
     }
     with keeping(Ray(workers=max(counts), device="cpu")):
-        for name, problem in problems.items():
+        for name, problem in [each for each in problems.items() if options.only in each[0]]:
             times = measured(problem, ways, options.rounds, options.repeats)
             one, many = list(times.values())[:2]
             rows = []

@@ -105,7 +105,7 @@ def _rounds(folder: Path) -> int:
         return int(ledger.rows("SELECT count(*) FROM entries", -1)[0][0]) - 1
 
 
-def test_tuning_and_experiments_spread_whole_runs(tiny: Path, tmp_path: Path) -> None:
+def test_tuning_spreads_whole_runs(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     found = []
     for engine in ("local", "ray:2"):
@@ -116,11 +116,3 @@ def test_tuning_and_experiments_spread_whole_runs(tiny: Path, tmp_path: Path) ->
         tuned = json.loads(out.splitlines()[-1])
         found.append([(trial["value"], trial["rounds"], trial["loss"]) for trial in tuned["trials"]])
     assert found[0] == found[1]
-    process = fedzero(
-        "reproduce", "e8", "--quick", "--seeds", 1, "--engine", "ray:2", "--out", tmp_path / "e8", "--json"
-    )
-    out, err = process.communicate(timeout=5 * PATIENCE)
-    assert process.returncode == 0, err
-    summary = json.loads(out.splitlines()[-1])
-    assert summary["runs_made"] == summary["runs"] > 0
-    assert all(Path(path).exists() for path in summary["files"])
