@@ -32,6 +32,7 @@ from fedzero.model.schedules import Count, Counts, InverseSqrt
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
+from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.outcome import Result, result_of
 from fedzero.runs.session import Environment
@@ -193,6 +194,7 @@ def minimise(
     penalty: float = 1000.0,
     together: bool = True,
     resume: bool = True,
+    engine: Wanted = None,
     progress: bool | Watch = False,
 ) -> Result:
     """Minimise the mean of `boxes`, one a client, within `bounds`.
@@ -206,6 +208,7 @@ def minimise(
     algorithm: a method, or a table as in a recipe; default: `default_algorithm`.
     budget, timeout, retries, backoff, workers, noise, evaluate: as the fields of `[task]`, see docs/blackbox.md.
     together: boxes of different clients work at the same time, in threads of this process.
+    engine: where boxes are called: this process, or "ray", "ray:16": each on any worker of a cluster.
     progress: True shows it on standard error.
     """
     coordinates = coordinates_of(bounds, dimension)
@@ -234,6 +237,7 @@ def minimise(
     folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else Path(out)
     if not resume and (folder / session.LEDGER).exists():
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    recipe = recipes.with_engine(recipe, engine)
     start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
     return result_of(folder)
 

@@ -30,6 +30,7 @@ from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.runs import recipe as recipes
+from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import Environment
@@ -68,6 +69,7 @@ def train(
     seed: int = 0,
     merge: bool = True,
     exact: bool = False,
+    engine: Wanted = None,
     out: str | Path,
     progress: bool | Watch = True,
 ) -> Run:
@@ -84,6 +86,7 @@ def train(
     rounds, cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters, seed: as in a
         recipe. merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
+    engine: where clients are evaluated: this process, or "ray", "ray:16", {"kind": "ray", "workers": 16, "gpus": 0.5}.
     collate: makes a batch of a list of items, as in torch's DataLoader.
     out: folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused.
     progress: False shows nothing.
@@ -108,7 +111,7 @@ def train(
         "fedzero.train",
     )
     environment = Environment(functions={type(model).__name__: material})
-    trained(model, recipe, folder, environment, progress)
+    trained(model, recipes.with_engine(recipe, engine), folder, environment, progress)
     return Run(folder, environment, model)
 
 

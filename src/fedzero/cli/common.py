@@ -42,6 +42,10 @@ RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of o
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="ENGINE", help="local, ray, or ray:N with N workers.", show_default=False),
+]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
 Seed = Annotated[int | None, typer.Option(help="Seed of all random numbers.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]

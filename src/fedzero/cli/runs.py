@@ -11,6 +11,7 @@ import typer
 from fedzero.cli.common import (
     AsJson,
     Data,
+    Engine,
     Folder,
     Overrides,
     Overwrite,
@@ -39,6 +40,7 @@ def run(
     set_: Overrides = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    engine: Engine = None,
     data: Data = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
@@ -55,7 +57,7 @@ def run(
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
 
-    loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    loaded = recipes.with_engine(recipes.load(recipe, set_, rounds=rounds, seed=seed), engine)
     folder = out_ or Path("runs") / loaded.name
     with interruptible(folder):
         summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
@@ -65,6 +67,7 @@ def run(
 @app.command(rich_help_panel=PANEL)
 def resume(
     folder: Folder,
+    engine: Engine = None,
     data: Data = None,
     secret: Secret = None,
     trust: Annotated[
@@ -81,7 +84,7 @@ def resume(
     from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust)
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine)
     finish(summary, folder, as_json)
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct
 
+from fedzero.algorithms.contract import Numbers
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import query_log
 from fedzero.ledger.records import Asked, End, Evaluation, Round, Saved, Start
@@ -137,20 +138,29 @@ def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Prog
         progress(some[-1].round + 1, total)
 
 
+def checkpoint(ledger: Ledger, view: LedgerView) -> tuple[bytes, int, Numbers] | None:
+    """The state of the last checkpoint, as `State.restored` takes it: its tensors, the round it is ready for (silent
+    rounds do not count, as in the run), and what it holds beside tensors."""
+    saved, state = view.saved, ledger.checkpoint(view.saved)
+    if saved is None or state is None:
+        return None
+    moved = max((r.round + 1 for r in view.rounds[: saved.round] if r.update is not None), default=0)
+    return state, moved, saved.numbers
+
+
 def rebuild(
     ledger: Ledger, view: LedgerView, replica: Replica, upto: int | None = None, progress: Progress = unseen
 ) -> None:
     """Bring a replica of the base model to where it stood before round `upto` (default: the end)."""
     check_base(ledger, replica.state.params)
-    saved, state = view.saved, ledger.checkpoint(view.saved)
-    if saved is not None and state is not None:
-        if upto is not None and upto < saved.round:
-            raise FedzeroError(
-                f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
-                f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
-            )
-        moved = max((r.round + 1 for r in view.rounds[: saved.round] if r.update is not None), default=0)
-        replica.state = replica.state.restored(state, moved, saved.numbers)  # silent rounds do not count, as in the run
+    saved = view.saved
+    if saved is not None and upto is not None and upto < saved.round:
+        raise FedzeroError(
+            f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
+            f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
+        )
+    if (found := checkpoint(ledger, view)) is not None:
+        replica.state = replica.state.restored(*found)
     total = len(view.rounds) if upto is None else upto
     fold(replica, updates_of(ledger, view, upto), total, progress)
     progress(total, total)  # rounds in which nobody answered may stand at the end
