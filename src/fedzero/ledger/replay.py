@@ -87,6 +87,13 @@ def read(ledger: Ledger) -> LedgerView:
     return view
 
 
+def grown(ledger: Ledger, view: LedgerView) -> LedgerView:
+    """The same ledger read to its end again; only what is new is read from the file."""
+    view = LedgerView((*view.entries, *ledger.entries(view.entries[-1])))
+    _check_order(view)
+    return view
+
+
 def check_base(ledger: Ledger, params: Params) -> None:
     base = ledger.start().base
     if params.digest() != base:

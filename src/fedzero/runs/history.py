@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from fedzero.ledger.records import Evaluation, Shown
-from fedzero.ledger.replay import read
+import numpy as np
+from msgspec import UnsetType
+
+from fedzero import __version__
+from fedzero.algorithms.contract import Scale
+from fedzero.ledger.records import Evaluation, Round, Shown, Start
+from fedzero.ledger.replay import LedgerView, read
 from fedzero.ledger.store import Ledger
+from fedzero.model.updates import Seeded, decode_update, unpack
 from fedzero.report.history import Found, History, Point
 from fedzero.runs import recipe as recipes
+from fedzero.runs.attendance import parties, reasons
 from fedzero.runs.outcome import result_of
 from fedzero.runs.session import LEDGER, folder_of
+from fedzero.runs.settings import settings_of
 from fedzero.tasks.blackbox import BlackBox
 
 
 def history(folder: Path) -> History:
     """Read one run; figures need nothing but the ledger."""
-    ledger = Ledger.open(folder_of(folder) / LEDGER)
-    try:
-        view, start = read(ledger), ledger.start()
-    finally:
-        ledger.close()
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        view = read(ledger)
+    return history_of(view, folder)
+
+
+def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]] | None = None) -> History:
+    """A ledger that has been read. sites: which clients are at which, where they are at sites."""
+    start = view.entries[0].record
+    assert isinstance(start, Start)
     recipe = recipes.from_canonical(start.recipe, start.needs)
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
     steps = {} if result is None else {step.rounds: step for step in result.history}
@@ -63,4 +77,28 @@ def history(folder: Path) -> History:
         diverged=recipe.stop.diverged(view.evaluations),
         pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
         found=None if result is None else Found(tuple(result.x.tolist()), result.values),
+        gradients=recipe.algorithm.wire(0, Scale(start.parameters, clients)).first_order,
+        settings=settings_of(recipe),
+        planned=recipe.rounds,
+        slopes=slopes(rounds),
+        parties=parties(view.entries, clients, sites),
+        refusals=reasons(rounds),
+        versions=versions(start),
     )
+
+
+def slopes(rounds: Sequence[Round]) -> tuple[tuple[int, float], ...]:
+    """(round, √(mean of g²)) over the scalars g of its update, where updates are scalars of directions."""
+    found = []
+    for record in rounds:
+        if record.update is not None and not record.dense:
+            update = decode_update(record.update)
+            if isinstance(update, Seeded) and (scalars := unpack(update.scalars)).size:
+                found.append((record.round, float(np.sqrt(np.mean(np.square(scalars, dtype=np.float64))))))
+    return tuple(found)
+
+
+def versions(start: Start) -> dict[str, str]:
+    """What the run is repeated with: this release, the stream of directions, packages of others, threads."""
+    threads = {} if isinstance(start.threads, UnsetType) else {"threads": str(start.threads)}
+    return {"fedzero": __version__, "direction stream": str(start.directions), **start.needs, **threads}
