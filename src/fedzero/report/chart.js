@@ -161,14 +161,16 @@ function finish(host, spec, svg, lines, x, y, top, bottom) {
   const show = (pixel, aloud) => {
     position = nearest(places, pixel);
     const at = places[position], rows = [];
+    let place = x.back(at), best = Infinity;
     pointer.replaceChildren(node("path", { d: `M${at} ${top}V${bottom}` }));
     for (const line of lines) {
       const i = nearest(line.px, at), far = Math.abs(line.px[i] - at);
       if (far > 24 && (at < line.px[0] || at > line.px.at(-1))) continue;
       pointer.append(node("circle", { cx: line.px[i], cy: line.py[i], r: 4, class: `dot ${seriesOf(line)}` }));
       rows.push([line, line.at[i]]);
+      if (far < best) { best = far; place = line.x[line.at[i]]; }
     }
-    fillBox(box, spec, spec.x.format(x.back(at)), rows);
+    fillBox(box, spec, spec.x.format(place), rows);
     box.hidden = false;
     const wide = box.offsetWidth;
     box.style.left = `${Math.max(4, at + 14 + wide > host.clientWidth ? at - wide - 14 : at + 14)}px`;

@@ -130,6 +130,8 @@ def number(value: float) -> float | int | None:
     """As few digits as a chart needs; None for what no axis can show."""
     if not isfinite(value) or abs(value) > HUGE:
         return None
+    if abs(value) < 1 / HUGE:
+        return 0
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short == int(short) else short
 
