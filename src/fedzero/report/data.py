@@ -23,6 +23,8 @@ from fedzero.report.units import times
 
 AXES = {"bytes": "bytes per client", "rounds": "rounds", "queries": "", "seconds": "time"}
 NAMES = {"accuracy": "Accuracy", "loss": "Loss", "train": "Training loss", "slopes": "Slopes"}
+MOST_PARTIES = 12
+"""Black boxes whose values are drawn one by one."""
 DIGITS = 6
 """Significant digits of what is drawn."""
 
@@ -169,10 +171,11 @@ def parts_of(found: Found, name: str, runs: int) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     if found.by_party:
         rounds = [round for round, _ in found.by_party]
-        at = kept(np.array([float(np.nanmean(row)) for row in filled(found)], np.float64))
+        table = np.array([row for _, row in found.by_party], np.float64)  # a party that was not asked is NaN
+        at = kept(np.nan_to_num(table).mean(axis=1))
         lines = [
-            {"name": f"party {i}", "x": [rounds[j] for j in at], "y": [number(filled(found)[j][i]) for j in at]}
-            for i in range(min(len(found.values), 12))
+            {"name": f"party {i}", "x": [rounds[j] for j in at], "y": [number(table[j, i]) for j in at]}
+            for i in range(min(table.shape[1], MOST_PARTIES))
         ]
         parts.append({"kind": "parties", "title": f"{before}Value by party", "x": "rounds", "lines": lines})
     for part in found.surrogate:
@@ -186,7 +189,3 @@ def parts_of(found: Found, name: str, runs: int) -> list[dict[str, Any]]:
         at_x = number(found.x[part.coordinate])
         parts.append({"kind": "surrogate", "title": title, "x": f"x[{part.coordinate}]", "lines": [line], "mark": at_x})
     return parts
-
-
-def filled(found: Found) -> list[list[float]]:
-    return [[float("nan") if v is None else v for v in row] for _, row in found.by_party]

@@ -11,6 +11,7 @@ from msgspec import UnsetType
 
 from fedzero import __version__
 from fedzero.algorithms.contract import Scale
+from fedzero.ledger.query_log import at_models, located
 from fedzero.ledger.records import Evaluation, Round, Shown, Start
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.ledger.store import Ledger
@@ -18,9 +19,11 @@ from fedzero.model.updates import Seeded, decode_update, unpack
 from fedzero.report.history import Found, History, Point
 from fedzero.runs import recipe as recipes
 from fedzero.runs.attendance import parties, reasons
-from fedzero.runs.outcome import result_of
+from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, folder_of
 from fedzero.runs.settings import settings_of
+from fedzero.runs.surrogate_slices import slices
 from fedzero.tasks.blackbox import BlackBox
 
 
@@ -76,7 +79,7 @@ def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]
         facts=start.facts,
         diverged=recipe.stop.diverged(view.evaluations),
         pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
-        found=None if result is None else Found(tuple(result.x.tolist()), result.values),
+        found=None if result is None else found_by(result, recipe),
         gradients=recipe.algorithm.wire(0, Scale(start.parameters, clients)).first_order,
         settings=settings_of(recipe),
         planned=recipe.rounds,
@@ -84,6 +87,21 @@ def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]
         parties=parties(view.entries, clients, sites),
         refusals=reasons(rounds),
         versions=versions(start),
+    )
+
+
+def found_by(result: Result, recipe: Recipe) -> Found:
+    """What the page shows of black boxes: where they stand, what each gave at the models, and the surrogate there."""
+    clients, task = recipe.federation.clients, recipe.task
+    assert isinstance(task, BlackBox)
+    with closing(Ledger.open(result.folder / LEDGER)) as ledger:
+        asked, points = at_models(ledger), located(ledger)
+    return Found(
+        x=tuple(result.x.tolist()),
+        values=result.values,
+        by_party=tuple((round, tuple(of.get(c) for c in range(clients))) for round, of in sorted(asked.items())),
+        surrogate=slices(points, task.bounds, result.x),
+        queried=sum(map(len, points.values())),
     )
 
 
