@@ -117,6 +117,22 @@ def test_the_cursor_reads_the_values_that_are_in_the_data(opened: Callable[..., 
     assert not tab.locator("#large .values").is_visible()
 
 
+def test_the_cursor_gives_nobody_a_value_of_later(opened: Callable[..., Opened]) -> None:
+    """Where a run was not evaluated, its last value before is shown, with its place; none before its first."""
+    often = replace(TIMED, points=tuple(Point(k, 2.0 - k / 100, k / 100, 9.0 * k, 0.0, k) for k in range(50)))
+    rare = replace(GRADIENTS, points=tuple(Point(k, 2.0, 0.5 + k / 1000, 9.0 * k, 0.0, k) for k in (10, 40, 300)))
+    tab = opened([often, rare]).tab
+    tab.get_by_label("Rounds", exact=True).check()
+    tab.locator("#large").focus()
+    for rounds, words in ((5, None), (25, "51 % at 10"), (40, "54 %")):
+        tab.keyboard.press("Home")
+        for _ in range(rounds):
+            tab.keyboard.press("ArrowRight")
+        spoken = tab.locator("#large .spoken").text_content()
+        assert spoken.startswith(f"{rounds} rounds")
+        assert ("FedAvg" in spoken) == (words is not None) and (words or "") in spoken
+
+
 def test_files_of_the_page(opened: Callable[..., Opened], tmp_path: Path) -> None:
     table = {
         "name": "again", "rounds": 3, "algorithm": {"kind": "decomfl", "rate": 0.01},

@@ -164,11 +164,11 @@ function finish(host, spec, svg, lines, x, y, top, bottom) {
     let place = x.back(at), best = Infinity;
     pointer.replaceChildren(node("path", { d: `M${at} ${top}V${bottom}` }));
     for (const line of lines) {
-      const i = nearest(line.px, at), far = Math.abs(line.px[i] - at);
-      if (far > 24 && (at < line.px[0] || at > line.px.at(-1))) continue;
+      const i = lastBefore(line.px, at + 0.5), far = i < 0 ? Infinity : at - line.px[i];
+      if (i < 0 || (i === line.px.length - 1 && far > 24)) continue; // not begun yet, or over
       pointer.append(node("circle", { cx: line.px[i], cy: line.py[i], r: 4, class: `dot ${seriesOf(line)}` }));
-      rows.push([line, line.at[i]]);
-      if (far < best) { best = far; place = line.x[line.at[i]]; }
+      rows.push([line, line.at[i], far > 12]);
+      if (Math.abs(far) < best) { best = Math.abs(far); place = line.x[line.at[i]]; }
     }
     fillBox(box, spec, spec.x.format(place), rows);
     box.hidden = false;
@@ -192,12 +192,20 @@ function finish(host, spec, svg, lines, x, y, top, bottom) {
 
 function fillBox(box, spec, place, rows) {
   const table = html("dl");
-  for (const [line, i] of rows) {
+  for (const [line, i, earlier] of rows) {
     const error = line.error ? ` ± ${spec.y.format(line.error[i])}` : "";
     table.append(html("dt", seriesOf(line), line.name), html("dd", "", ` ${spec.y.format(line.y[i])}${error}`));
-    if (line.unit && spec.x.id === "queries") table.lastChild.textContent += ` after ${spec.x.format(line.x[i])} ${line.unit}`;
+    if (earlier) table.lastChild.textContent += ` at ${spec.x.format(line.x[i])}`; // measured before this place
+    else if (line.unit && spec.x.id === "queries") table.lastChild.textContent += ` after ${spec.x.format(line.x[i])} ${line.unit}`;
   }
   box.replaceChildren(html("p", "", `${place} ${spec.x.id === "rounds" ? "rounds" : spec.x.id === "bytes" ? "per client" : ""}`), table);
+}
+
+// The position of the last value that is not above; -1 if there is none.
+function lastBefore(sorted, value) {
+  let low = -1, high = sorted.length;
+  while (high - low > 1) { const middle = (low + high) >> 1; if (sorted[middle] <= value) low = middle; else high = middle; }
+  return low;
 }
 
 function nearest(sorted, value) {
