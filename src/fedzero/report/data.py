@@ -7,7 +7,6 @@ slopes are of single rounds: their bytes, evaluations and times are interpolated
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -121,21 +120,27 @@ def by_round(history: History, table: F64) -> dict[str, Any]:
 
 def thinned(y: F64, columns: dict[str, F64], errors: Sequence[float] | None) -> dict[str, Any]:
     at = kept(y)
-    found: dict[str, Any] = {name: [number(v) for v in column[at]] for name, column in columns.items()}
-    found["y"] = [number(v) for v in y[at]]
+    found: dict[str, Any] = {name: numbers(column[at]) for name, column in columns.items()}
+    found["y"] = numbers(y[at])
     if errors is not None:
-        found["error"] = [number(errors[i]) for i in at]
+        found["error"] = numbers(np.array(errors, np.float64)[at])
     return found
 
 
-def number(value: float) -> float | int | None:
+def numbers(values: F64) -> list[float | int | None]:
     """As few digits as a chart needs; None for what no axis can show."""
-    if not isfinite(value) or abs(value) > HUGE:
-        return None
-    if abs(value) < 1 / HUGE:
-        return 0
-    short = float(f"{value:.{DIGITS}g}")
-    return int(short) if short == int(short) else short
+    with np.errstate(all="ignore"):
+        size = np.abs(values)
+        shown = np.where(size < 1 / HUGE, 0.0, values)
+        unit = 10.0 ** (DIGITS - 1 - np.floor(np.log10(np.where(shown == 0, 1.0, np.abs(shown)))))
+        shown = np.where(np.abs(unit) > 1e22, shown, np.round(shown * unit) / unit)
+    shown = np.where(size <= HUGE, shown, np.nan)
+    whole = shown == np.floor(shown)
+    return [None if v != v else int(v) if w else v for v, w in zip(shown.tolist(), whole.tolist(), strict=True)]
+
+
+def number(value: float) -> float | int | None:
+    return numbers(np.array([value], np.float64))[0]
 
 
 def measured(curves: Sequence[dict[str, Any]], axis: str) -> bool:
@@ -174,16 +179,16 @@ def parts_of(found: Found, name: str, runs: int) -> list[dict[str, Any]]:
         table = np.array([row for _, row in found.by_party], np.float64)  # a party that was not asked is NaN
         at = kept(np.nan_to_num(table).mean(axis=1))
         lines = [
-            {"name": f"party {i}", "x": [rounds[j] for j in at], "y": [number(table[j, i]) for j in at]}
+            {"name": f"party {i}", "x": [rounds[j] for j in at], "y": numbers(table[at, i])}
             for i in range(min(table.shape[1], MOST_PARTIES))
         ]
         parts.append({"kind": "parties", "title": f"{before}Value by party", "x": "rounds", "lines": lines})
     for part in found.surrogate:
         line = {
             "name": "surrogate",
-            "x": [number(v) for v in part.places],
-            "y": [number(v) for v in part.mean],
-            "error": [number(v) for v in part.deviation],
+            "x": numbers(np.array(part.places)),
+            "y": numbers(np.array(part.mean)),
+            "error": numbers(np.array(part.deviation)),
         }
         title = f"{before}Surrogate along x[{part.coordinate}]"
         at_x = number(found.x[part.coordinate])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from fedzero.ledger.query_log import at_models, located
 from fedzero.ledger.records import Evaluation, Round, Shown, Start
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.ledger.store import Ledger
-from fedzero.model.updates import Seeded, decode_update, unpack
+from fedzero.model.updates import Seeded, decode_update
 from fedzero.report.history import Found, History, Point
 from fedzero.runs import recipe as recipes
 from fedzero.runs.attendance import parties, reasons
@@ -38,7 +40,7 @@ def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]
     """A ledger that has been read. sites: which clients are at which, where they are at sites."""
     start = view.entries[0].record
     assert isinstance(start, Start)
-    recipe = recipes.from_canonical(start.recipe, start.needs)
+    recipe, toml, settings = described(start.recipe, tuple(start.needs.items()))
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
     steps = {} if result is None else {step.rounds: step for step in result.history}
     clients, rounds = recipe.federation.clients, view.rounds
@@ -73,7 +75,7 @@ def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]
         train_loss=tuple((r.round, r.loss) for r in rounds if r.loss is not None),
         seconds=view.seconds,
         model_digest=evaluations[-1][0].model.hex() if evaluations else start.base.hex(),
-        recipe=recipes.to_toml(recipe),
+        recipe=toml,
         events=tuple(f"round {r.round}: client {client} {why}" for r in rounds for client, why in r.refused),
         complete=view.end is not None,
         facts=start.facts,
@@ -81,7 +83,7 @@ def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]
         pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
         found=None if result is None else found_by(result, recipe),
         gradients=recipe.algorithm.wire(0, Scale(start.parameters, clients)).first_order,
-        settings=settings_of(recipe),
+        settings=settings,
         planned=recipe.rounds,
         slopes=slopes(rounds),
         parties=parties(view.entries, clients, sites),
@@ -111,9 +113,17 @@ def slopes(rounds: Sequence[Round]) -> tuple[tuple[int, float], ...]:
     for record in rounds:
         if record.update is not None and not record.dense:
             update = decode_update(record.update)
-            if isinstance(update, Seeded) and (scalars := unpack(update.scalars)).size:
-                found.append((record.round, float(np.sqrt(np.mean(np.square(scalars, dtype=np.float64))))))
+            if isinstance(update, Seeded) and update.scalars and not len(update.scalars) % 4:
+                scalars = np.frombuffer(update.scalars, "<f4").astype(np.float64)
+                found.append((record.round, math.sqrt(scalars.dot(scalars) / len(scalars))))
     return tuple(found)
+
+
+@lru_cache(16)
+def described(canonical: bytes, needs: tuple[tuple[str, str], ...]) -> tuple[Recipe, str, dict[str, str]]:
+    """The recipe of a ledger, as TOML and as a flat table: a run that is followed is described many times."""
+    recipe = recipes.from_canonical(canonical, dict(needs))
+    return recipe, recipes.to_toml(recipe), settings_of(recipe)
 
 
 def versions(start: Start) -> dict[str, str]:

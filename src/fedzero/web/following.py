@@ -27,7 +27,7 @@ PAUSE = 1.0
 """Seconds between two looks at the ledger, at least."""
 LONGEST = 60.0
 """and at most"""
-SHARE = 0.01
+SHARE = 0.005
 """of the time that may go into following"""
 
 Signature = tuple[tuple[int, int, int], ...]
@@ -49,12 +49,13 @@ class Following:
         self._history: History | None = None
         self._made: dict[Mode, tuple[int, str]] = {}
         self._signature: Signature = ()
-        self._due = 0.0
+        self.due = 0.0
+        """when it is time to look again, by the monotonic clock"""
 
     def look(self, at_once: bool = False) -> int:
         """The version now; looks at the ledger if it is time, or `at_once`."""
         with self._lock:
-            if not at_once and time.monotonic() < self._due:
+            if not at_once and time.monotonic() < self.due:
                 return self.version
             began = time.thread_time()
             signature = self._files()
@@ -62,7 +63,7 @@ class Following:
                 self._read(signature)
             cost = time.thread_time() - began
             self.spent += cost
-            self._due = time.monotonic() + min(LONGEST, max(PAUSE, cost / SHARE))
+            self.due = time.monotonic() + min(LONGEST, max(PAUSE, cost / SHARE))
             return self.version
 
     def page(self, mode: Mode) -> str | None:
@@ -75,7 +76,7 @@ class Following:
                 self._made[mode] = self.version, page([self._history], self._history.name, mode)
                 cost = time.thread_time() - began
                 self.spent += cost
-                self._due += min(LONGEST, cost / SHARE)
+                self.due += min(LONGEST, cost / SHARE)
             return self._made[mode][1]
 
     def _files(self) -> Signature:

@@ -14,6 +14,7 @@ import ipaddress
 import secrets
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,8 +78,11 @@ class LivePage:
         yield "retry: 1000\n\n"
         while True:
             last = self.closing
-            version = await asyncio.to_thread(self.following.look, last)
-            if version != sent and (text := await asyncio.to_thread(self.following.page, "update")) is not None:
+            if last or time.monotonic() >= self.following.due:
+                await asyncio.to_thread(self.following.look, last)
+            if (version := self.following.version) != sent and (
+                text := await asyncio.to_thread(self.following.page, "update")
+            ) is not None:
                 sent, silent = version, 0.0
                 yield f"data: {msgspec.json.encode(text).decode()}\n\n"
             if last:
