@@ -7,12 +7,16 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import torch
 
+import fedzero as fedzero_package
+from fedzero.deploy.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
@@ -120,6 +124,44 @@ def test_the_last_state_is_sent_before_the_server_ends(tmp_path: Path, monkeypat
         Client(address).get()
         session.resume(folder, session.Environment(), Silent())
     assert [progress(text) for text in events][-1] == (6, 6)
+
+
+class Visiting(Silent):
+    """Looks at the page in the middle of a run, at the address that was printed."""
+
+    def __init__(self, printed: Callable[[], str]):
+        self._printed, self.seen = printed, ""
+
+    def round(self, record) -> None:
+        if record.round == 3:
+            self.seen = Client(self._printed().split("page: ")[1].split()[0]).get()[1]
+
+
+def test_train_serves_its_page_while_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, 3)
+    watch = Visiting(lambda: capsys.readouterr().err)
+    fedzero_package.train(
+        torch.nn.Linear(3, 1), [(x[i::2], x[i::2, :1]) for i in range(2)], loss=torch.nn.functional.mse_loss, rounds=6,
+        method=fedzero_package.DeComFL(rate=0.01), out=tmp_path / "run", progress=watch, web="127.0.0.1:0",
+    )  # fmt: skip
+    assert progress(watch.seen) == (4, 6)
+
+
+def test_the_command_line_serves_the_page(fedzero: Callable[..., Any], tiny: Path, tmp_path: Path) -> None:
+    done = fedzero("run", tiny, "--out", tmp_path / "run", "--web-at", "127.0.0.1:0")
+    assert done.code == 0 and re.search(r"page: http://127\.0\.0\.1:\d+/\n", done.err)
+    fedzero("run", tiny, "--out", tmp_path / "other", "--web-at", "nonsense").refused("write it as 127.0.0.1:8747")
+
+
+def test_sites_are_named_with_their_last_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    start(folder)
+    SiteAssignment("r", {"north": (0, 2), "<b>south</b>": (1,)}).write(folder)
+    with serving(folder, "127.0.0.1:0") as address:
+        text = Client(address).get()[1]
+    assert '<td data-label="who">north</td><td data-label="clients" class="number">2</td>' in text
+    assert "&lt;b&gt;south&lt;/b&gt;" in text and "client 0" not in text
 
 
 def test_on_loopback_only_requests_that_name_it_are_answered(tmp_path: Path) -> None:
