@@ -41,6 +41,7 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python bench/flare.py
 	$(BIN)/python bench/blind_server.py
 	$(BIN)/python bench/ray_scaling.py
+	$(BIN)/python bench/page.py long
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check

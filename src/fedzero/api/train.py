@@ -38,6 +38,7 @@ from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Part, Samples, labels_of, samples
+from fedzero.web import beside
 
 PARTITIONS: Mapping[str, Partition] = {"iid": Iid(), "dirichlet": Dirichlet(), "shards": Shards()}
 MOST_IN_A_COHORT = 10
@@ -72,6 +73,7 @@ def train(
     engine: Wanted = None,
     out: str | Path,
     progress: bool | Watch = True,
+    web: bool | str = False,
 ) -> Run:
     """Train a module in place, by clients that only evaluate it.
 
@@ -89,7 +91,8 @@ def train(
     engine: where clients are evaluated: this process, or "ray", "ray:16", {"kind": "ray", "workers": 16, "gpus": 0.5}.
     collate: makes a batch of a list of items, as in torch's DataLoader.
     out: folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused.
-    progress: False shows nothing.
+    progress: False shows nothing. web: serve the report as a page that follows the run, at 127.0.0.1:8747 or at the
+        "HOST:PORT" that is given; its address is printed.
     """
     folder = Path(out)
     dealt = deal(clients, partition, count, collate, seed)
@@ -111,7 +114,8 @@ def train(
         "fedzero.train",
     )
     environment = Environment(functions={type(model).__name__: material})
-    trained(model, recipes.with_engine(recipe, engine), folder, environment, progress)
+    with beside(folder, web, lambda text: print(text, file=sys.stderr)):
+        trained(model, recipes.with_engine(recipe, engine), folder, environment, progress)
     return Run(folder, environment, model)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ from fedzero.cli.common import (
     Rounds,
     Secret,
     Seed,
+    Web,
+    WebAt,
     app,
     environment_of,
     err,
@@ -26,7 +29,9 @@ from fedzero.cli.common import (
     finish,
     interruptible,
     out,
+    say,
     tell,
+    terminable,
 )
 from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
@@ -47,6 +52,8 @@ def run(
     ] = None,
     secret: Secret = None,
     overwrite: Overwrite = False,
+    web: Web = False,
+    web_at: WebAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
@@ -56,10 +63,11 @@ def run(
     from fedzero.runs import recipe as recipes
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
+    from fedzero.web import beside
 
     loaded = recipes.with_engine(recipes.load(recipe, set_, rounds=rounds, seed=seed), engine)
     folder = out_ or Path("runs") / loaded.name
-    with interruptible(folder):
+    with interruptible(folder), beside(folder, web_at or web, say):
         summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
     finish(summary, folder, as_json)
 
@@ -109,13 +117,23 @@ def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_
 
 @app.command(rich_help_panel=PANEL)
 def watch(
-    folder: Folder, once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False
+    folder: Folder,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
+    web: Web = False,
+    web_at: WebAt = None,
 ) -> None:
-    """Show the progress of a run of another process; only reads the ledger."""
+    """Show the progress of a run of another process; only reads the ledger.
+
+    With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed.
+    """
     from fedzero.runs.progress import follow, watch_on
+    from fedzero.web import beside
 
     try:
-        follow(folder, watch_on(err), once)
+        with terminable(), beside(folder, web_at or web, tell):
+            if web or web_at:
+                threading.Event().wait()
+            follow(folder, watch_on(err), once)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

@@ -169,6 +169,15 @@ def values_at(ledger: Ledger, point: F64) -> dict[int, float]:
     return found
 
 
+def located(ledger: Ledger) -> dict[int, list[tuple[F64, float]]]:
+    """By client: (point, value) wherever the coordinates are still on record, each point once."""
+    found: dict[int, dict[bytes, tuple[F64, float]]] = {}
+    for row in _read(ledger):
+        if row.point is not None and row.value is not None:
+            found.setdefault(row.client, {})[row.digest] = np.frombuffer(row.point, "<f8"), row.value
+    return {client: list(of.values()) for client, of in found.items()}
+
+
 def spent(ledger: Ledger) -> int:
     """Attempts of all clients together."""
     return sum(row.spent for row in _read(ledger))

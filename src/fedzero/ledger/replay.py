@@ -88,6 +88,16 @@ def read(ledger: Ledger) -> LedgerView:
     return view
 
 
+def grown(ledger: Ledger, view: LedgerView) -> LedgerView:
+    """The same ledger read to its end again; only what is new is read from the file."""
+    last = view.entries[-1]
+    if ledger.rows(f"SELECT chain FROM entries WHERE seq = {last.seq}", -1, tuple[bytes]) != [(last.chain,)]:
+        raise Tampered(-1, "another ledger has taken the place of this one")
+    view = LedgerView((*view.entries, *ledger.entries(view.entries[-1])))
+    _check_order(view)
+    return view
+
+
 def check_base(ledger: Ledger, params: Params) -> None:
     base = ledger.start().base
     if params.digest() != base:

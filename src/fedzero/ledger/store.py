@@ -274,13 +274,17 @@ class Ledger:
         rows = self.rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1, tuple[bytes])
         return bytes(rows[0][0]) if rows else _GENESIS
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries in order, each checked against the chain and the clock's seal as it is read."""
+    def entries(self, after: Entry | None = None) -> Iterator[Entry]:
+        """All entries in order (those behind `after`, which was read before), each checked against the chain and the
+        clock's seal as it is read."""
         chain, rounds, expected = _GENESIS, 0, 0
+        if after is not None:
+            chain, rounds, expected = after.chain, getattr(after.record, "round", 0), after.seq + 1
         self._begin()
         query = "SELECT e.seq, e.body, e.chain, c.at, c.seconds, c.seal FROM entries e LEFT JOIN clock c USING (seq) "
         try:
-            for seq, body, stored, at, seconds, seal in self._db.execute(query + "ORDER BY e.seq"):
+            where = "WHERE e.seq >= ? ORDER BY e.seq"
+            for seq, body, stored, at, seconds, seal in self._db.execute(query + where, (expected,)):
                 bad = rounds if expected else -1
                 if seq != expected:
                     raise Tampered(bad, f"entry {expected} is missing")
