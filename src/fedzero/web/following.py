@@ -59,7 +59,9 @@ class Following:
                 return self.version
             began = time.thread_time()
             signature = self._files()
-            if signature and signature != self._signature:
+            if not signature:  # a run that begins is seen at once
+                return self.version
+            if signature != self._signature:
                 self._read(signature)
             cost = time.thread_time() - began
             self.spent += cost
