@@ -6,6 +6,7 @@ Decoding is strict: a wrong type, a missing field, trailing bytes or an oversize
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -98,8 +99,20 @@ encode = _encoder.encode
 
 def encode_work(round: int, exchange: int, updates: Sequence[bytes], counted: int | None = None) -> bytes:
     """`encode(Work(…))` from updates that are encoded already: one encoding serves every client that missed a round."""
-    message = (1, round, exchange, [Raw(update) for update in updates])
-    return _encoder.encode(message if counted is None else (*message, counted))
+    return encode_joined_work(round, exchange, len(updates), b"".join(updates), counted)
+
+
+def encode_joined_work(round: int, exchange: int, count: int, updates: bytes, counted: int | None = None) -> bytes:
+    """The same from `count` updates one behind the other: a client of many has missed thousands of them."""
+    if count < 1 << 4:
+        header = struct.pack(">B", 0x90 | count)
+    elif count < 1 << 16:
+        header = struct.pack(">BH", 0xDC, count)
+    else:
+        header = struct.pack(">BI", 0xDD, count)
+    tail = b"" if counted is None else _encoder.encode(counted)
+    fields = b"\x94\x01" if counted is None else b"\x95\x01"
+    return b"".join((fields, _encoder.encode(round), _encoder.encode(exchange), header, updates, tail))
 
 
 def encode_close(round: int, update: bytes) -> bytes:

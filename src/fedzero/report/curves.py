@@ -41,7 +41,7 @@ def curve(history: History, metric: Metric, axis: Axis, logarithmic: bool = Fals
 
 
 def training(history: History) -> Curve:
-    return of_pairs([(float(round), loss) for round, loss in history.train_loss])
+    return of_pairs(history.train_loss)
 
 
 def of_pairs(pairs: Sequence[tuple[float, float]]) -> Curve:

@@ -60,7 +60,7 @@ class History:
     cohort: int
     rounds: int
     points: tuple[Point, ...]
-    train_loss: tuple[tuple[int, float], ...]  # (round, mean training loss of the cohort)
+    train_loss: tuple[tuple[float, float], ...]  # (round, mean training loss of the cohort)
     seconds: float
     model_digest: str
     recipe: str  # TOML

@@ -56,7 +56,7 @@ def rows(folder: Path) -> list[Row]:
         found.append(
             Row(
                 round=round,
-                seconds=seconds.get(round, view.seconds),
+                seconds=seconds.get(round, view.outline.seconds),
                 queries=queries,
                 bytes_up_per_client=up / clients,
                 bytes_down_per_client=down / clients,

@@ -27,10 +27,19 @@ from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
+from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.updates import Dense, Update, encode_update, pack, unpack
 from fedzero.protocol.engine import Engine, Tied, Undelivered
-from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
+from fedzero.protocol.messages import (
+    MEMORY_DIGEST,
+    Continue,
+    Snapshot,
+    decode_reply,
+    encode,
+    encode_close,
+    encode_joined_work,
+)
 from fedzero.protocol.replica import Replica
 from fedzero.runs import votes
 from fedzero.runs.guard import Guard
@@ -116,8 +125,9 @@ class Server:
     ):
         self.plan, self.algorithm, self.federation, self.keys = plan, plan.algorithm, plan.federation, plan.keys
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
-        self.tracker = ClientTracker.of(view, plan.federation)
-        self.saved = view.saved.round if view is not None and view.saved is not None else 0
+        turns, done = (Turns.of(plan.federation.clients), 0) if view is None else (view.turns, view.outline.done)
+        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds)
+        self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
         self.guard = Guard(plan.algorithm, plan.keys)
         self._remembering = plan.wire(0).remembers or plan.chain.feedback
@@ -162,7 +172,7 @@ class Server:
         if update is not None and self.replica is not None:
             self.replica.follow([update])
         engine.close(round, update, closings)
-        self.tracker.note(record, self.federation.sync)
+        self.tracker.note(record)
         self.tracker.prune(round + 1, self.federation.pull_after)
         self.save_if_due(round + 1, seconds)
         return record
@@ -256,7 +266,7 @@ class Server:
     def _queries(self, round: int, client: int) -> int:
         """How often a client asks its function in a round, at most."""
         wire = self.wire(round)
-        return wire.queries + (wire.first_queries if self.tracker.counted[client] is None else 0)
+        return wire.queries + (wire.first_queries if self.tracker.turns.last(client) is None else 0)
 
     def _gathered(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Gathered:
         return Gathered(
@@ -278,14 +288,18 @@ class Server:
     def _instructions(self, round: int, cohort: Sequence[int]) -> dict[int, bytes]:
         delivery, limit = self.wire(round).delivery, self.federation.pull_after
         states: dict[Part, bytes] = {}
+        works: dict[tuple[int, int | None], bytes] = {}
         instructions = {}
-        for client in cohort:
-            counted = self.tracker.counted[client] if self._remembering else None
-            pulls = limit is not None and round - self.tracker.known[client] > limit
+        known = self.tracker.known[list(cohort)].tolist()
+        for client, knows in zip(cohort, known, strict=True):
+            counted = self.tracker.turns.last(client) if self._remembering else None
+            pulls = limit is not None and round - knows > limit
             if delivery == "snapshot" or pulls:
                 instructions[client] = self._snapshot(round, client, counted, states)
                 continue
-            instructions[client] = encode_work(round, 0, self.tracker.missed(client, round), counted)
+            if (knows, counted) not in works:
+                works[knows, counted] = encode_joined_work(round, 0, *self.tracker.missed(knows, round), counted)
+            instructions[client] = works[knows, counted]
             if delivery == "fewer" and self.replica is not None:
                 snapshot = self._snapshot(round, client, counted, states)
                 instructions[client] = min(instructions[client], snapshot, key=len)
