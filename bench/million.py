@@ -12,6 +12,7 @@ import argparse
 import resource
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from table import show
@@ -29,13 +30,13 @@ class Pace(Silent):
 
     def __init__(self, rounds: int):
         self.every = max(1, rounds // PARTS)
-        self.seen: list[tuple[int, float, float]] = []
+        self.seen: list[tuple[int, float, float, float]] = []
         self.sent = 0
 
     def round(self, record: Round) -> None:
         self.sent += record.bytes_down
         if record.round == 0 or (record.round + 1) % self.every == 0:
-            self.seen.append((record.round + 1, time.perf_counter(), resident()))
+            self.seen.append((record.round + 1, time.perf_counter(), time.process_time(), resident()))
 
 
 def resident() -> float:
@@ -58,25 +59,19 @@ def recipe_of(clients: int, cohort: int, rounds: int) -> recipes.Recipe:
 
 
 def measure(clients: int, cohort: int, rounds: int, folder: Path) -> None:
-    pace, began = Pace(rounds), time.perf_counter()
+    pace, began, ticks = Pace(rounds), time.perf_counter(), time.process_time()
     session.start(recipe_of(clients, cohort, rounds), folder / "run", session.Environment(), pace)
-    whole = time.perf_counter() - began
-    first = pace.seen[0]
-    rows = [("start, first round", "", f"{first[1] - began:.2f} s", f"{first[2]:,.0f} MB")]
-    for before, after in zip(pace.seen, pace.seen[1:], strict=False):
-        played, took = after[0] - before[0], after[1] - before[1]
-        rate = f"{played * cohort / took:,.0f}"
-        rows.append(
-            (
-                f"rounds {before[0]:,} to {after[0]:,}",
-                rate,
-                f"{took / played * 1e3:.1f} ms a round",
-                f"{after[2]:,.0f} MB",
-            )
-        )
+    marks = [(0, began, ticks, 0.0), *pace.seen]
+    rows = []
+    for before, after in pairwise(marks):
+        played, took, used = (after[i] - before[i] for i in range(3))
+        name = f"rounds {before[0]:,} to {after[0]:,}" if before[0] else "start, first round"
+        rates = (f"{played * cohort / used:,.0f}", f"{played * cohort / took:,.0f}") if before[0] else ("", "")
+        rows.append((name, *rates, f"{took / played * 1e3:,.1f} ms", f"{after[3]:,.0f} MB"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    rows.append(("all", f"{rounds * cohort / whole:,.0f}", f"{whole:.1f} s", f"{peak:,.0f} MB at most"))
-    show(f"{clients:,} clients, cohorts of {cohort:,}", rows, ("", "replies a second", "time", "resident"))
+    rows.append(("at most", "", "", "", f"{peak:,.0f} MB"))
+    header = ("", "replies/s of processor", "replies/s of wall", "wall a round", "resident")
+    show(f"{clients:,} clients, cohorts of {cohort:,}", rows, header)
     size, sent = (folder / "run" / session.LEDGER).stat().st_size / rounds, pace.sent / rounds / cohort
     print(f"ledger {size:,.0f} bytes a round; sent to a client in a turn {sent:,.0f} bytes")
 

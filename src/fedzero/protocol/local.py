@@ -23,7 +23,7 @@ from fedzero.protocol.messages import Close, MemoryChange, chunk_digest, decode_
 from fedzero.protocol.replica import Replica
 
 KEPT = 4096
-"""Clients that stay in memory between their turns."""
+"""Clients with a memory that stay in the process between their turns."""
 Sent = Iterator[tuple[int, bytes | Exception]]
 
 
@@ -80,7 +80,8 @@ class LocalEngine:
         memory."""
         if self.replicas or (self._recall is None and self._written):
             return
-        for number in list(islice(self.clients, max(0, len(self.clients) - KEPT))):
+        spare = len(self.clients) - (KEPT if self._written else 0)
+        for number in list(islice(self.clients, max(0, spare))):
             del self.clients[number]
             self._written.pop(number, None)
 

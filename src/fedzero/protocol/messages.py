@@ -6,6 +6,7 @@ Decoding is strict: a wrong type, a missing field, trailing bytes or an oversize
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Sequence
 from typing import Annotated
@@ -124,6 +125,16 @@ def encode_reply(reply: Reply) -> bytes:
     """`encode(reply)`, without the field for the memory where there is none."""
     fields = (reply.round, reply.exchange, reply.digest, reply.values, reply.loss, reply.queries)
     return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
+
+
+def loss_of(data: bytes) -> float:
+    """The training loss of a reply."""
+    if len(data) != 4:
+        raise Refused("sent no training loss")
+    (loss,) = struct.unpack("<f", data)
+    if not math.isfinite(loss):
+        raise Refused("a value is NaN or infinite")
+    return float(loss)
 
 
 def chunk_digest(chunk: bytes) -> bytes:
