@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -107,6 +108,7 @@ class Ledger:
     def __init__(self, path: Path, claim: Claim | None):
         self.path, self._claim = path, claim
         self._seq, self._chain = -1, GENESIS
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
         with ExitStack() as undo:
             if claim is not None:
                 undo.callback(claim.release)
@@ -176,6 +178,8 @@ class Ledger:
         self._db.execute("PRAGMA journal_mode = DELETE")
 
     def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
         if self._claim is not None:
             with suppress(sqlite3.OperationalError):  # a reader, a full disk: the log beside it is durable
                 self._settle()
@@ -245,8 +249,14 @@ class Ledger:
         """As `rows`, one at a time: for tables that memory may not hold."""
         self._begin()
         with reading(self.path):
-            for row in self._db.execute(query):
+            for row in self._reading(query):
                 yield msgspec.convert(row, kind)
+
+    def _reading(self, query: str) -> sqlite3.Cursor:
+        """Rows that are read one at a time. `close` ends it: a traceback may hold on to who reads, and to his lock."""
+        cursor = self._db.execute(query)
+        self._cursors.add(cursor)
+        return cursor
 
     def _begin(self) -> None:
         if self._patience is not None:
@@ -315,7 +325,7 @@ class Ledger:
         query = "SELECT e.seq, e.body, e.chain, c.at, c.seconds, c.seal FROM entries e LEFT JOIN clock c USING (seq) "
         query += f"WHERE e.seq >= {first:d} " if last is None else f"WHERE e.seq >= {first:d} AND e.seq < {last:d} "
         try:
-            for seq, body, stored, at, seconds, seal in self._db.execute(query + "ORDER BY e.seq"):
+            for seq, body, stored, at, seconds, seal in self._reading(query + "ORDER BY e.seq"):
                 if seq != expected:
                     raise Tampered(bad, f"entry {expected} is missing")
                 chain, expected = link(chain, seq, body), expected + 1

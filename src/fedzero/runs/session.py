@@ -322,7 +322,7 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
                 return []
             return [Shown(after, how.setup.problem.pictures(replica.state.params))]
 
-        keeper = Keeper(folder, ledger, view, replica, recipe.evaluate_every)
+        keeper = Keeper(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
             play(recipe, view.outline, server, engine, watch, seconds, pictures, how.interrupted, keeper)
         if replica is not None:
