@@ -47,7 +47,7 @@ class Fuse:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def light(self, folder: Path) -> None:
-        """Every SQL statement, every closing of the database, every file opened, made, renamed or removed in `folder`."""
+        """Every SQL statement, every closing of the database, every file opened, made, renamed or removed there."""
         fuse, connect = self, sqlite3.connect
 
         class Connection(sqlite3.Connection):
