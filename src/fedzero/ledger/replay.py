@@ -42,22 +42,25 @@ class LedgerView:
     outline: Outline
     turns: Turns
 
+    def _read(self) -> Iterator[Entry]:
+        with closing(Ledger.open(self.path)) as ledger:
+            yield from ledger.entries(0, self.outline.entries)
+
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        with closing(Ledger.open(self.path)) as ledger:
-            return tuple(ledger.entries(0, self.outline.entries))
+        return tuple(self._read())
 
     @cached_property
     def rounds(self) -> list[Round]:
-        return [e.record for e in self.entries if isinstance(e.record, Round)]
+        return [e.record for e in self._read() if isinstance(e.record, Round)]
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        return [e.record for e in self.entries if isinstance(e.record, Evaluation)]
+        return [e.record for e in self._read() if isinstance(e.record, Evaluation)]
 
     @cached_property
     def asked(self) -> list[Asked]:
-        return [e.record for e in self.entries if isinstance(e.record, Asked)]
+        return [e.record for e in self._read() if isinstance(e.record, Asked)]
 
     @cached_property
     def marks(self) -> list[tuple[int, bytes]]:
