@@ -103,7 +103,9 @@ def encode_work(round: int, exchange: int, updates: Sequence[bytes], counted: in
     return encode_joined_work(round, exchange, len(updates), b"".join(updates), counted)
 
 
-def encode_joined_work(round: int, exchange: int, count: int, updates: bytes, counted: int | None = None) -> bytes:
+def encode_joined_work(
+    round: int, exchange: int, count: int, updates: bytes | memoryview, counted: int | None = None
+) -> bytes:
     """The same from `count` updates one behind the other: a client of many has missed thousands of them."""
     if count < 1 << 4:
         header = struct.pack(">B", 0x90 | count)

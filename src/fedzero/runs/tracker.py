@@ -53,10 +53,10 @@ class UpdateHistory:
         a, b = self._places(first, last)
         return [bytes(self._data[self._ends[i] : self._ends[i + 1]]) for i in range(a, b)]
 
-    def joined(self, first: int, last: int) -> tuple[int, bytes]:
-        """How many they are, and all of them one behind the other."""
+    def joined(self, first: int, last: int) -> tuple[int, memoryview]:
+        """How many they are, and all of them one behind the other; to be let go before the next round is appended."""
         a, b = self._places(first, last)
-        return b - a, bytes(memoryview(self._data)[self._ends[a] : self._ends[b]])
+        return b - a, memoryview(self._data)[self._ends[a] : self._ends[b]]
 
     def _places(self, first: int, last: int) -> tuple[int, int]:
         if first < self.first:
@@ -120,7 +120,7 @@ class ClientTracker:
     def prune(self, next_round: int, pull_after: int | None) -> None:
         self.history.forget(self.oldest if pull_after is None else max(self.oldest, next_round - pull_after))
 
-    def missed(self, known: int, round: int) -> tuple[int, bytes]:
+    def missed(self, known: int, round: int) -> tuple[int, memoryview]:
         """How many updates a client that knows round `known` has to fold before a round, and these, one behind the
         other."""
         return self.history.joined(known, round)
