@@ -292,9 +292,9 @@ def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
         )
 
     def attach(engine: LocalEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:
+        engine.recall(lambda client: server.ledger.memory(client, server.tracker.turns))  # before clients are made
         if setup.recipe.engine.replicas and not view.outline.dense:
             engine.rejoin(server.tracker.known.tolist(), list(replay.updates_of(server.ledger, view)))
-        engine.recall(lambda client: server.ledger.memory(client, server.tracker.turns))
 
     return Assembly(setup.recipe, setup.plan, setup, engine, attach)
 
