@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-faults fuzz lint bench golden check-install clean
+.PHONY: demo test test-faults fuzz lint bench golden docs check-install clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -40,9 +40,15 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python bench/llm.py
 	$(BIN)/python bench/flare.py
 	$(BIN)/python bench/blind_server.py
+	$(BIN)/python bench/ray_scaling.py
+	$(BIN)/python bench/page.py long
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check
+
+docs: $(READY)  ## the documentation as a site, in site/; its reference is made from the code
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 
 check-install: $(READY)  ## whether other platforms and Pythons can install the project; installs nothing
 	$(BIN)/python tools/check_install.py
@@ -54,4 +60,4 @@ $(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) runs build dist site src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache

@@ -10,7 +10,8 @@ What is minimised is the mean F. All begin in the middle.
 *Query*: one evaluation of one party's function. Peers are fed with the mean of the five: a point costs every party one.
 *Exchange*: the parties get something and all send something back. Of a peer: points down, values up; as many points at
 a time as the method knows at once (CMA-ES and DE a generation, L-BFGS-B a point with its d differences, TuRBO a batch
-of ten and its first 2 d; NGOpt and TPE one). `minimise` (FZooS) has two a round, and one at either end, for F.
+of ten and its first 2 d; NGOpt and TPE one). Of `minimise`: a round; in `minimise-4` the queries are spread over four
+rounds. `fzoos`, what `minimise` did before, has two a round, and one at either end, for F.
 *Gap*: F without noise at the point returned, minus the lowest known: of L-BFGS-B with exact gradients from many starts
 (kept in --out as well), or of any run. *Own time*: of the processor, outside the functions.
 
@@ -159,8 +160,8 @@ class Mean:
 # Optimisers: use up `box`; return the point they recommend, or None for the one with the lowest value seen.
 
 
-def ours(box: Mean) -> Floats:
-    """fedzero.minimise as it is; every party is asked at points of its own."""
+def ours(box: Mean, rounds: int | None = None, fzoos: bool = False) -> Floats:
+    """fedzero.minimise as it is."""
 
     def party(i: int) -> Callable[[Floats], float]:
         def f(x: Floats) -> float:
@@ -177,13 +178,14 @@ def ours(box: Mean) -> Floats:
         found = fedzero.minimise(
             boxes,
             [(-SIDE, SIDE)] * box.problem.d,
-            rounds=10_000,
+            rounds=10_000 if fzoos else rounds,
+            algorithm=api.shared_fzoos(box.problem.d) if fzoos else None,
             budget=box.left,
             seed=box.problem.seed,
             together=False,
             out=Path(folder) / "run",
         )
-    box.queries, box.exchanges = math.ceil(found.queries / PARTIES), 2 * found.rounds + 2
+    box.queries, box.exchanges = math.ceil(found.queries / PARTIES), 2 * found.rounds + 2 if fzoos else found.rounds
     return found.x
 
 
@@ -269,6 +271,8 @@ def trust_region(box: Mean) -> None:
 
 OPTIMISERS: dict[str, tuple[str, Callable[[Mean], Floats | None]]] = {
     "minimise": ("fedzero", ours),
+    "minimise-4": ("fedzero", partial(ours, rounds=4)),
+    "fzoos": ("fedzero", partial(ours, fzoos=True)),
     "cma": ("cma", cma_es),
     "de": ("scipy", evolution),
     "l-bfgs-b": ("scipy", differences),

@@ -5,6 +5,7 @@
     fedzero.run("demo", out=…)                     a recipe: packaged, a file, or a table
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
+    fedzero.Integer(1, 10), Choice("a", "b")       bounds of coordinates that are no real numbers
     fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
     fedzero.Shaper, Coder, Mixer, Combiner         bases of filters of your own
@@ -29,6 +30,8 @@ _PUBLIC = {
     "run": "fedzero.api.runs",
     "Run": "fedzero.api.runs",
     "minimise": "fedzero.api.minimise",
+    "Integer": "fedzero.api.minimise",
+    "Choice": "fedzero.api.minimise",
     "Optimiser": "fedzero.api.ask_tell",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",

@@ -11,7 +11,7 @@ import torch
 from blackbox_child import Death, light
 
 from fedzero.algorithms import FedZO
-from fedzero.api import Optimiser, default_algorithm
+from fedzero.api import Optimiser, shared_fzoos
 from fedzero.estimators.surrogate import Transfer
 
 ROUNDS, DIRECTIONS = 6, 7
@@ -46,7 +46,7 @@ def work(folder: str, parties: int, death: Death = Death(), pause: float = 0.0) 
             time.sleep(0.01)
 
 
-SURROGATE = msgspec.structs.replace(default_algorithm(4, 1), local_steps=2, transfer=Transfer(count=50))
+SURROGATE = msgspec.structs.replace(shared_fzoos(4), local_steps=2, transfer=Transfer(count=50))
 """the default method, with less to compute"""
 
 

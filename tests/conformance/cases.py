@@ -72,7 +72,9 @@ def base_of(kind: Any) -> dict[str, Any]:
     """Several steps along several directions, scalars on the wire where there is a choice."""
     wanted = {"rate": 2e-3, "local_steps": 2, "directions": 5, "server_rate": 0.05, "form": "seeded"}
     wanted |= {"transfer": {"count": 40}, "active": FEW_QUERIES}
-    table: dict[str, Any] = {"kind": kind.__struct_config__.tag, "rate": wanted["rate"]}
+    table: dict[str, Any] = {"kind": kind.__struct_config__.tag}
+    if "rate" in kind.__struct_fields__:
+        table["rate"] = wanted["rate"]
     for name in [name for name in wanted if name in kind.__struct_fields__]:
         with suppress(msgspec.ValidationError):  # say, of methods that take one step only
             recipes.method(table | {name: wanted[name]})
@@ -191,7 +193,7 @@ def allowed(algorithm: Any, chain: Chain) -> bool:
     """Who compares clients number by number needs numbers that can be compared, and enough clients; and what a method
     carries on by itself must not be carried on a second time."""
     wire, combiner = wire_of(algorithm), chain.combiner
-    if chain.feedback and wire.self_correcting:
+    if (chain.sparse and wire.whole) or (chain.feedback and wire.self_correcting):
         return False
     return combiner is None or (wire.comparable and federation_for(algorithm).cohort >= combiner.least())
 

@@ -13,7 +13,7 @@ from fedzero.model.params import Params
 from fedzero.oracles import language
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.low_rank import neighbours
-from fedzero.oracles.side_by_side import SideBySide
+from fedzero.oracles.side_by_side import SideBySide, agree
 from fedzero.tasks.language import Full, Layers, Lora, Names
 from fedzero.tasks.language.pretrained import adapt, compile_layers, load
 
@@ -76,14 +76,25 @@ def test_compiled_layers(small_model):
     dynamo.reset()
 
 
-def test_a_model_whose_rows_depend_on_each_other_is_evaluated_at_views(small_model):
-    params, objective = opened(small_model("opt"), pack=0)
-    _, exact = opened(small_model("opt"), pack=0, exact=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_model_whose_rows_depend_on_each_other_is_evaluated_at_views(small_model, dtype):
+    params, objective = opened(small_model("opt"), pack=0, dtype=dtype)
+    _, exact = opened(small_model("opt"), pack=0, exact=True, dtype=dtype)
     for each in (objective, exact):
         each.module.model.decoder.layers[0].register_forward_hook(lambda _, __, output: output - output.mean(0))
-    found = objective.losses(params, points(), BATCHES)
+    with pytest.warns(RuntimeWarning, match="points are evaluated one by one"):
+        found = objective.losses(params, points(), BATCHES)
     assert objective.sides is None
     assert np.array_equal(found, exact.losses(params, points(), BATCHES))
+
+
+@pytest.mark.parametrize("noise, same", [(0.2, True), (0.5, False)])
+def test_a_trial_in_sixteen_bits_compares_by_the_root_mean_square(noise, same):
+    """One logit of thousands may be far off; what is as far off as points differ is something else than rounding."""
+    wanted = torch.randn(3, 5000, generator=torch.Generator().manual_seed(1))
+    error = noise * torch.randn(3, 5000, generator=torch.Generator().manual_seed(2))
+    assert agree(wanted + error, wanted, exact=False) is same
+    assert not agree(wanted + error, wanted, exact=True)
 
 
 def test_a_weight_read_elsewhere(small_model):

@@ -46,7 +46,7 @@ WRITTEN = {
 
 def printed(text: str) -> list[str]:
     """The recipes of a page, as a browser shows them."""
-    return [html.unescape(found) for found in re.findall(r"<pre>(.*?)</pre>", text, re.DOTALL)]
+    return [html.unescape(found) for found in re.findall(r"<pre[^>]*>(.*?)</pre>", text, re.DOTALL)]
 
 
 def all_recipes() -> dict[str, Recipe]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
+import json
 import os
 import re
 import subprocess
@@ -15,18 +17,21 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from io import StringIO
-from math import exp, inf, nan
+from math import exp, inf, nan, sin
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fedzero.errors import FedzeroError
 from fedzero.report import History, Point, compare, human_bytes, rows, sentence, terminal_table, write
-from fedzero.report.compare import bytes_at
-from fedzero.report.curves import MOST, log_ticks, of_pairs
-from fedzero.report.page import distinct, page
-from fedzero.report.tables import COLUMNS
+from fedzero.report.compare import met
+from fedzero.report.curves import log_ticks, of_pairs
+from fedzero.report.differences import told_apart
+from fedzero.report.downsample import MOST
+from fedzero.report.page import page, policy
+from fedzero.report.tables import columns
 from fedzero.report.units import human_count, human_loss, human_seconds, human_words, times
 
 RECIPE = 'seed = 7\n\n[algorithm]\nname   = "decomfl"  # as in the paper\n\tdirections = 5\n'
@@ -158,15 +163,27 @@ def test_page_needs_nothing_from_outside(text: str) -> None:
     beside = text.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
     assert not re.search(r"https?://", beside)
     assert "@import" not in beside and not re.search(r"url\((?!#)", beside)
-    for tag, attributes in read(text).tags:
-        assert tag not in {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    tags = read(text).tags
+    for tag, attributes in tags:
+        assert tag not in {"link", "img", "iframe", "object", "embed", "base", "form"}
         assert not any(name.startswith("on") or name in {"src", "srcset"} for name in attributes)
         assert (attributes.get("href") or "#").startswith("#")
+    assert [a.get("type") for tag, a in tags if tag == "script"] == ["application/json", None]
+
+
+def test_the_browser_runs_our_script_and_no_other(text: str) -> None:
+    """The policy names the hash of the one script there is, and comes before anything that a ledger wrote."""
+    (own,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    (found,) = [a["content"] for tag, a in read(text).tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert found == policy("saved")
+    assert f"script-src 'sha256-{digest}';" in found and "default-src 'none'" in found and "connect" not in found
+    assert text.index("Content-Security-Policy") < text.index("<title>")
+    assert "connect-src 'self'" in policy("live")
 
 
 def test_drawings_are_xml_and_share_a_page(text: str) -> None:
     found = drawings(text)
-    assert len(found) >= 3
     ids = [e.attrib["id"] for d in found for e in d.iter() if "id" in e.attrib]
     assert len(ids) == len(set(ids))
     for drawing in found:
@@ -201,7 +218,17 @@ def test_other_process_other_settings_same_page(tmp_path: Path) -> None:
 
 def test_hostile_text_is_only_text() -> None:
     text = made("hostile")
-    for bad in ("<script", "<img", "<iframe", "onload=alert(1)>", "<b>digest", "\x00", "\x1b", "\u202e", "</pre><s"):
+    for bad in (
+        "<script>alert",
+        "<img",
+        "<iframe",
+        "onload=alert(1)>",
+        "<b>digest",
+        "\x00",
+        "\x1b",
+        "\u202e",
+        "</pre><s",
+    ):
         assert bad not in text
     text.encode("utf-8")
     words = "".join(read(text).words)
@@ -232,14 +259,13 @@ def test_labels_stay_within_their_drawing() -> None:
 
 def test_one_copy_of_the_model_is_a_yardstick() -> None:
     assert "one copy of the model: 116 KB" in made("two runs")
-    assert "one copy of the model:" not in made("nothing counted")
+    assert "one copy of the model: 116 KB" not in made("nothing counted")
+    assert [data_of(made(case))["copy"] for case in ("two runs", "extremes")] == [115_752, 115_752]
 
 
-def test_empty_panels_say_why() -> None:
-    assert "no bytes were exchanged" in made("nothing counted")
-    assert "no queries were counted" in made("nothing counted")
+def test_a_drawing_without_a_finite_value_says_so() -> None:
     assert ">never finite<" in page(CASES["never finite"][:1], "Alone")
-    assert "A cross marks" in made("diverged") and "A cross marks" not in made("one run")
+    assert "<noscript>" not in made("nothing counted")
 
 
 def test_events_show_only_if_there_are_any() -> None:
@@ -252,8 +278,8 @@ def test_unfinished_runs_say_so() -> None:
     assert "(unfinished)" not in made("one run")
 
 
-def test_runs_of_one_name_are_told_apart() -> None:
-    assert [h.name for h in distinct([SEEDED, DENSE, SEEDED])] == ["DeComFL", "FedAvg", "DeComFL (2)"]
+def test_runs_of_one_name_and_recipe_are_numbered() -> None:
+    assert [h.name for h in told_apart([SEEDED, DENSE, SEEDED])] == ["DeComFL", "FedAvg", "DeComFL (2)"]
 
 
 def test_no_runs_no_page() -> None:
@@ -296,17 +322,40 @@ def test_comparison_is_the_price_of_the_smaller_final_accuracy() -> None:
         assert (found.frugal_bytes, found.lavish_bytes) == (84_000, 23e6)
         assert found.ratio == pytest.approx(23e6 / 84_000)
         assert sentence(order) == (
-            "DeComFL reached 89.1 % with 84 KB per client; FedAvg needed 23 MB to get as far: 274 times as much."
+            "DeComFL reached 89.1 % with 84 KB per client; FedAvg needed 23 MB to get as far, 274 times as much, "
+            "both with 2,000 loss evaluations."
         )
     text = page([frugal, lavish], "Both")
     assert "FedAvg ended at 97.0 % after 46 MB per client" in text
     assert "274 times the bytes" in text
 
 
+def test_the_sentence_says_what_the_bytes_were_saved_with() -> None:
+    """Values and gradients are named apart, and time is that at the goal, not that of the whole run."""
+    frugal = replace(SEEDED, points=(Point(0, 2.3, 0.1, 0, 0, 0), Point(9, 1.0, 0.8, 4e4, 0, 80_000, seconds=58.0)))
+    first, reached, last = (
+        Point(0, 2.3, 0.1, 0, 0, 0),
+        Point(2, 1, 0.8, 4e6, 0, 260, seconds=2.1),
+        Point(9, 0.5, 0.9, 9e6, 0, 800),
+    )
+    lavish = replace(DENSE, points=(first, reached, last), gradients=True)
+    assert sentence([frugal, lavish]) == (
+        "DeComFL reached 80.0 % with 40 KB per client; FedAvg needed 4 MB to get as far, 100 times as much, "
+        "but 260 gradients in 2.1 s instead of 80,000 loss evaluations in 58 s."
+    )
+    headings = [c.heading for c in columns([frugal, lavish])]
+    assert "loss evaluations" in headings and "gradients" in headings and "queries" not in headings
+    cells = dict(zip(headings, rows([frugal, lavish])[1], strict=True))
+    assert (cells["gradients"], cells["loss evaluations"]) == ("800", "–")
+
+
+def test_a_run_that_diverged_boasts_of_nothing() -> None:
+    run = replace(with_points(SEEDED, (0, 2.3, 0.1, 0), (10, 1e29, 0.2, 600)), diverged=True)
+    assert sentence([run]) == "DeComFL diverged: its loss is 1.000e+29, and was 2.300 at the start."
+
+
 def test_bytes_count_both_ways() -> None:
-    assert bytes_at(SEEDED, "accuracy", 0.1) == 0.0
-    assert bytes_at(SEEDED, "accuracy", 0.2) == 10 * (6 + 50)
-    assert bytes_at(SEEDED, "accuracy", 0.99) == inf
+    assert [p and p.bytes for goal in (0.1, 0.2, 0.99) for p in [met(SEEDED, "accuracy", goal)]] == [0, 560, None]
 
 
 def test_comparison_without_accuracy_uses_the_loss() -> None:
@@ -328,7 +377,10 @@ def test_failed_run_is_no_yardstick() -> None:
     ("runs", "words"),
     [
         ([SEEDED, replace(DENSE, task="CIFAR-10")], "different tasks"),
-        ([SEEDED, replace(SEEDED, name="Twin")], "DeComFL and Twin both reached 89.5 % with about 17 KB per client."),
+        (
+            [SEEDED, replace(SEEDED, name="Twin")],
+            "DeComFL and Twin both reached 89.5 % with about 17 KB per client, both",
+        ),
         ([CASES["nothing counted"][0], replace(CASES["nothing counted"][0], name="B")], "nothing was exchanged"),
         ([CASES["nothing counted"][0], replace(DENSE, name="B")], "without exchanging a byte; B needed"),
         ([SEEDED, replace(DENSE, points=())], "Only one of these runs learned: DeComFL reached 89.5 %"),
@@ -355,10 +407,10 @@ def test_reply_and_dense_bytes() -> None:
 
 
 def test_totals_are_those_of_the_last_point() -> None:
-    cells = dict(zip((c.heading for c in COLUMNS), rows([SEEDED])[0], strict=True))
+    cells = dict(zip((c.heading for c in columns([SEEDED])), rows([SEEDED])[0], strict=True))
     assert cells["run"] == "DeComFL" and cells["model"] == "9f3a6c11d0e27b48"
     assert cells["up / client"] == "1.8 KB" and cells["total / client"] == "16.8 KB"
-    assert cells["queries"] == "300,000" and cells["accuracy"] == "89.5 %" and cells["loss"] == "0.3135"
+    assert cells["loss evaluations"] == "300,000" and cells["accuracy"] == "89.5 %" and cells["loss"] == "0.3135"
 
 
 def test_best_is_not_final() -> None:
@@ -402,7 +454,45 @@ def test_ticks_are_few_and_round() -> None:
     assert log_ticks(2.7, 2.9, 5) == [2.7, 2.9]
 
 
-def test_long_curves_keep_their_ends() -> None:
-    curve = of_pairs([(float(k), 1.0 / (k + 1)) for k in range(10_000)])
-    assert len(curve) == MOST
+def test_long_curves_keep_their_ends_and_peaks() -> None:
+    values = [1.0 / (k + 1) for k in range(10_000)]
+    values[7_777] = 50.0
+    curve = of_pairs([(float(k), v) for k, v in enumerate(values)])
+    assert MOST / 2 <= len(curve) <= MOST
     assert (curve.x[0], curve.x[-1], curve.y[0], curve.y[-1]) == (0.0, 9999.0, 1.0, 1e-4)
+    assert curve.y.max() == 50.0 and curve.x[curve.y.argmax()] == 7_777
+
+
+def data_of(text: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found)
+
+
+def test_the_charts_have_the_numbers_of_the_runs() -> None:
+    data = data_of(made("two runs"))
+    (one, _), start = data["curves"], data["start"]
+    assert start == {"metric": "accuracy", "axis": "bytes"}
+    assert one["metrics"]["accuracy"]["bytes"] == [pytest.approx(p.bytes, rel=1e-5) for p in SEEDED.points]
+    assert one["metrics"]["accuracy"]["y"] == [pytest.approx(p.accuracy, rel=1e-5) for p in SEEDED.points]
+    assert one["metrics"]["train"]["queries"][99] == 100_000  # of round 100, between evaluated ones
+    assert data["gap"]["low"] == pytest.approx(SEEDED.bytes) and data["copy"] == 4 * 28_938
+
+
+def test_nothing_in_the_data_ends_its_block() -> None:
+    run = replace(HOSTILE, name="</script><!-- <script>alert(1)</script> \u2028", found=None)
+    text = page([run, DENSE], "x")
+    (inside,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert not set("<>&\u2028") & set(inside)
+    assert data_of(text)["curves"][0]["name"].startswith("</script><!--")
+    assert text.count("<script") == 2 == text.count("</script")
+
+
+def test_a_page_of_a_hundred_thousand_rounds_stays_small() -> None:
+    rounds = range(100_000)
+    points = tuple(
+        Point(k, 2 + sin(k), 0.5 + 0.4 * sin(k / 7), 6.0 * k, 50.0 * k, 9 * k, seconds=k / 3) for k in rounds
+    )
+    series = tuple((k, 2 + sin(k * 1.7)) for k in rounds)
+    events = tuple(f"round {k}: client 3 sent NaN" for k in rounds)
+    run = replace(SEEDED, points=points, train_loss=series, slopes=series, events=events, rounds=100_000)
+    assert len(page([run], "Long").encode()) < 1_000_000

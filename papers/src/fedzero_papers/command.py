@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedzero.cli.common import AsJson, Data, err, out
+from fedzero.cli.common import AsJson, Data, Engine, err, out
 
 app = typer.Typer()
 
@@ -39,6 +39,7 @@ def reproduce(
     data: Data = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
+    engine: Engine = None,
     only: Only = None,
     model: Model = None,
     as_json: AsJson = False,
@@ -46,10 +47,11 @@ def reproduce(
     """Reproduce an experiment of a paper: makes all its runs, then writes its figure (PNG) and table (Markdown, CSV).
 
     It can be stopped at any time: the same command resumes it, and never makes a finished run again. Every run is an
-    ordinary one, in OUT/runs.
+    ordinary one, in OUT/runs. With --engine ray the runs are spread over a cluster.
 
     Example: fedzero reproduce e8 --quick
     """
+    from fedzero.runs.engines import Local, Ray, chosen
     from fedzero.runs.session import data_folder
     from fedzero_papers.experiments import EXPERIMENTS, find
     from fedzero_papers.experiments.contract import Options
@@ -67,8 +69,10 @@ def reproduce(
         return
     found, options, workers = find(experiment), Options(quick, seeds, only, model), jobs or cores()
     folder, display = out_ or default_folder(found.name, quick), display_on(err, found.name, workers)
+    cluster = chosen(Local(), engine)
     try:
-        summary = carry_out(found, options, folder, workers, data_folder(data), display)
+        where = cluster if isinstance(cluster, Ray) else workers
+        summary = carry_out(found, options, folder, where, data_folder(data), display)
     except KeyboardInterrupt:
         err.print("stopped; the same command resumes it, and finished runs are not made again")
         raise typer.Exit(130) from None

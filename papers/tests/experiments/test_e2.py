@@ -15,7 +15,7 @@ from fedzero_papers.experiments.e2 import E2, METHODS, QUICK
 
 def test_the_setting_is_the_papers():
     stage = next(E2.plan(Options()))
-    assert [job.folder for job in stage.jobs] == [f"{method}/seed-1" for method in METHODS]
+    assert [job.folder for job in stage.jobs] == [f"{method}/seed-{s}" for method in METHODS for s in (1, 2, 3)]
     recipes = {job.folder.split("/")[0]: job.recipe for job in stage.jobs}
     for recipe in recipes.values():
         assert (recipe.federation.clients, recipe.federation.cohort) == (100, 10)
@@ -38,7 +38,7 @@ def test_a_small_one_for_real(tmp_path: Path):
     for row, method, loss, accuracy in zip(table.rows, METHODS, by_rounds.lines, by_numbers.lines, strict=True):
         run = histories[f"{method}/seed-1"]
         cells = dict(zip(table.columns, row, strict=True))
-        assert (cells["test loss"], cells["test accuracy"]) == (run.final_loss, run.final_accuracy)
+        assert (cells["test loss"], cells["test accuracy (%)"]) == (run.final_loss, 100 * run.final_accuracy)
         assert cells["numbers / client"] == run.bytes / 4
         assert (loss.x, loss.y[-1]) == ((0.0, 1.0, 2.0), run.final_loss)
         assert accuracy.x[-1] == run.bytes / 4

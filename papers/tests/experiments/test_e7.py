@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from toy import drive
 
+from fedzero.algorithms.fzoos import FZooS
 from fedzero.algorithms.optimizers import Adam
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.baselines import METHODS
@@ -34,7 +35,7 @@ from fedzero_papers.experiments.tables import table_csv
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
-    return next(E7.plan(Options()))
+    return next(E7.plan(Options(only="*-p*-t*")))
 
 
 def run(losses: list[float], queries: int = 100) -> History:
@@ -53,10 +54,10 @@ def test_the_settings_are_the_papers(stage):
         assert method.box == (0.0, 1.0)
         assert job.recipe.federation.clients == job.recipe.federation.cohort == 7
         assert task.full
-        metric, share, steps = job.folder.split("/")[0].split("-")
+        metric, share, steps = job.folder.removeprefix("windows/").split("/")[0].split("-")
         assert (task.metric, f"p{task.share:g}", f"t{method.local_steps}") == (metric, share, steps)
         assert job.recipe.seed == 1 + task.repetition
-        if "fzoos" not in job.folder:
+        if not isinstance(method, FZooS):
             assert (method.directions, method.difference, method.distribution) == (20, "forward", "gaussian")
             assert (method.rate, method.form) == (0.01, "dense")
             assert isinstance(method.local_optimizer, Adam)
@@ -65,7 +66,7 @@ def test_the_settings_are_the_papers(stage):
 def test_every_method_has_every_case_five_times(stage):
     cases = {(metric, share, steps) for metric in METRICS for share, steps, _ in SETTINGS}
     for method in METHODS:
-        mine = [job for job in stage.jobs if f"/{method}/" in job.folder]
+        mine = [job for job in stage.jobs if f"/{method}/" in job.folder and not job.folder.startswith("windows/")]
         found = [(j.recipe.task.metric, j.recipe.task.share, j.recipe.algorithm.local_steps) for j in mine]  # type: ignore[union-attr]
         assert set(found) == cases
         assert {found.count(case) for case in cases} == {5}
@@ -75,9 +76,24 @@ def test_every_method_has_every_case_five_times(stage):
 
 def test_it_is_sized_for_two_cores(stage):
     """By the costs measured when it was written."""
-    assert sum(job.cost for job in stage.jobs) / 2 / 60 <= 60
+    assert sum(job.cost for job in stage.jobs if not job.folder.startswith("windows/")) / 2 / 60 <= 60
     assert sum(job.cost for job in next(E7.plan(Options(quick=True))).jobs) / 2 / 60 <= 3
     assert not QUICK.full
+
+
+def test_windows_differ_in_what_fzoos_looks_back_at():
+    """P = 1, T = 10, as many rounds for all, and FedZO as in the other cases."""
+    jobs = {job.folder.split("/")[2]: job.recipe for job in next(E7.plan(Options(only="windows-f1*"))).jobs}
+    assert {(r.task.share, r.algorithm.local_steps, r.rounds) for r in jobs.values()} == {(1.0, 10, 30)}
+    methods: Any = {name: recipe.algorithm for name, recipe in jobs.items()}
+    assert methods["nearest-150"].surrogate.window.count == 150
+    assert methods["nearest-600"].surrogate.window.count == 600
+    assert methods["nearest-600"].active == methods["nearest-150"].active
+    assert type(methods["whole"].surrogate.window).__name__ == "Everything"
+    assert methods["whole"].active == methods["nearest-150"].active
+    fz = methods["text"]
+    assert (fz.preset, fz.surrogate.noise, fz.active.reach) == ("text", 1e-6, 0.01)
+    assert next(E7.plan(Options(only="f1-p1-t10"))).jobs[0].recipe.algorithm == methods["nearest-150"]
 
 
 def test_numbers_of_a_result():
@@ -115,7 +131,7 @@ def test_figures_have_two_panels_a_case():
     assert line.low is not None
     assert line.low[1] == pytest.approx(20)
     assert found[1].panels[0].y == "1 − F1 (%)"
-    (row, *_) = table(results).rows
+    (row, *_) = table("table", "x", results, {m: m for m in METHODS}).rows
     assert row[-3:] == (pytest.approx(50), pytest.approx(30), pytest.approx(10))
 
 

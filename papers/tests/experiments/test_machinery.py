@@ -22,12 +22,13 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
 from fedzero.model.device import threads
 from fedzero.runs import session
+from fedzero.runs.engines import Ray
 from fedzero.runs.history import history
 from fedzero.runs.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage
 from fedzero_papers.experiments.display import Display, Pace
-from fedzero_papers.experiments.pool import Pool, cores
+from fedzero_papers.experiments.pool import Pool, cores, failure
 from fedzero_papers.experiments.reproduce import default_folder, reproduce, state_of
 from fedzero_papers.experiments.worker import Done, Failed, Order, Progress, execute
 
@@ -162,20 +163,32 @@ def order(folder: Path, **changes: Any) -> Order:
 def test_what_a_worker_answers(tmp_path, monkeypatch):
     """Done, a sentence for what people can mend, a sentence and a trace for what they cannot."""
     ours, theirs = multiprocessing.Pipe()
-    assert execute(order(tmp_path / "good"), theirs) == Done()
+    assert execute(order(tmp_path / "good"), theirs.send) == Done()
     assert ours.recv() == Progress(done=0, rounds=5, begun=0)
-    lacking = execute(order(tmp_path / "lacking", task={"kind": "mnist", "full": True}), theirs)
+    lacking = execute(order(tmp_path / "lacking", task={"kind": "mnist", "full": True}), theirs.send)
     assert isinstance(lacking, Failed)
     assert "--data" in lacking.sentence
     assert lacking.trace == ""
     monkeypatch.setattr(session, "start", lambda *_: 1 / 0)
-    bug = execute(order(tmp_path / "bug"), theirs)
+    bug = execute(order(tmp_path / "bug"), theirs.send)
     assert isinstance(bug, Failed)
     assert bug.sentence == "ZeroDivisionError: division by zero"
     assert "Traceback" in bug.trace
-    failure = Pool(1, tmp_path, None)._failure(job("bug", 5, 0, 1e-2), bug)
-    assert str(failure) == f"run bug: ZeroDivisionError: division by zero (trace in {tmp_path / 'bug' / 'error.txt'})"
+    assert (
+        str(failure(tmp_path, job("bug", 5, 0, 1e-2), bug))
+        == f"run bug: ZeroDivisionError: division by zero (trace in {tmp_path / 'bug' / 'error.txt'})"
+    )
     assert (tmp_path / "bug" / "error.txt").read_text() == bug.trace
+
+
+@pytest.mark.slow
+def test_the_runs_of_an_experiment_on_a_cluster_are_those_of_processes(finished, tmp_path):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedzero[ray]'")
+    kept, how = Notes(), Ray(workers=2)
+    summary = reproduce(TOY, Options(), tmp_path / "out", how, None, kept)
+    assert (summary["runs"], summary["runs_made"], summary["tables"]) == (4, 4, finished[1]["tables"])
+    assert sorted(kept.made) == sorted(FOLDERS)
+    assert reproduce(TOY, Options(), tmp_path / "out", how, None, kept)["runs_made"] == 0
 
 
 def test_two_at_once_in_one_folder(tmp_path):

@@ -13,6 +13,7 @@ from fedzero.algorithms.feedsign import FeedSign
 from fedzero.algorithms.fzoos import FZooS
 from fedzero.algorithms.hiso import HiSo
 from fedzero.algorithms.mezo import MeZO
+from fedzero.algorithms.responsesurface import ResponseSurface
 from fedzero.algorithms.scaffold import ScaffoldZO
 from fedzero.algorithms.zoadafl import ZOAdaFL
 from fedzero.algorithms.zofedht import ZOFedHT
@@ -33,6 +34,7 @@ __all__ = [
     "HiSo",
     "MeZO",
     "Method",
+    "ResponseSurface",
     "ScaffoldZO",
     "ZOAdaFL",
     "ZOFedHT",

@@ -115,7 +115,8 @@ class Wire:
     comparable: number j of two contributions means the same, so that a mean (or a median) of them has a meaning.
     remembers: clients keep something between their turns. self_correcting: a client sends next time, by the method
     itself, what a filter left out this time. first_order: clients are given gradients; all others get values only.
-    delivery: updates a client missed, or the state.
+    delivery: updates a client missed, or the state. whole: numbers are values of functions, so that one left out cannot
+    count as 0.
     """
 
     replies: tuple[int, ...]
@@ -127,6 +128,7 @@ class Wire:
     self_correcting: bool = False
     first_order: bool = False
     delivery: Delivery = "catch-up"
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,10 @@ class Carry:
     def model(self, params: Params, client: int) -> Params:
         """The model that this client's values are computed on."""
         return params
+
+    def estimate(self) -> tuple[float, float] | None:
+        """Where the method has one: the objective's value at the parameters, and its standard error."""
+        return None
 
     def tensors(self, chosen: Sequence[int] | None = None) -> list[Tensor]:
         found: list[Tensor] = []

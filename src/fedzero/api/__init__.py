@@ -1,12 +1,24 @@
 """What users call from Python: minimise; ask and tell."""
 
 from fedzero.api.ask_tell import Optimiser, Point
-from fedzero.api.minimise import Batched, Function, command, default_algorithm, http, minimise
+from fedzero.api.minimise import (
+    Batched,
+    Choice,
+    Function,
+    Integer,
+    command,
+    default_algorithm,
+    http,
+    minimise,
+    shared_fzoos,
+)
 from fedzero.runs.outcome import Result, Step
 
 __all__ = [
     "Batched",
+    "Choice",
     "Function",
+    "Integer",
     "Optimiser",
     "Point",
     "Result",
@@ -15,4 +27,5 @@ __all__ = [
     "default_algorithm",
     "http",
     "minimise",
+    "shared_fzoos",
 ]

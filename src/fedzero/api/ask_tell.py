@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzero.api.minimise import recipe_of
+from fedzero.api.minimise import coordinates_of, recipe_of
 from fedzero.errors import FedzeroError
 from fedzero.ledger.told import ToldTable
 from fedzero.model.device import threads
@@ -47,7 +47,7 @@ class Point:
 class Optimiser:
     """A run that is told its values. Any number of processes may open the same folder, with the same arguments.
 
-    bounds: (low, high) for every coordinate; or one such pair for all of them, with `dimension`.
+    bounds: (low, high), `Integer` or `Choice` for every coordinate; or one for all of them, with `dimension`.
     out: the folder of the run; what is there is gone on with, a run of another recipe is refused.
     parties: how many functions there are; their mean is minimised.
     lease: seconds after which a point that was asked for and not told is handed out again.
@@ -59,7 +59,7 @@ class Optimiser:
         bounds: Sequence[Any],
         *,
         out: str | Path,
-        rounds: int = 50,
+        rounds: int | None = None,
         algorithm: Any = None,
         parties: int = 1,
         budget: int | None = None,
@@ -67,15 +67,14 @@ class Optimiser:
         start: Sequence[float] | NDArray[np.float64] | None = None,
         seed: int = 0,
         dimension: int | None = None,
-        evaluate: Evaluate = "ends",
+        evaluate: Evaluate | None = None,
         lease: float = 600.0,
     ):
         if parties < 1 or not lease > 0:
             raise FedzeroError(f"parties = {parties} and lease = {lease}: give at least one party, and a lease above 0")
         recipe = recipe_of(
             (ToldBox(),) * parties,
-            bounds,
-            dimension,
+            coordinates_of(bounds, dimension),
             rounds,
             algorithm,
             seed,

@@ -25,6 +25,7 @@ from fedzero.api.train import DEFAULT, cohort_of, name_of, trained
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.runs import recipe as recipes
+from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.session import Environment
 from fedzero.tasks.language.given import GIVEN, Given
@@ -57,6 +58,7 @@ def finetune(
     evaluate_every: int | None = None,
     seed: int = 0,
     device: str = "auto",
+    engine: Wanted = None,
     out: str | Path,
     progress: bool | Watch = True,
 ) -> Run:
@@ -71,7 +73,7 @@ def finetune(
     test: rows of evaluations; default: the clients' own.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
-    method, rounds, cohort, batch, seed, out, progress: as of `fedzero.train`.
+    method, rounds, cohort, batch, seed, engine, out, progress: as of `fedzero.train`.
     """
     dealt = _dealt(clients, count, seed)
     named = isinstance(model, str)
@@ -104,6 +106,7 @@ def finetune(
         "fedzero.finetune",
     )
     environment = Environment(functions={GIVEN: given, **functions})
+    recipe = recipes.with_engine(recipe, engine)
     trained(None if named else model, recipe, Path(out), environment, progress)
     assert given.opened is not None
     return Run(Path(out), environment, given.opened.module)

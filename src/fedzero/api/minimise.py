@@ -13,29 +13,33 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedzero.algorithms import FedZO, FZooS
+from fedzero.algorithms import FedZO, FZooS, ResponseSurface
 from fedzero.algorithms.corrections import Constant
 from fedzero.algorithms.optimizers import Adam
 from fedzero.api.runs import start_or_resume, watch_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
-from fedzero.model.schedules import InverseSqrt
+from fedzero.model.schedules import Count, Counts, InverseSqrt
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
+from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.outcome import Result, result_of
 from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
-LARGE = 5000
+MODERATE, LARGE = 200, 5000
+ROUNDS = 50
 
 
 @dataclass(frozen=True)
@@ -64,19 +68,94 @@ def http(url: str) -> HttpBox:
     return HttpBox(url=url)
 
 
+@dataclass(frozen=True)
+class Real:
+    """Any number from low to high."""
+
+    low: float
+    high: float
+    steps: int = 0
+
+    def shown(self, value: float) -> Any:
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number from low to high, both included."""
+
+    low: int
+    high: int
+
+    @property
+    def steps(self) -> int:
+        return self.high - self.low + 1
+
+    def shown(self, value: float) -> Any:
+        return round(value)
+
+
+class Choice:
+    """One of several options that have no order. Functions get the option itself; `Result.x` has its number."""
+
+    low = 0
+
+    def __init__(self, *options: Any):
+        if len(options) < 2:
+            raise FedzeroError(f"Choice{options!r}: give two options or more")
+        self.options = options
+
+    @property
+    def high(self) -> int:
+        return len(self.options) - 1
+
+    @property
+    def steps(self) -> int:
+        return len(self.options)
+
+    def shown(self, value: float) -> Any:
+        return self.options[round(value)]
+
+
+Coordinate = Real | Integer | Choice
 Box = Callable[[NDArray[np.float64]], Any] | Function | Batched | AnyBox
 
 
-def default_algorithm(dimension: int, clients: int) -> FZooS | FedZO:
+def default_algorithm(
+    dimension: int,
+    clients: int,
+    rounds: int | None = None,
+    budget: int | None = None,
+    steps: tuple[int, ...] = (),
+    choices: tuple[int, ...] = (),
+) -> ResponseSurface | FZooS | FedZO:
     """The method that is used unless another one is named; the size of the functions' values does not matter to it.
 
-    FZooS with candidates that all clients share: every query is used again and again, and what parties differ in
-    cancels. In more than 5,000 dimensions, where a history of queries would be gigabytes, FedZO.
+    Up to 200 dimensions the response surface: all parties are asked at the same points, d + 1 a round, or as many as
+    spread a budget over the rounds. Above, where that is too many for a round, `fzoos`; in more than 5,000 dimensions,
+    where a history of queries would be gigabytes, FedZO.
     """
     if dimension > LARGE:
         return FedZO(
             rate=InverseSqrt(0.05), directions=20, local_steps=5, local_optimizer=Adam(0.9, 0.9), box=(0.0, 1.0)
         )
+    if dimension > MODERATE and not steps:
+        return shared_fzoos(dimension)
+    method = ResponseSurface(steps=steps, choices=choices)
+    return method if budget is None else replace(method, points=_spread(method.batch(dimension, 0), rounds, budget))
+
+
+def _spread(usual: int, rounds: int | None, budget: int) -> Counts:
+    """Points a round: the usual number, more where the budget would last longer than the rounds, and fewer where it
+    would not last for four; what remains of the budget is for the last round."""
+    count = max(min(usual, max(1, budget // 4)), budget // (rounds or budget))
+    whole, rest = divmod(budget, count)
+    return Count(start=count, then=((whole, rest),)) if rest else count
+
+
+def shared_fzoos(dimension: int) -> FZooS:
+    """FZooS with candidates that all clients share: every query is used again and again, and what parties differ in
+    cancels."""
     window = Nearest(150)
     return FZooS(
         gamma=Constant(1.0),
@@ -98,7 +177,7 @@ def minimise(
     boxes: Sequence[Box],
     bounds: Sequence[Any],
     *,
-    rounds: int = 50,
+    rounds: int | None = None,
     out: str | Path | None = None,
     algorithm: Any = None,
     budget: int | None = None,
@@ -110,30 +189,42 @@ def minimise(
     noise: float = 0.0,
     seed: int = 0,
     dimension: int | None = None,
-    evaluate: Evaluate = "ends",
+    evaluate: Evaluate | None = None,
+    constraints: Sequence[Callable[..., Any]] = (),
+    penalty: float = 1000.0,
     together: bool = True,
     resume: bool = True,
+    engine: Wanted = None,
     progress: bool | Watch = False,
 ) -> Result:
     """Minimise the mean of `boxes`, one a client, within `bounds`.
 
-    bounds: (low, high) for every coordinate; or one such pair for all of them, with `dimension`.
+    bounds: (low, high), `Integer` or `Choice` for every coordinate; or one for all of them, with `dimension`.
+    rounds: default: as many as the budget pays for, or 50. Given both, the budget is spread over the rounds: fewer
+    rounds are fewer exchanges, of more points each.
+    constraints: functions g(x), wanted to be ≤ 0: `penalty` · max(0, g(x))² is added to the value of every box.
     out: folder of the run; default: a temporary one. If it holds a run of the same recipe, that is resumed
     (`resume=False`: refused); a run of another recipe is never changed.
     algorithm: a method, or a table as in a recipe; default: `default_algorithm`.
     budget, timeout, retries, backoff, workers, noise, evaluate: as the fields of `[task]`, see docs/blackbox.md.
     together: boxes of different clients work at the same time, in threads of this process.
+    engine: where boxes are called: this process, or "ray", "ray:16": each on any worker of a cluster.
     progress: True shows it on standard error.
     """
-    named, functions = _named(boxes)
+    coordinates = coordinates_of(bounds, dimension)
+    named, functions = _named(boxes, coordinates)
+    limits = {f"constraint {i}": g for i, g in enumerate(constraints)}
+    if limits:
+        functions = {**functions, **_named([Function(g, name) for name, g in limits.items()], coordinates)[1]}
     recipe = recipe_of(
         named,
-        bounds,
-        dimension,
+        coordinates,
         rounds,
         algorithm,
         seed,
         together,
+        constraints=tuple(limits),
+        penalty=float(penalty),
         start=start,
         noise=float(noise),
         budget=budget,
@@ -146,28 +237,49 @@ def minimise(
     folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else Path(out)
     if not resume and (folder / session.LEDGER).exists():
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    recipe = recipes.with_engine(recipe, engine)
     start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
     return result_of(folder)
 
 
 def recipe_of(
     boxes: tuple[AnyBox, ...],
-    bounds: Sequence[Any],
-    dimension: int | None,
-    rounds: int,
+    coordinates: tuple[Coordinate, ...],
+    rounds: int | None,
     algorithm: Any,
     seed: int,
     together: bool,
     *,
     start: Sequence[float] | NDArray[np.float64] | None,
-    evaluate: Evaluate,
+    evaluate: Evaluate | None,
+    budget: int | None,
     **settings: Any,
 ) -> recipes.Recipe:
     """The recipe that minimises the mean of `boxes`; settings: further fields of the task."""
-    low, high = _bounds(bounds, dimension)
-    first = None if start is None else tuple(float(each) for each in start)
-    task = BlackBox(boxes=boxes, dimension=len(low), low=low, high=high, start=first, evaluate=evaluate, **settings)
-    method = default_algorithm(len(low), len(boxes)) if algorithm is None else algorithm
+    low, high = tuple(each.low for each in coordinates), tuple(each.high for each in coordinates)
+    steps = tuple(each.steps for each in coordinates)
+    steps = steps if any(steps) else ()
+    choices = tuple(i for i, each in enumerate(coordinates) if isinstance(each, Choice))
+    size, first = len(coordinates), None if start is None else tuple(float(each) for each in start)
+    kept = 0 if evaluate in (None, "log", "shared") else 2
+    paid = None if budget is None else max(1, budget - kept)
+    method = default_algorithm(size, len(boxes), rounds, paid, steps, choices) if algorithm is None else algorithm
+    surface = method if isinstance(method, ResponseSurface) else None
+    if evaluate is None:
+        evaluate = "ends" if surface is None else "shared"
+    if rounds is None:
+        rounds = ROUNDS if paid is None or surface is None else -(-paid // surface.batch(size, 0))
+    task = BlackBox(
+        boxes=boxes,
+        dimension=size,
+        low=low,
+        high=high,
+        steps=steps,
+        start=first,
+        evaluate=evaluate,
+        budget=budget,
+        **settings,
+    )
     table = {
         "name": "black-box",
         "rounds": rounds,
@@ -182,22 +294,35 @@ def recipe_of(
     return recipes.decode(table, "fedzero.minimise")
 
 
-def _bounds(bounds: Sequence[Any], dimension: int | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def coordinates_of(bounds: Sequence[Any], dimension: int | None) -> tuple[Coordinate, ...]:
+    """Bounds as users give them: pairs, `Integer` and `Choice`; one of them for all coordinates, with `dimension`."""
+    if isinstance(bounds, Integer | Choice) and dimension is not None:
+        return (bounds,) * dimension
     try:
-        array = np.asarray(bounds, np.float64)
-    except (TypeError, ValueError) as error:
-        raise FedzeroError(f"bounds = {bounds!r}: give a pair (low, high) for every coordinate ({error})") from None
-    if array.shape == (2,) and dimension is not None:
-        array = np.tile(array, (dimension, 1))
-    if array.ndim != 2 or array.shape[1] != 2 or not len(array) or dimension not in (None, len(array)):
+        found = tuple(_coordinate(each) for each in bounds)
+    except (TypeError, ValueError):
+        try:
+            found = (_coordinate(bounds),) * (dimension or 0)
+        except (TypeError, ValueError):
+            found = ()
+    if not found or dimension not in (None, len(found)):
         raise FedzeroError(
-            f"bounds has shape {array.shape} and dimension = {dimension}: give a pair (low, high) for every "
-            "coordinate, or one pair and dimension"
+            f"bounds = {bounds!r} and dimension = {dimension}: give a pair (low, high), an Integer or a Choice for "
+            "every coordinate, or one pair and dimension"
         )
-    return tuple(array[:, 0].tolist()), tuple(array[:, 1].tolist())
+    return found
 
 
-def _named(boxes: Sequence[Box]) -> tuple[tuple[AnyBox, ...], Mapping[str, Callable[..., Any]]]:
+def _coordinate(given: Any) -> Coordinate:
+    if isinstance(given, Integer | Choice):
+        return given
+    low, high = given
+    return Real(float(low), float(high))
+
+
+def _named(
+    boxes: Sequence[Box], coordinates: tuple[Coordinate, ...]
+) -> tuple[tuple[AnyBox, ...], Mapping[str, Callable[..., Any]]]:
     """Boxes as a recipe can name them, and the functions that go by these names: the same for the same call."""
     if isinstance(boxes, str) or not isinstance(boxes, Sequence) or not boxes:
         raise FedzeroError(f"boxes = {boxes!r}: give a list with one box for every party")
@@ -217,4 +342,12 @@ def _named(boxes: Sequence[Box]) -> tuple[tuple[AnyBox, ...], Mapping[str, Calla
             name = f"{wish}-{number}"
         functions[name] = given.f
         named.append(BatchedBox(name=name) if isinstance(given, Batched) else PythonBox(name=name))
+    if any(isinstance(each, Choice) for each in coordinates):
+        functions = {name: partial(_with_options, f, coordinates) for name, f in functions.items()}
     return tuple(named), functions
+
+
+def _with_options(f: Callable[..., Any], coordinates: tuple[Coordinate, ...], x: NDArray[np.float64]) -> Any:
+    """f at numbers (d,) or (n, d), with the options themselves in the place of their numbers."""
+    rows = [[each.shown(value) for each, value in zip(coordinates, row, strict=True)] for row in np.atleast_2d(x)]
+    return f(rows[0] if x.ndim == 1 else rows)

@@ -29,6 +29,7 @@ from fedzero.report.units import human_bytes
 from fedzero.runs import history as histories
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
+from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
@@ -116,12 +117,13 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True, trust: bool = False) -> Run:
+    def resume(self, progress: bool | Watch = True, trust: bool = False, engine: Wanted = None) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
         trust: also one that this user did not start and that names programs, modules or services to be called.
+        engine: "ray", "ray:16" or a table as in a recipe; default: this process.
         """
-        session.resume(self.folder, self._environment(progress), watch_of(progress), trust)
+        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
         return self
 
     def verify(self) -> None:
@@ -179,7 +181,8 @@ def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watc
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     if (folder / session.LEDGER).exists():
         session.recipe_in(folder, recipe)
-        return session.resume(folder, environment, watch, trusted=True)  # whoever calls names the same boxes
+        # Whoever calls names the same boxes.
+        return session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
     return session.start(recipe, folder, environment, watch)
 
 
@@ -192,17 +195,20 @@ def run(
     set: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     secret: bytes | None = None,
+    engine: Wanted = None,
     progress: bool | Watch = True,
 ) -> Run:
     """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed.
 
-    set: values to change, such as {"algorithm.directions": 20}.
+    set: values to change, such as {"algorithm.directions": 20}. engine: "ray", "ray:16" or a table as in a recipe;
+    default: what the recipe says.
     """
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
     given = {"rounds": rounds, "seed": seed}
     for path, value in {**{key: value for key, value in given.items() if value is not None}, **(set or {})}.items():
         recipes.put(table, path, value, "fedzero.run")
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
+    loaded = recipes.with_engine(loaded, engine)
     folder = Path("runs") / loaded.name if out is None else Path(out)
     environment = Environment(session.data_folder(data), session.secret_of(secret))
     start_or_resume(loaded, folder, environment, watch_of(progress))

@@ -30,6 +30,7 @@ from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.runs import recipe as recipes
+from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import Environment
@@ -37,6 +38,7 @@ from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
+from fedzero.web import beside
 
 PARTITIONS: Mapping[str, Partition] = {"iid": Iid(), "dirichlet": Dirichlet(), "shards": Shards()}
 MOST_IN_A_COHORT = 10
@@ -68,8 +70,10 @@ def train(
     seed: int = 0,
     merge: bool = True,
     exact: bool = False,
+    engine: Wanted = None,
     out: str | Path,
     progress: bool | Watch = True,
+    web: bool | str = False,
 ) -> Run:
     """Train a module in place, by clients that only evaluate it.
 
@@ -84,9 +88,11 @@ def train(
     rounds, cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters, seed: as in a
         recipe. merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
+    engine: where clients are evaluated: this process, or "ray", "ray:16", {"kind": "ray", "workers": 16, "gpus": 0.5}.
     collate: makes a batch of a list of items, as in torch's DataLoader.
     out: folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused.
-    progress: False shows nothing.
+    progress: False shows nothing. web: serve the report as a page that follows the run, at 127.0.0.1:8747 or at the
+        "HOST:PORT" that is given; its address is printed.
     """
     folder = Path(out)
     dealt = deal(clients, partition, count, collate, seed)
@@ -108,7 +114,8 @@ def train(
         "fedzero.train",
     )
     environment = Environment(functions={type(model).__name__: material})
-    trained(model, recipe, folder, environment, progress)
+    with beside(folder, web, lambda text: print(text, file=sys.stderr)):
+        trained(model, recipes.with_engine(recipe, engine), folder, environment, progress)
     return Run(folder, environment, model)
 
 

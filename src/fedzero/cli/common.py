@@ -42,10 +42,24 @@ RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of o
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="ENGINE", help="local, ray, or ray:N with N workers.", show_default=False),
+]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
 Seed = Annotated[int | None, typer.Option(help="Seed of all random numbers.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
 ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)]
+Web = Annotated[bool, typer.Option("--web", help="Serve the run's report as a page that follows it.")]
+WebAt = Annotated[
+    str | None,
+    typer.Option(
+        "--web-at",
+        metavar="HOST:PORT",
+        help="Where to serve it; default 127.0.0.1:8747. Not on loopback the address has a token.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
 

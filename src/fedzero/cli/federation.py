@@ -20,6 +20,8 @@ from fedzero.cli.common import (
     Rounds,
     Secret,
     Seed,
+    Web,
+    WebAt,
     app,
     environment_of,
     err,
@@ -135,6 +137,8 @@ def serve(
     patience: Patience = 30.0,
     task: OwnTask = None,
     overwrite: Overwrite = False,
+    web: Web = False,
+    web_at: WebAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve a run to the sites of a project; sites may join, crash and rejoin while it runs.
@@ -156,11 +160,14 @@ def serve(
     from fedzero.deploy.supervisor import serve_queue
     from fedzero.runs import recipe as recipes
     from fedzero.runs.progress import watch_on
+    from fedzero.web import beside
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     environment = environment_of(data, None, site_tasks.loaded(site_tasks.places_of(task or [])))
     policy = WaitPolicy(minimum, patience, deadline, say)
     if loaded is None and out_ is None:
+        if web or web_at:
+            raise FedzeroError("--web shows one run: name a recipe or --out, or use `fedzero watch RUN --web`")
         with interruptible(project, "serve"), supervising(project) as playing, service_of(project, policy) as service:
             serve_queue(project, environment, lambda: watch_on(err, serving=True), service, show, playing)
         return
@@ -168,7 +175,8 @@ def serve(
     resume = f"serve {project} --out"
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
-        summary = conduct(loaded, folder, environment, watch_on(err, serving=True), service, overwrite)
+        with beside(folder, web_at or web, say):
+            summary = conduct(loaded, folder, environment, watch_on(err, serving=True), service, overwrite)
     finish(summary, folder, as_json)
 
 

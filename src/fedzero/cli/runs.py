@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from fedzero.cli.common import (
     AsJson,
     Data,
+    Engine,
     Folder,
     Overrides,
     Overwrite,
@@ -18,6 +20,8 @@ from fedzero.cli.common import (
     Rounds,
     Secret,
     Seed,
+    Web,
+    WebAt,
     app,
     environment_of,
     err,
@@ -25,7 +29,9 @@ from fedzero.cli.common import (
     finish,
     interruptible,
     out,
+    say,
     tell,
+    terminable,
 )
 from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
@@ -39,12 +45,15 @@ def run(
     set_: Overrides = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    engine: Engine = None,
     data: Data = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
     ] = None,
     secret: Secret = None,
     overwrite: Overwrite = False,
+    web: Web = False,
+    web_at: WebAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
@@ -54,10 +63,11 @@ def run(
     from fedzero.runs import recipe as recipes
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
+    from fedzero.web import beside
 
-    loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
+    loaded = recipes.with_engine(recipes.load(recipe, set_, rounds=rounds, seed=seed), engine)
     folder = out_ or Path("runs") / loaded.name
-    with interruptible(folder):
+    with interruptible(folder), beside(folder, web_at or web, say):
         summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
     finish(summary, folder, as_json)
 
@@ -65,6 +75,7 @@ def run(
 @app.command(rich_help_panel=PANEL)
 def resume(
     folder: Folder,
+    engine: Engine = None,
     data: Data = None,
     secret: Secret = None,
     trust: Annotated[
@@ -81,7 +92,7 @@ def resume(
     from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust)
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine)
     finish(summary, folder, as_json)
 
 
@@ -106,13 +117,23 @@ def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_
 
 @app.command(rich_help_panel=PANEL)
 def watch(
-    folder: Folder, once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False
+    folder: Folder,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
+    web: Web = False,
+    web_at: WebAt = None,
 ) -> None:
-    """Show the progress of a run of another process; only reads the ledger."""
+    """Show the progress of a run of another process; only reads the ledger.
+
+    With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed.
+    """
     from fedzero.runs.progress import follow, watch_on
+    from fedzero.web import beside
 
     try:
-        follow(folder, watch_on(err), once)
+        with terminable(), beside(folder, web_at or web, tell):
+            if web or web_at:
+                threading.Event().wait()
+            follow(folder, watch_on(err), once)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from fedzero.cli.common import (
     AsJson,
     Data,
+    Engine,
     Overrides,
     RecipeName,
     Secret,
@@ -42,6 +43,7 @@ def tune(
     low: Annotated[float | None, typer.Option("--from", help="The smallest value.", show_default=False)] = None,
     high: Annotated[float | None, typer.Option("--to", help="The largest value.", show_default=False)] = None,
     seed: Seed = None,
+    engine: Engine = None,
     data: Data = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for the runs; default runs/tune-NAME.", show_default=False)
@@ -51,7 +53,8 @@ def tune(
 ) -> None:
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
 
-    After Ctrl-C or a crash the same command goes on where it was. Example: fedzero tune demo --rounds 80
+    After Ctrl-C or a crash the same command goes on where it was. With --engine ray the runs are spread over a cluster.
+    Example: fedzero tune demo --rounds 80
     """
     from fedzero.runs import recipe as recipes
     from fedzero.runs import tuning
@@ -63,7 +66,9 @@ def tune(
     bounds = None if low is None or high is None else (low, high)
     environment = environment_of(data, secret)
     try:
-        found = tuning.tune(loaded, folder, environment, key, trials, rounds, bounds, lambda t: say(_line(key, t)))
+        found = tuning.tune(
+            loaded, folder, environment, key, trials, rounds, bounds, lambda t: say(_line(key, t)), engine
+        )
     except KeyboardInterrupt:
         say("stopped; the same command goes on from here")
         raise typer.Exit(130) from None

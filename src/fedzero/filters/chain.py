@@ -106,9 +106,17 @@ class Chain:
                 raise FedzeroError(f"filters: {before!r} and {name!r} cannot be combined: keep one of them")
             stage, before = own, name
 
-    def check(self, method: str, comparable: bool, cohort: int, self_correcting: bool = False) -> None:
+    def check(
+        self, method: str, comparable: bool, cohort: int, self_correcting: bool = False, whole: bool = False
+    ) -> None:
         """Refuse chains that destroy what a method needs."""
         self.check_order()
+        for shaper in self.shapers:
+            if whole and shaper.sparse:
+                raise FedzeroError(
+                    f"filters: {shaper.name!r} leaves numbers out, which then count as 0, but those of {method} are "
+                    "values of functions: drop the filter"
+                )
         if self.feedback and self_correcting:
             raise FedzeroError(
                 f"filters: feedback = true adds what was left out to the next contribution, but {method} does so "
@@ -155,7 +163,7 @@ class Chain:
 
     def limit(self, expected: int) -> int:
         """The most bytes that `expected` numbers may take."""
-        return 4 * expected + (5 * expected + 32 if self.codes else 0)
+        return max(4 * expected, self.plain.length(expected)) + (5 * expected + 32 if self.codes else 0)
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
         """One contribution through the client's links."""

@@ -22,10 +22,10 @@ import numpy as np
 from msgspec import Meta
 
 from fedzero.ledger.database import LOG_OF_QUERIES
-from fedzero.ledger.records import Asked, Round
+from fedzero.ledger.records import Asked, Evaluation, Round
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model.numbers import Natural
-from fedzero.oracles.blackbox import EVALUATION, MemoryLog, Query, mean, point_digest
+from fedzero.oracles.blackbox import ESTIMATED, EVALUATION, MemoryLog, Query, digest_of, mean, point_digest
 from fedzero.oracles.contract import F64
 
 _COLUMNS = "client, round, ordinal, attempt, digest, state, value, cause, point"
@@ -94,6 +94,20 @@ class LedgerLog:
     def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
         return self._memory.latest(client, before)
 
+    def best(self, clients: int, before: int) -> tuple[F64, dict[int, float]] | None:
+        rounds = {round for round in (self._best, self._memory.latest_round(0)) if 0 <= round < before}
+        rows = list(_read(self._ledger, f"WHERE round IN ({', '.join(map(str, sorted(rounds)))}) AND ordinal >= 0"))
+        places = {(row.round, row.digest): row.point for row in rows if row.point is not None and _locates(row)}
+        means = {place: value for place, value in common_values(rows, clients).items() if place in places}
+        if not means:
+            return None
+        where = min(means, key=lambda place: (means[place], place))
+        values: dict[int, float] = {}
+        for row in rows:
+            if row.value is not None and (row.round, row.digest) == where:
+                values.setdefault(row.client, row.value)
+        return np.frombuffer(places[where], "<f8"), values
+
     def queried(self, round: int) -> Queried:
         """What the record of a round says of its queries."""
         return _digests(_read(self._ledger, f"WHERE round = {round} AND ordinal >= 0"))
@@ -126,9 +140,13 @@ def at_models(ledger: Ledger) -> dict[int, dict[int, float]]:
     return found
 
 
-def estimated(ledger: Ledger, round: int, clients: int) -> bool:
-    """Whether an evaluation in a run with a log had to do without queries of some clients at the model."""
-    return exists(ledger) and len(at_models(ledger).get(round, {})) < clients
+def estimated(ledger: Ledger, evaluation: Evaluation, clients: int, evaluate: str) -> bool:
+    """Whether an evaluation in a run with a log had to do without values of some clients at the model."""
+    if not exists(ledger):
+        return False
+    if evaluate == "shared":
+        return ESTIMATED in evaluation.metrics.others
+    return len(at_models(ledger).get(evaluation.round, {})) < clients
 
 
 def best(ledger: Ledger, clients: int) -> tuple[F64, float] | None:
@@ -140,6 +158,24 @@ def best(ledger: Ledger, clients: int) -> tuple[F64, float] | None:
         return None
     where = min(means, key=lambda place: (means[place], place))
     return np.frombuffer(places[where], "<f8"), means[where]
+
+
+def values_at(ledger: Ledger, point: F64) -> dict[int, float]:
+    """What clients gave at a point, to the last bit, by client; the first value where there are several."""
+    found: dict[int, float] = {}
+    for row in _read(ledger):
+        if row.value is not None and row.digest == digest_of(point):
+            found.setdefault(row.client, row.value)
+    return found
+
+
+def located(ledger: Ledger) -> dict[int, list[tuple[F64, float]]]:
+    """By client: (point, value) wherever the coordinates are still on record, each point once."""
+    found: dict[int, dict[bytes, tuple[F64, float]]] = {}
+    for row in _read(ledger):
+        if row.point is not None and row.value is not None:
+            found.setdefault(row.client, {})[row.digest] = np.frombuffer(row.point, "<f8"), row.value
+    return {client: list(of.values()) for client, of in found.items()}
 
 
 def spent(ledger: Ledger) -> int:

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from fedzero.algorithms.contract import Numbers
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import query_log
 from fedzero.ledger.checkpoints import Checkpoint
@@ -78,7 +79,7 @@ def read(ledger: Ledger, after: LedgerView | None = None, kept: Checkpoint | Non
     with what was read when it was made."""
     outline = Outline() if after is None else copy.deepcopy(after.outline)
     turns = None if after is None else copy.deepcopy(after.turns)
-    for entry in ledger.entries(outline.entries):
+    for entry in grown(ledger, outline):
         outline.note(entry.record, entry.chain, entry.seconds)
         turns = turns or Turns.of(outline.clients)
         if isinstance(entry.record, Round):
@@ -93,6 +94,13 @@ def read(ledger: Ledger, after: LedgerView | None = None, kept: Checkpoint | Non
 def read_from(ledger: Ledger, kept: Checkpoint | None) -> LedgerView:
     """The same from a checkpoint on, where there is one."""
     return read(ledger, None if kept is None else LedgerView(ledger.path, kept.outline, kept.turns))
+
+
+def grown(ledger: Ledger, outline: Outline) -> Iterator[Entry]:
+    """What is new on a ledger of which `outline` was read before."""
+    if ledger.chain_before(outline.entries) != outline.chain:
+        raise Tampered(-1, "another ledger has taken the place of this one")
+    return ledger.entries(outline.entries)
 
 
 def check_base(ledger: Ledger, params: Params) -> None:
@@ -152,6 +160,13 @@ def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Prog
         progress(some[-1].round + 1, total)
 
 
+def checkpoint(ledger: Ledger, view: LedgerView) -> tuple[bytes, int, Numbers] | None:
+    """The state of the last checkpoint, as `State.restored` takes it: its tensors, the round it is ready for (silent
+    rounds do not count, as in the run), and what it holds beside tensors."""
+    saved, state = view.outline.saved, ledger.checkpoint(view.outline.saved)
+    return None if saved is None or state is None else (state, view.outline.moved_when_saved, saved.numbers)
+
+
 def rebuild(
     ledger: Ledger,
     view: LedgerView,
@@ -163,15 +178,14 @@ def rebuild(
     """Bring a replica of the base model to where it stood before round `upto` (default: the end); kept: a checkpoint to
     begin with."""
     check_base(ledger, replica.state.params)
-    saved, state, first = view.outline.saved, ledger.checkpoint(view.outline.saved), 0
-    if saved is not None and state is not None:
-        if upto is not None and upto < saved.round:
-            raise FedzeroError(
-                f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
-                f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
-            )
-        # silent rounds do not count, as in the run
-        replica.state = replica.state.restored(state, view.outline.moved_when_saved, saved.numbers)
+    saved, first = view.outline.saved, 0
+    if saved is not None and upto is not None and upto < saved.round:
+        raise FedzeroError(
+            f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
+            f"rolling checkpoint only (from round {saved.round}); runs with seeded updates replay any round"
+        )
+    if (found := checkpoint(ledger, view)) is not None:
+        replica.state = replica.state.restored(*found)
     elif kept is not None and kept.state is not None:
         kept.restore(replica)
         first = kept.outline.done

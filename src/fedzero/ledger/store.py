@@ -320,7 +320,7 @@ class Ledger:
         The chain of the entry before `first` is taken as it stands: who does not read from the start has its value from
         elsewhere, or trusts the file so far.
         """
-        chain, bad, expected = self._chain_before(first), self._done_at(first - 1) if first else -1, first
+        chain, bad, expected = self.chain_before(first), self._done_at(first - 1) if first else -1, first
         self._begin()
         query = "SELECT e.seq, e.body, e.chain, c.at, c.seconds, c.seal FROM entries e LEFT JOIN clock c USING (seq) "
         query += f"WHERE e.seq >= {first:d} " if last is None else f"WHERE e.seq >= {first:d} AND e.seq < {last:d} "
@@ -341,7 +341,8 @@ class Ledger:
         except DAMAGE as error:
             raise trouble(self.path, error, bad) from error
 
-    def _chain_before(self, seq: int) -> bytes:
+    def chain_before(self, seq: int) -> bytes:
+        """The chain up to an entry, as it is in the file."""
         if seq == 0:
             return GENESIS
         rows = self.rows(f"SELECT chain FROM entries WHERE seq = {seq - 1:d}", -1, tuple[bytes])

@@ -21,7 +21,7 @@ from fedzero.oracles.graphs import MAX_TERMS, Recorder
 from fedzero.oracles.low_rank import Neighbours, has_factors, neighbours
 from fedzero.oracles.packing import PackedBatch, mask_of, pack_prompts
 from fedzero.oracles.piecewise import Chosen, Piecewise
-from fedzero.oracles.side_by_side import SideBySide, agree, trial_points
+from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
 
 Measure = Literal["loss", "accuracy", "f1"]
 """What is minimised: the cross-entropy over the answer words; 1 − accuracy; 1 − macro-averaged F1."""
@@ -117,7 +117,9 @@ class LanguageObjective:
         """Logits (points, B, answers); None where only views will do."""
         if self.sides is not None and not self._tried:
             self._tried = True
-            self.sides = self.sides if self._agrees(base, trial_points(base, points), batch) else None
+            if not self._agrees(base, trial_points(base, points), batch):
+                warn_one_by_one("gives other values than at weights of its own")
+                self.sides = None
         if self.sides is None:
             return None
         most = max(1, BESIDE[self.device.type] // batch.tokens[0].numel())
@@ -127,7 +129,8 @@ class LanguageObjective:
                 found = self.recorder.side_by_side(base, points, size, batch)
             else:
                 found = self._eagerly(base, points, size, batch)
-        except Exception:  # of any kind, from the model's own code; views will show whose it is
+        except Exception as error:  # of any kind, from the model's own code; views will show whose it is
+            warn_one_by_one(f"fails ({type(error).__name__}: {error})")
             self.sides = None
             return None
         return found if bool(found.isfinite().all()) else None  # NaN: a weight was read where nobody expects it

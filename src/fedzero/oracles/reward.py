@@ -35,7 +35,7 @@ from fedzero.oracles.generation import (
 from fedzero.oracles.language import NO_TERMS, TOKENS, tf32_allowed
 from fedzero.oracles.low_rank import has_factors
 from fedzero.oracles.piecewise import Piecewise
-from fedzero.oracles.side_by_side import SideBySide, agree, trial_points
+from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
 
 Row = Mapping[str, Any]
 Scores = Callable[[Sequence[tuple[Row, str]]], Sequence[float]]
@@ -159,7 +159,9 @@ class RewardObjective:
         """(points, R, most), all points decoding at the same time; None where only views will do."""
         if self.sides is not None and not self._tried:
             self._tried = True
-            self.sides = self.sides if self._agrees(base, trial_points(base, points), prompts) else None
+            if not self._agrees(base, trial_points(base, points), prompts):
+                warn_one_by_one("gives other values than at weights of its own")
+                self.sides = None
         if self.sides is None:
             return None
         rows, generated = prompts.rows, self.decoding.most

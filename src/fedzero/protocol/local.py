@@ -7,7 +7,7 @@ about the same points are answered by one evaluation, and black boxes of differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -81,8 +81,12 @@ class LocalEngine:
         if self.replicas or (self._recall is None and self._written):
             return
         spare = len(self.clients) - (KEPT if self._written else 0)
-        for number in list(islice(self.clients, max(0, spare))):
-            del self.clients[number]
+        self.forget(list(islice(self.clients, max(0, spare))))
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Clients that are made anew when their turn comes, with what is recalled then."""
+        for number in numbers:
+            self.clients.pop(number, None)
             self._written.pop(number, None)
 
     def rejoin(self, known: Sequence[int], updates: Sequence[Update]) -> None:

@@ -1,30 +1,38 @@
-"""The one sentence: what the same result cost one run and another, in bytes per client.
+"""The one sentence: what the same result cost one run and another, in bytes per client, and what it cost besides.
 
 The goal is what both runs ended with or passed: the smaller of their final accuracies (the larger of their final losses
-where no accuracy was measured). The price is what a client had sent and received at the first evaluated round that
-met the goal.
+where no accuracy was measured). Costs are those at the first evaluated round that met the goal: bytes a client had sent
+and received, evaluations (or gradients) of all clients, and time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 
-from fedzero.report.history import History, Metric
-from fedzero.report.units import human_bytes, human_loss, percent, times
+from fedzero.report.history import History, Metric, Point
+from fedzero.report.units import human_bytes, human_loss, human_seconds, human_words, percent, times
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`frugal` met the `goal` with fewer bytes than `lavish`."""
+    """`frugal` met the `goal` with fewer bytes than `lavish`, each at its point."""
 
     metric: Metric
     goal: float
     frugal: History
     lavish: History
-    frugal_bytes: float
-    lavish_bytes: float
+    frugal_point: Point
+    lavish_point: Point
+
+    @property
+    def frugal_bytes(self) -> float:
+        return self.frugal_point.bytes
+
+    @property
+    def lavish_bytes(self) -> float:
+        return self.lavish_point.bytes
 
     @property
     def ratio(self) -> float | None:
@@ -49,13 +57,13 @@ def learned(history: History, metric: Metric) -> bool:
     return len(seen) == 1 or (seen[-1] > seen[0] if metric == "accuracy" else seen[-1] < seen[0])
 
 
-def bytes_at(history: History, metric: Metric, goal: float) -> float:
-    """Bytes per client at the first evaluated round that met the goal, infinity if none did."""
+def met(history: History, metric: Metric, goal: float) -> Point | None:
+    """The first evaluated round that met the goal, if one did."""
     for point in history.points:
         got = point.value(metric)
         if got is not None and isfinite(got) and (got >= goal if metric == "accuracy" else got <= goal):
-            return point.bytes
-    return inf
+            return point
+    return None
 
 
 def compare(histories: Sequence[History]) -> Comparison | None:
@@ -70,20 +78,26 @@ def compare(histories: Sequence[History]) -> Comparison | None:
     return None
 
 
-def pair(one: History, other: History, metric: Metric) -> Comparison:
+def pair(one: History, other: History, metric: Metric) -> Comparison | None:
     finals = [values(h, metric)[-1] for h in (one, other)]
     goal = min(finals) if metric == "accuracy" else max(finals)
-    priced = [(bytes_at(one, metric, goal), one), (bytes_at(other, metric, goal), other)]
-    (low, frugal), (high, lavish) = sorted(priced, key=lambda item: item[0])
+    priced = [(point, h) for h in (one, other) if (point := met(h, metric, goal)) is not None]
+    if len(priced) < 2:
+        return None
+    (low, frugal), (high, lavish) = sorted(priced, key=lambda item: item[0].bytes)
     return Comparison(metric, goal, frugal, lavish, low, high)
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A piece of the sentence; an amount that belongs to a run names it, so that a page can show it in its colour."""
+    """A piece of the sentence; an amount that belongs to a run names it, so that a page can show it in its colour.
+
+    price: what was paid for it, which a page may show smaller.
+    """
 
     text: str
     run: History | None = None
+    price: bool = False
 
 
 def sentence(histories: Sequence[History]) -> str:
@@ -106,10 +120,36 @@ def phrases(histories: Sequence[History]) -> tuple[Phrase, ...]:
         start = Phrase(f"{frugal} reached {goal} without exchanging a byte; {lavish} needed ")
         return start, high, Phrase(" per client to get as far.")
     if found.ratio < 1.05:
-        return Phrase(f"{frugal} and {lavish} both reached {goal} with about "), low, Phrase(" per client.")
+        start = Phrase(f"{frugal} and {lavish} both reached {goal} with about ")
+        return start, low, *priced(" per client", price(found))
     middle = Phrase(f" per client; {lavish} needed ")
-    end = Phrase(f" to get as far: {times(found.ratio)} times as much.")
-    return Phrase(f"{frugal} reached {goal} with "), low, middle, high, end
+    end = f" to get as far, {times(found.ratio)} times as much"
+    return Phrase(f"{frugal} reached {goal} with "), low, middle, high, *priced(end, price(found))
+
+
+def priced(end: str, price: str) -> tuple[Phrase, ...]:
+    """The end of the sentence, and what it cost."""
+    return (Phrase(f"{end}, "), Phrase(f"{price}.", price=True)) if price else (Phrase(f"{end}."),)
+
+
+def price(found: Comparison) -> str:
+    """What the bytes were saved with: evaluations and time of the one run, and what the other did instead."""
+    ours, theirs = found.frugal_point, found.lavish_point
+    if not ours.queries and not theirs.queries:
+        return ""
+    dearer = ours.queries > theirs.queries or ours.seconds > theirs.seconds
+    theirs_cost, ours_cost = cost(found.lavish, theirs), cost(found.frugal, ours)
+    if theirs_cost == ours_cost:
+        return f"both with {ours_cost}"
+    if found.lavish.unit == found.frugal.unit:
+        ours_cost = ours_cost.replace(f" {found.frugal.unit}", "")
+    return f"{'but' if dearer else 'and'} {theirs_cost} instead of {ours_cost}"
+
+
+def cost(history: History, point: Point) -> str:
+    """80,000 loss evaluations in 58 s; the time where it is known"""
+    spent = f"{human_words(point.queries)} {history.unit}"
+    return f"{spent} in {human_seconds(point.seconds)}" if point.seconds > 0 else spent
 
 
 def incomparable(histories: Sequence[History]) -> tuple[Phrase, ...]:
@@ -143,8 +183,15 @@ def alone(history: History) -> tuple[Phrase, ...]:
         return (Phrase(f"{name} has no evaluated round yet."),)
     if not isfinite(history.final_loss):
         return (Phrase(f"{name} diverged: its loss is no longer finite."),)
+    if history.diverged:
+        first, last = human_loss(history.first_loss), human_loss(history.final_loss)
+        return (Phrase(f"{name} diverged: its loss is {last}, and was {first} at the start."),)
     if history.found is not None:
-        return (Phrase(f"{value_found(history)} with "), Phrase(f"{history.queries:,} queries", history), Phrase("."))
+        return (
+            Phrase(f"{value_found(history)} with "),
+            Phrase(f"{history.queries:,} {history.unit}", history),
+            Phrase("."),
+        )
     reached, after = ("reached", "with") if len(history.points) > 1 else ("is at", "after")
     if history.final_accuracy is not None:
         result = f"{name} {reached} {percent(history.final_accuracy)}"
@@ -156,8 +203,9 @@ def alone(history: History) -> tuple[Phrase, ...]:
         return (Phrase(f"{result}; nothing was exchanged."),)
     spent = Phrase(human_bytes(history.bytes), history)
     ratio = history.dense_bytes / history.bytes
-    if ratio < 1.5:
-        return Phrase(f"{result} {after} "), spent, Phrase(" per client.")
-    dense = human_bytes(history.dense_bytes)
-    end = f" per client; sending the model back and forth would take {dense}: {times(ratio)} times as much."
-    return Phrase(f"{result} {after} "), spent, Phrase(end)
+    paid = f" It took {cost(history, history.points[-1])}." if history.queries else ""
+    aside = " per client."
+    if ratio >= 1.5:
+        dense = human_bytes(history.dense_bytes)
+        aside = f" per client; sending the model back and forth would take {dense}: {times(ratio)} times as much."
+    return Phrase(f"{result} {after} "), spent, Phrase(aside), Phrase(paid, price=True)

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero.report.downsample import kept
 from fedzero.report.history import History, Metric
 
 Axis = Literal["rounds", "bytes", "queries"]
@@ -17,8 +18,6 @@ F64 = NDArray[np.float64]
 
 HUGE = 1e30
 """A loss beyond this is as good as infinite, one below its inverse as good as zero: no axis could show them."""
-MOST = 600
-"""Points of a curve that a screen can still tell apart."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,6 @@ def curve(history: History, metric: Metric, axis: Axis, logarithmic: bool = Fals
     return of_pairs([(x, y) for x, y in pairs if y is not None and isfinite(x) and (x > 0 or not logarithmic)])
 
 
-def training(history: History) -> Curve:
-    return of_pairs(history.train_loss)
-
-
 def of_pairs(pairs: Sequence[tuple[float, float]]) -> Curve:
     table = np.array(pairs, np.float64).reshape(-1, 2)
     good = np.isfinite(table[:, 1]) & (np.abs(table[:, 1]) < HUGE)
@@ -53,10 +48,8 @@ def of_pairs(pairs: Sequence[tuple[float, float]]) -> Curve:
 
 
 def thin(table: F64) -> tuple[F64, F64]:
-    """At most `MOST` points: equal runs of neighbours become their mean; both ends stay what they are."""
-    if len(table) > MOST:
-        groups = np.array_split(table[1:-1], MOST - 2)
-        table = np.vstack([table[:1], *[group.mean(axis=0, keepdims=True) for group in groups], table[-1:]])
+    """At most `MOST` points."""
+    table = table[kept(table[:, 1])]
     return table[:, 0], table[:, 1]
 
 

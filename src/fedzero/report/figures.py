@@ -1,7 +1,5 @@
-"""Figures as inline SVG: loss and accuracy against rounds, bytes per client and queries.
-
-One page-wide figure tells the story (what a client exchanged against what the model learned); a grid of small ones
-shows every metric on every axis. Colours are stand-ins that `svg.inline` turns into CSS variables.
+"""Figures as inline SVG, for readers without scripts and for notebooks: loss and accuracy against rounds, bytes per
+client and queries. Colours are stand-ins that `svg.inline` turns into CSS variables.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedzero.report.compare import Comparison
-from fedzero.report.curves import Axis, Curve, curve, queries_logarithmic, training
+from fedzero.report.curves import Axis, Curve, curve, queries_logarithmic
 from fedzero.report.history import History, Metric
 from fedzero.report.labels import gap, names, yardstick
 from fedzero.report.plot import canvas, finish, line, nothing, scale_x, scale_y, style
@@ -31,7 +29,6 @@ EMPTY: dict[Axis, str] = {
     "bytes": "no bytes were exchanged",
     "queries": "no queries were counted",
 }
-AXES: tuple[Axis, ...] = ("rounds", "bytes", "queries")
 
 
 def metrics(histories: Sequence[History]) -> tuple[Metric, ...]:
@@ -47,18 +44,11 @@ def title(histories: Sequence[History], metric: Metric) -> str:
     return "Value" if black_boxes(histories) else TITLES[metric]
 
 
-def grid(histories: Sequence[History]) -> tuple[str, ...]:
-    """All panels, row by row: each metric against rounds, bytes and queries."""
-    return tuple(panel(histories, metric, axis) for metric in metrics(histories) for axis in AXES)
-
-
 def panel(histories: Sequence[History], metric: Metric, axis: Axis, size: tuple[int, int] = (360, 250)) -> str:
     """One small figure, `size` in CSS pixels at full width."""
     with canvas(size, left=50, right=22, top=30, bottom=42) as (figure, axes):
         axes.set_title(title(histories, metric), loc="left", fontsize=12, fontweight="bold", color=INK, pad=10)
-        curves = draw(axes, histories, metric, axis, ticks=5)
-        if metric == "loss" and axis == "rounds":
-            draw_training(axes, histories, curves)
+        draw(axes, histories, metric, axis, ticks=5)
         return finish(figure, f"{metric}-{axis}", describe(histories, metric, axis))
 
 
@@ -101,17 +91,6 @@ def draw(
     for index, drawn in enumerate(curves):
         line(axes, drawn, style(index))
     return curves
-
-
-def draw_training(axes: Axes, histories: Sequence[History], curves: Sequence[Curve]) -> None:
-    """Training loss as a thin line behind the others; the axes grow to hold it."""
-    thin = [training(h) for h in histories]
-    if not any(len(t) for t in thin) or not any(len(c) for c in curves):
-        return
-    scale_x(axes, [c.x for c in [*curves, *thin]] + [c.lost for c in curves], "rounds", False, 5)
-    scale_y(axes, [c.y for c in [*curves, *thin]], "loss")
-    for index, drawn in enumerate(thin):
-        axes.plot(drawn.x, drawn.y, color=style(index).colour, linewidth=0.9, alpha=0.45, zorder=2)
 
 
 def describe(histories: Sequence[History], metric: Metric, axis: Axis) -> str:

@@ -28,6 +28,7 @@ class Point:
     others: dict[str, float] = field(default_factory=dict)  # what else the task measures, by name
     estimated: bool = False  # the loss is not that of the model, but of points near it
     seconds: float = 0.0  # since the start of the run, evaluation included
+    errors: dict[str, float] = field(default_factory=dict)  # of a mean of runs: its standard error, by metric
 
     @property
     def bytes(self) -> float:
@@ -38,11 +39,41 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """A surrogate along one coordinate through x: posterior mean and standard deviation."""
+
+    coordinate: int
+    places: tuple[float, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Found:
-    """What came of black boxes: where the run stands, and what each party's function is there, where it was asked."""
+    """What came of black boxes: where the run stands, and what each party's function is there, where it was asked.
+
+    by_party: (round, value of each party) of evaluations that asked. surrogate: a Gaussian process over the queries
+    whose coordinates are on record; `queried` is how many those are.
+    """
 
     x: tuple[float, ...]
     values: tuple[float | None, ...]
+    by_party: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
+    surrogate: tuple[Slice, ...] = ()
+    queried: int = 0
+
+
+@dataclass(frozen=True)
+class Party:
+    """A site, or a client where there are no sites: when it last answered, and what of it was refused."""
+
+    name: str
+    clients: int
+    turns: int
+    answered: int | None  # the last round in which an answer counted
+    at: float | None  # when that was, in seconds since 1970
+    refused: int
+    reason: str  # of the last refusal
 
 
 @dataclass(frozen=True)
@@ -66,10 +97,19 @@ class History:
     recipe: str  # TOML
     events: tuple[str, ...]
     complete: bool
+    earlier_events: int = 0  # how many there were before those that are listed
     facts: dict[str, str] = field(default_factory=dict)  # what the task found out when it was built
     pictures: Pictures | None = None  # of what came out
     found: Found | None = None  # of black boxes: there is a point instead of a model
     diverged: bool = False  # the last loss is far above the first, or not finite
+    gradients: bool = False  # queries are gradients, not values
+    settings: dict[str, str] = field(default_factory=dict)  # of the recipe with its defaults: `section.key`, value
+    planned: int = 0  # rounds of the recipe; 0: not known
+    slopes: tuple[tuple[float, float], ...] = ()  # (round, root mean square of its update's scalars)
+    parties: tuple[Party, ...] = ()
+    refusals: tuple[tuple[str, int], ...] = ()  # (reason, how often), most frequent first
+    versions: dict[str, str] = field(default_factory=dict)  # of what the run is repeated with
+    runs: int = 1  # how many this is the mean of: they differ in their seed only
 
     @property
     def title(self) -> str:
@@ -122,6 +162,18 @@ class History:
     @property
     def queries(self) -> int:
         return self.points[-1].queries if self.points else 0
+
+    @property
+    def unit(self) -> str:
+        """What a query is."""
+        return "gradients" if self.gradients else "queries" if self.found is not None else "loss evaluations"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the pace so far, of a run that goes on."""
+        if self.complete or not 0 < self.rounds < self.planned:
+            return None
+        return self.seconds / self.rounds * (self.planned - self.rounds)
 
     @property
     def model_bytes(self) -> int:

@@ -13,7 +13,7 @@ from fedzero.report.units import DASH, human_bytes, human_loss, human_seconds, p
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["COLUMNS", "Column", "human_bytes", "loss_of", "rows", "terminal_table"]
+__all__ = ["COLUMNS", "Column", "columns", "human_bytes", "loss_of", "rows", "terminal_table"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,20 @@ def loss_of(history: History) -> str:
     """The last loss; ≈ where it is an estimate."""
     if not history.points:
         return DASH
-    return f"≈ {human_loss(history.final_loss)}" if history.points[-1].estimated else human_loss(history.final_loss)
+    about = "≈ " if history.points[-1].estimated else ""
+    error = history.points[-1].errors.get("loss")
+    return f"{about}{human_loss(history.final_loss)}" + ("" if error is None else f" ± {error:.2g}")
+
+
+def accuracy_of(history: History) -> str:
+    """The last accuracy, of a mean of runs with its standard error."""
+    error = history.points[-1].errors.get("accuracy") if history.points else None
+    text = percent(history.final_accuracy)
+    return text if error is None else f"{text.removesuffix(' %')} ± {100 * error:.1f} %"
+
+
+def counted(unit: str) -> Callable[[History], str]:
+    return lambda history: f"{history.queries:,}" if history.unit == unit else DASH
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -35,20 +48,28 @@ COLUMNS: tuple[Column, ...] = (
     Column("algorithm", lambda h: h.algorithm, number=False),
     Column("rounds", lambda h: f"{h.rounds:,}"),
     Column("loss", loss_of),
-    Column("accuracy", lambda h: percent(h.final_accuracy)),
+    Column("accuracy", accuracy_of),
     Column("best", lambda h: percent(h.best_accuracy)),
     Column("up / client", lambda h: human_bytes(h.bytes_up, 3)),
     Column("down / client", lambda h: human_bytes(h.bytes_down, 3)),
     Column("total / client", lambda h: human_bytes(h.bytes, 3)),
-    Column("queries", lambda h: f"{h.queries:,}"),
+    Column("loss evaluations", counted("loss evaluations")),
+    Column("gradients", counted("gradients")),
+    Column("queries", counted("queries")),
     Column("time", lambda h: human_seconds(h.seconds)),
     Column("model", lambda h: h.model_digest[:16], number=False),
 )
 
 
+def columns(histories: Sequence[History]) -> tuple[Column, ...]:
+    """Those that say something of one of the runs."""
+    return tuple(column for column in COLUMNS if any(column.cell(h) not in ("", DASH) for h in histories))
+
+
 def rows(histories: Sequence[History]) -> tuple[tuple[str, ...], ...]:
-    """Cells in the order of `COLUMNS`, as plain text: whoever prints them escapes them."""
-    return tuple(tuple(column.cell(history) for column in COLUMNS) for history in histories)
+    """Cells in the order of `columns`, as plain text: whoever prints them escapes them."""
+    shown = columns(histories)
+    return tuple(tuple(column.cell(history) for column in shown) for history in histories)
 
 
 def terminal_table(histories: Sequence[History]) -> Table:
@@ -56,7 +77,7 @@ def terminal_table(histories: Sequence[History]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    first, *others = COLUMNS
+    first, *others = columns(histories)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for history in histories:

@@ -1,51 +1,45 @@
-"""A ledger as the report sees it, read in one pass; of long runs the curves are thinned."""
+"""A ledger as the report sees it, read in one pass."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
-from fedzero.ledger.outline import Outline
-from fedzero.ledger.records import Evaluation, Round, Shown
+from msgspec import UnsetType
+
+from fedzero import __version__
+from fedzero.algorithms.contract import Scale
+from fedzero.ledger.query_log import at_models, located
+from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import Found, History, Point
 from fedzero.runs import recipe as recipes
 from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.reading import Reading
+from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, folder_of
-from fedzero.runs.thinning import Thinned
+from fedzero.runs.settings import settings_of
+from fedzero.runs.surrogate_slices import slices
 from fedzero.tasks.blackbox import BlackBox
-
-MOST_EVENTS = 1000
-"""Events that are listed one by one."""
 
 
 def history(folder: Path) -> History:
     """Read one run; figures need nothing but the ledger."""
-    outline, pictures = Outline(), None
-    points: Thinned[Point] = Thinned(lambda first, second: second)
-    losses: Thinned[tuple[float, float]] = Thinned(_halfway)
-    events: list[str] = []
+    reading = Reading()
     with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
-        start = ledger.start()
-        for entry in ledger.entries():
-            record = entry.record
-            outline.note(record, entry.chain, entry.seconds)
-            if isinstance(record, Round):
-                if record.loss is not None:
-                    losses.add((record.round, record.loss))
-                room = MOST_EVENTS - len(events)
-                events += [f"round {record.round}: client {client} {why}" for client, why in record.refused[:room]]
-            elif isinstance(record, Evaluation):
-                points.add(_point(record, outline))
-            elif isinstance(record, Shown):
-                pictures = pictures or record.pictures
-        outline.finish()
-    if outline.refused > len(events):
-        events.append(f"and {outline.refused - len(events):,} more")
-    recipe = recipes.from_canonical(start.recipe, start.needs)
+        reading.more(ledger)
+    return history_of(reading, folder)
+
+
+def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]] | None = None) -> History:
+    """A ledger that has been read. sites: which clients are at which, where they are at sites."""
+    start, outline = reading.start, reading.outline
+    recipe, toml, settings = described(start.recipe, tuple(start.needs.items()))
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
-    last = outline.course.last
+    points, last = reading.points.things(), outline.course.last
     return History(
         name=recipe.title or recipe.name,
         algorithm=recipe.algorithm.name,
@@ -54,34 +48,25 @@ def history(folder: Path) -> History:
         clients=outline.clients,
         cohort=recipe.federation.cohort,
         rounds=outline.done,
-        points=points.things() if result is None else _measured(points.things(), result),
-        train_loss=losses.things(),
+        points=points if result is None else _measured(points, result),
+        train_loss=reading.losses.things(),
         seconds=outline.seconds,
         model_digest=(start.base if last is None else last.model).hex(),
-        recipe=recipes.to_toml(recipe),
-        events=tuple(events),
+        recipe=toml,
+        events=tuple(reading.events),
         complete=outline.end is not None,
+        earlier_events=outline.refused - len(reading.events),
         facts=start.facts,
         diverged=recipe.stop.diverged(outline.course),
-        pictures=pictures,
-        found=None if result is None else Found(tuple(result.x.tolist()), result.values),
-    )
-
-
-def _halfway(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    return (first[0] + second[0]) / 2, (first[1] + second[1]) / 2
-
-
-def _point(evaluation: Evaluation, outline: Outline) -> Point:
-    return Point(
-        round=evaluation.round,
-        loss=evaluation.metrics.loss,
-        accuracy=evaluation.metrics.accuracy,
-        bytes_up=outline.bytes_up / outline.clients,
-        bytes_down=outline.bytes_down / outline.clients,
-        queries=outline.queries,
-        others=evaluation.metrics.others,
-        seconds=outline.seconds,
+        pictures=reading.pictures,
+        found=None if result is None else found_by(result, recipe),
+        gradients=recipe.algorithm.wire(0, Scale(start.parameters, outline.clients)).first_order,
+        settings=settings,
+        planned=recipe.rounds,
+        slopes=reading.slopes.things(),
+        parties=reading.attendance.parties(sites),
+        refusals=reading.attendance.reasons(),
+        versions=versions(start),
     )
 
 
@@ -92,3 +77,31 @@ def _measured(points: tuple[Point, ...], result: Result) -> tuple[Point, ...]:
         replace(point, queries=step.queries, estimated=step.estimated) if (step := steps.get(point.round)) else point
         for point in points
     )
+
+
+def found_by(result: Result, recipe: Recipe) -> Found:
+    """What the page shows of black boxes: where they stand, what each gave at the models, and the surrogate there."""
+    clients, task = recipe.federation.clients, recipe.task
+    assert isinstance(task, BlackBox)
+    with closing(Ledger.open(result.folder / LEDGER)) as ledger:
+        asked, points = at_models(ledger), located(ledger)
+    return Found(
+        x=tuple(result.x.tolist()),
+        values=result.values,
+        by_party=tuple((round, tuple(of.get(c) for c in range(clients))) for round, of in sorted(asked.items())),
+        surrogate=slices(points, task.bounds, result.x),
+        queried=sum(map(len, points.values())),
+    )
+
+
+@lru_cache(16)
+def described(canonical: bytes, needs: tuple[tuple[str, str], ...]) -> tuple[Recipe, str, dict[str, str]]:
+    """The recipe of a ledger, as TOML and as a flat table: a run that is followed is described many times."""
+    recipe = recipes.from_canonical(canonical, dict(needs))
+    return recipe, recipes.to_toml(recipe), settings_of(recipe)
+
+
+def versions(start: Start) -> dict[str, str]:
+    """What the run is repeated with: this release, the stream of directions, packages of others, threads."""
+    threads = {} if isinstance(start.threads, UnsetType) else {"threads": str(start.threads)}
+    return {"fedzero": __version__, "direction stream": str(start.directions), **start.needs, **threads}

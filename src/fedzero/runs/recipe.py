@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import tomli_w
@@ -20,7 +20,8 @@ from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.decoding import cause_of, reading
-from fedzero.protocol.attacks import Attack
+from fedzero.runs.engines import Engine, Wanted, chosen, recorded
+from fedzero.runs.engines import Local as Local
 from fedzero.runs.explain import explain
 from fedzero.runs.stopping import Stop
 from fedzero.tasks.contract import Task
@@ -31,20 +32,6 @@ MOST_ROUNDS = 100_000_000
 """A ledger of so many has tens of gigabytes."""
 LARGEST = 4 << 20
 """Bytes of a recipe; a graph with a hundred thousand edges has one or two million."""
-
-
-class Local(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="local"):
-    """All clients in this process."""
-
-    merge: bool = True
-    """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also uses a single
-    thread, so that all engines give the same results."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: a GPU if there is one."""
-    replicas: bool = False
-    """Give every client its own copy of the model (slow; to check that the copies agree)."""
-    attack: Attack | None = None
-    """What some of the clients do instead of their part, to see what a rule withstands; only in a simulation."""
 
 
 if TYPE_CHECKING:
@@ -83,8 +70,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trimmed-mean, krum and multi-krum."""
     federation: Federation
     """Who takes part."""
-    engine: Local = Local()
-    """Where the clients of `fedzero run` are evaluated."""
+    engine: Engine = Local()
+    """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
 
     @property
     def needs(self) -> dict[str, str]:
@@ -98,7 +85,17 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def canonical(recipe: Recipe) -> bytes:
     """The recipe as the ledger keeps it."""
-    return msgspec.json.encode(recipe, order="sorted")
+    return msgspec.json.encode(as_recorded(recipe), order="sorted")
+
+
+def as_recorded(recipe: Recipe) -> Recipe:
+    """Without what a run can be resumed with another value of: who evaluates its clients."""
+    return msgspec.structs.replace(recipe, engine=recorded(recipe.engine))
+
+
+def with_engine(recipe: Recipe, wanted: Wanted) -> Recipe:
+    """The recipe, evaluated by another engine; see `engines.chosen`."""
+    return msgspec.structs.replace(recipe, engine=chosen(recipe.engine, wanted))
 
 
 def hash_of(recipe: Recipe) -> str:
@@ -218,6 +215,8 @@ def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
             "filters": _filters,
         }
         table = table | {name: decode(table[name], needs) for name, decode in decoders.items() if name in table}
+        if isinstance(engine := table.get("engine"), dict):
+            table["engine"] = {"kind": "local"} | engine
     return msgspec.convert(table, Recipe)
 
 

@@ -170,9 +170,9 @@ class Server:
         )
         kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
+        engine.close(round, update, closings)  # first: replicas elsewhere fold while ours does
         if update is not None and self.replica is not None:
             self.replica.follow([update])
-        engine.close(round, update, closings)
         self.tracker.note(record)
         self.tracker.prune(round + 1, self.federation.pull_after)
         self.save_if_due(round + 1, seconds)

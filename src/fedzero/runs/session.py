@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
 from fedzero.runs import recipe as recipes
 from fedzero.runs import thread_counts, trust
+from fedzero.runs.engines import Local, Wanted, recorded
 from fedzero.runs.environment import Environment as Environment
 from fedzero.runs.environment import data_folder as data_folder
 from fedzero.runs.keeper import Keeper
@@ -126,7 +127,7 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, ke
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
-    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting)
+    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting, wire.whole)
     return setup
 
 
@@ -203,17 +204,19 @@ def start(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
+    environment = replace(environment, folder=folder)
     with ending(watch):
-        setup = prepare(recipe, replace(environment, folder=folder), watch.phase)
+        setup = prepare(recipe, environment, watch.phase)
         if setup.problem.metered is not None:
             setup.problem.metered.ready()
         watch.phase("digest of the base model: kernels are compiled or loaded")
         base, first = setup.problem.params if setup.problem.keep_base else None, setup.start
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
-        ledger = create(folder, first, overwrite, base)
-        trust.note(first.recipe, recipe.task, environment.functions)
-    return drive(local(setup, observe), ledger, folder, watch)
+        with assembled(setup, environment, watch, observe) as how:
+            ledger = create(folder, first, overwrite, base)
+            trust.note(first.recipe, recipe.task, environment.functions)
+            return drive(how, ledger, folder, watch)
 
 
 @contextmanager
@@ -245,10 +248,13 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Params | N
         raise
 
 
-def resume(folder: Path, environment: Environment, watch: Watch, trusted: bool = False) -> Summary:
+def resume(
+    folder: Path, environment: Environment, watch: Watch, trusted: bool = False, engine: Wanted = None
+) -> Summary:
     """Continue a run from its ledger; ends in the same bits as if it had never stopped.
 
-    trusted: whoever resumes it knows what programs, modules and services its ledger names.
+    trusted: whoever resumes it knows what programs, modules and services its ledger names. engine: another one than
+    the local one.
     """
     with ending(watch):
         if not trusted:
@@ -257,9 +263,16 @@ def resume(folder: Path, environment: Environment, watch: Watch, trusted: bool =
         if setup.problem.incomplete:
             ledger.close()
             raise FedzeroError(setup.problem.incomplete)
+        setup = replace(setup, recipe=recipes.with_engine(setup.recipe, engine))
         if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
             watch.warn(doubt)
-    return drive(local(setup), ledger, folder_of(folder), watch)
+        with ExitStack() as stack:
+            try:
+                how = stack.enter_context(assembled(setup, replace(environment, folder=folder_of(folder)), watch))
+            except BaseException:
+                ledger.close()
+                raise
+            return drive(how, ledger, folder_of(folder), watch)
 
 
 @dataclass(frozen=True)
@@ -278,25 +291,45 @@ class Assembly:
     interrupted: Callable[[Interrupted], None] = lambda reason: None
 
 
+@contextmanager
+def assembled(
+    setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved
+) -> Iterator[Assembly]:
+    """The assembly that the recipe's engine asks for; what it started is ended."""
+    if isinstance(setup.recipe.engine, Local):
+        yield local(setup, observe)
+        return
+    from fedzero.runs.cluster.assembly import on_cluster  # which builds set-ups of its own, and needs an extra
+
+    if observe is not unobserved:
+        raise FedzeroError("local steps can be observed in one process only: use the local engine")
+    with on_cluster(setup, environment, watch) as how:
+        yield how
+
+
 def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
     """All clients in this process; `observe` is told of their local steps."""
 
     def engine(replica: Replica | None) -> LocalEngine:
         assert replica is not None
-        how, problem, shards, alter = setup.recipe.engine, setup.problem, setup.problem.shards, None
-        if how.attack is not None:
-            shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
-            alter = altering(how.attack, lambda r: setup.plan.wire(r).replies, setup.keys, shards.clients, setup.chain)
-        return LocalEngine(
-            *(replica, problem.objective, shards, how.merge, how.replicas, setup.chain, observe, problem.measure, alter)
-        )
+        return local_engine(setup, replica, observe)
 
     def attach(engine: LocalEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:
         engine.recall(lambda client: server.ledger.memory(client, server.tracker.turns))  # before clients are made
-        if setup.recipe.engine.replicas and not view.outline.dense:
+        if engine.replicas and not view.outline.dense:
             engine.rejoin(server.tracker.known.tolist(), list(replay.updates_of(server.ledger, view)))
 
     return Assembly(setup.recipe, setup.plan, setup, engine, attach)
+
+
+def local_engine(setup: Setup, replica: Replica, observe: Observer = unobserved) -> LocalEngine:
+    how, problem, shards, alter = recorded(setup.recipe.engine), setup.problem, setup.problem.shards, None
+    if how.attack is not None:
+        shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
+        alter = altering(how.attack, lambda r: setup.plan.wire(r).replies, setup.keys, shards.clients, setup.chain)
+    return LocalEngine(
+        *(replica, problem.objective, shards, how.merge, how.replicas, setup.chain, observe, problem.measure, alter)
+    )
 
 
 def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
@@ -356,6 +389,7 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
     """The recipe of the run in a folder; `wanted`: refuse any other, words about the run aside."""
     start = _start_in(folder)
     found = recipes.from_canonical(start.recipe, start.needs)
+    wanted = None if wanted is None else recipes.as_recorded(wanted)
     if wanted is not None and wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(

@@ -63,7 +63,8 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         parameters=first.parameters,
         clients=recipe.federation.clients,
         final_loss=last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
-        estimated=last is not None and query_log.estimated(ledger, last.round, recipe.federation.clients),
+        estimated=last is not None
+        and query_log.estimated(ledger, last, recipe.federation.clients, getattr(recipe.task, "evaluate", "")),
         final_accuracy=None if last is None else last.metrics.accuracy,
         bytes_up_per_client=up / recipe.federation.clients,
         bytes_down_per_client=down / recipe.federation.clients,

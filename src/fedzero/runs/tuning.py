@@ -10,7 +10,8 @@ its own, stopped after its rounds and resumed for more, so a search that was kil
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from msgspec import Struct
 
 from fedzero.algorithms.pacing import SHARE, Pace
 from fedzero.errors import FedzeroError
+from fedzero.ledger import replay
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
+from fedzero.runs.engines import Ray, Wanted, chosen
 from fedzero.runs.progress import Silent
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, Environment
@@ -94,33 +97,45 @@ def tune(
     rounds: int | None = None,
     bounds: tuple[float, float] | None = None,
     told: Told = lambda trial: None,
+    engine: Wanted = None,
 ) -> Tuned:
-    """Search for the value of `key`; `rounds`: of the longest runs, default half of the recipe's."""
+    """Search for the value of `key`; `rounds`: of the longest runs, default half of the recipe's. engine: a cluster to
+    spread the runs over, each of which is then one process."""
     if trials < 2:
         raise FedzeroError(f"--trials {trials}: a search compares two values at least")
     longest = max(rounds or recipe.rounds // 2, LEAST)
     halvings = max(0, min(math.ceil(math.log2(trials)) - 1, int(math.log2(longest / LEAST))))
     limits = [longest >> (halvings - s) for s in range(halvings + 1)]
     recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
+    root, cluster = folder, None if engine is None else chosen(recipe.engine, engine)
+    if isinstance(cluster, Ray):
+        root, environment = folder.resolve(), replace(environment, replaying=replay.unseen)
+        recipe = recipes.as_recorded(recipe)
 
-    def played(value: Value, limit: int) -> Trial:
-        place = folder / (value if isinstance(value, str) else f"{value:g}")
-        trial = _played(varied(recipe, key, value), value, place, environment, limit)
-        told(trial)
-        return trial
+    def played(values: Iterable[Value], limit: int) -> list[Trial]:
+        places = {value: root / (value if isinstance(value, str) else f"{value:g}") for value in values}
+        calls = [(varied(recipe, key, value), value, place, environment, limit) for value, place in places.items()]
+        if isinstance(cluster, Ray):
+            from fedzero.runs.cluster.spread import spread  # needs an extra
+
+            return spread(_played, calls, folder, cluster, lambda number, trial: told(trial))
+        trials = []
+        for call in calls:
+            trials.append(_played(*call))
+            told(trials[-1])
+        return trials
 
     first: list[Trial] = []
     if key == RATE and bounds is None and _takes_auto(recipe):
-        first = [played("auto", limits[0])]
+        first = played(["auto"], limits[0])
         bounds = _around(_found(Path(first[0].folder), environment))
-    for value in grid(bounds or _around(_present(recipe, key)), trials):
-        first.append(played(value, limits[0]))
+    first += played(grid(bounds or _around(_present(recipe, key)), trials), limits[0])
     ended: list[Trial] = []
     alive = sorted(first, key=_merit)
     for limit in limits[1:]:
         half = max(SURVIVORS, len(alive) // 2)
         ended, alive = alive[half:] + ended, alive[:half]
-        alive = sorted((played(trial.value, limit) for trial in alive), key=_merit)
+        alive = sorted(played([trial.value for trial in alive], limit), key=_merit)
     if alive[0].loss is None:
         raise FedzeroError(f"no value of {key} gave a finite loss: give smaller ones with --from and --to")
     return Tuned(key=key, best=alive[0].value, trials=(*alive, *ended))

@@ -18,6 +18,7 @@ from fedzero.oracles.blackbox import (
     Bounds,
     Conditions,
     Evaluate,
+    Limits,
     PythonBox,
     ToldBox,
 )
@@ -34,6 +35,12 @@ class BlackBox(Task, tag="black-box"):
     """lower bounds: one for all coordinates, or one for each"""
     high: float | tuple[float, ...] = 1.0
     """upper bounds, likewise"""
+    steps: tuple[Natural, ...] = ()
+    """how many values each coordinate has, evenly spaced from low to high; 0, and default: any"""
+    constraints: tuple[str, ...] = ()
+    """functions g, by name as those of python boxes, wanted to be ≤ 0"""
+    penalty: NonNegative = 1000.0
+    """times max(0, g(x))², summed over constraints, is added to every value"""
     start: tuple[float, ...] | None = None
     """where to begin, within the bounds; default: the middle"""
     noise: NonNegative = 0.0
@@ -50,7 +57,8 @@ class BlackBox(Task, tag="black-box"):
     """how many points of a client are evaluated at the same time"""
     evaluate: Evaluate = "ends"
     """ends: the first and the last evaluation query every box once, those between use logged values; log: all of them
-    use logged values; query: all of them query every box once"""
+    use logged values; query: all of them query every box once; shared: logged values at the model, where all boxes were
+    asked there"""
 
     @property
     def label(self) -> str:
@@ -58,11 +66,11 @@ class BlackBox(Task, tag="black-box"):
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds.of(self.low, self.high, self.dimension)
+        return Bounds.of(self.low, self.high, self.dimension, self.steps)
 
     def at_site(self, model: str | None) -> BlackBox:
         """Sites estimate from their logs: nobody asks all of them for a value at one point."""
-        return structs.replace(self, evaluate="log") if self.evaluate == "ends" else self
+        return structs.replace(self, evaluate="log") if self.evaluate in ("ends", "shared") else self
 
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         def harmless(box: AnyBox) -> bool:  # a function without a module has to be given
@@ -70,7 +78,8 @@ class BlackBox(Task, tag="black-box"):
                 isinstance(box, PythonBox) and (box.name in functions or ":" not in box.name)
             )
 
-        return list(dict.fromkeys(box.label for box in self.boxes if not harmless(box)))
+        limits = [PythonBox(name=name) for name in self.constraints]
+        return list(dict.fromkeys(box.label for box in (*self.boxes, *limits) if not harmless(box)))
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         if len(self.boxes) != clients:
@@ -83,11 +92,14 @@ class BlackBox(Task, tag="black-box"):
         kept = int(self.evaluate == "ends")
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget, kept)
         start = torch.from_numpy(bounds.starting_at(self.start)).float().to(context.device)
-        objective = BlackBoxes(self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate)
+        limits = Limits(self.constraints, self.penalty)
+        objective = BlackBoxes(
+            self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate, limits
+        )
         return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)
 
     def _expect_given(self, context: BuildContext) -> None:
-        for box in self.boxes:
+        for box in (*self.boxes, *(PythonBox(name=name) for name in self.constraints)):
             if not isinstance(box, PythonBox) or box.name not in context.functions:
                 raise Sendable(
                     f"box {box.label} is not one of this site's: a site queries functions of its own, "

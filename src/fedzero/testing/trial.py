@@ -22,6 +22,7 @@ from fedzero.model.params import Params
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
 from fedzero.runs import recipe as recipes
+from fedzero.runs.engines import recorded
 from fedzero.runs.server import Server
 from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks.contract import Task
@@ -121,7 +122,7 @@ def trial(
             return setup
         return replace(setup, problem=replace(setup.problem, params=recast(setup.problem.params)))
 
-    setup, how = prepared(), recipe.engine
+    setup, how = prepared(), recorded(recipe.engine)
     replica = setup.replica()
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     engine = LocalEngine(replica, objective, shards, how.merge, how.replicas, setup.chain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedzero.errors import FedzeroError
 from fedzero_papers.experiments.contract import Experiment
+from fedzero_papers.experiments.e1 import E1
 from fedzero_papers.experiments.e2 import E2
 from fedzero_papers.experiments.e3 import E3
 from fedzero_papers.experiments.e4 import E4
@@ -13,7 +14,7 @@ from fedzero_papers.experiments.e7 import E7
 from fedzero_papers.experiments.e8 import E8
 from fedzero_papers.experiments.e9 import E9
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E2, E3, E4, E5, E6, E7, E8, E9)}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (E1, E2, E3, E4, E5, E6, E7, E8, E9)}
 
 
 def find(name: str) -> Experiment:

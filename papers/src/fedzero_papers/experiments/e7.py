@@ -13,6 +13,10 @@ classifier has the paper's three layers, with 2,189 weights.
 
 FZooS is the authors' preset with two numbers chosen for such staircases, out of six tried on precision at P = 0.5: its
 queries reach 0.1 instead of 0.01, and the noise of its process is 0.1 instead of 10⁻⁶.
+
+The part `windows` (full setting, P = 1, T = 10): does FZooS lose there because it sees the 150 nearest queries only? It
+runs with 600, with the whole history and its length scale of 1, as the paper's text has it, and with the text's
+narrow queries and small noise, as many rounds as FedZO beside it.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments import baselines
 from fedzero_papers.experiments.baselines import METHODS, Case, Comparison, compared, panels
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather, load
 from fedzero_papers.experiments.curves import Curve
 from fedzero_papers.experiments.outcome import Figure, Outcome, Table
 
@@ -40,6 +45,29 @@ class Tuning(Case):
     titles = METRICS
 
 
+WIDE, NARROW = {"initial": 50, "around": 50, "reach": 0.1}, {"initial": 20, "around": 20, "reach": 0.01}
+
+
+def surrogate(window: Mapping[str, Any], kernel: str = "matern-5/2", fit: bool = True, noise: float = 0.1) -> Any:
+    return {"kernel": {"kind": kernel}, "fit_scale": fit, "noise": noise, "window": window}
+
+
+WHOLE = {"kind": "all"}
+VARIANTS: Mapping[str, tuple[str, str, Mapping[str, Any], float]] = {
+    "nearest-150": ("FZooS, 150 nearest", "fzoos", {}, 13.0),
+    "nearest-600": ("FZooS, 600 nearest", "fzoos", {"surrogate": surrogate({"kind": "nearest", "count": 600})}, 60.0),
+    "whole": ("FZooS, whole history", "fzoos", {"surrogate": surrogate(WHOLE, fit=False), "active": WIDE}, 40.0),
+    "text": (
+        "FZooS, the text's settings",
+        "fzoos",
+        {"preset": "text", "surrogate": surrogate(WHOLE, "rbf", False, 1e-6), "active": NARROW},
+        40.0,
+    ),
+    "fedzo": ("FedZO", "fedzo", {}, 1.0),
+}
+"""Of the part `windows`: label, recipe, what differs from it, and what a round costs."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """All that differs between the quick and the full setting."""
@@ -49,11 +77,18 @@ class Scale:
     full: bool
     samples: int = 700
     clients: int = 7
+    windows: tuple[Tuning, ...] = ()
+    """cases of the part `windows`"""
 
 
 SETTINGS = ((0.3, 10, 30), (0.5, 10, 30), (1.0, 10, 30), (0.5, 5, 30), (0.5, 20, 15))
 """(P, T, rounds)"""
-FULL = Scale(tuple(Tuning(metric, *each, cost=0.23) for metric, each in product(METRICS, SETTINGS)), 5, True)
+FULL = Scale(
+    tuple(Tuning(metric, *each, cost=0.23) for metric, each in product(METRICS, SETTINGS)),
+    5,
+    True,
+    windows=tuple(Tuning(metric, 1.0, 10, 30, cost=0.23) for metric in METRICS),
+)
 QUICK = Scale(
     tuple(Tuning(metric, share, 10, 20, cost=0.15) for metric, share in product(("precision", "f1"), (0.5, 1.0))),
     2,
@@ -67,6 +102,19 @@ def job(method: str, case: Tuning, seed: int, scale: Scale) -> Job:
     return baselines.job("e7", method, case, seed, scale.clients, task)
 
 
+def window_job(variant: str, case: Tuning, seed: int, scale: Scale) -> Job:
+    """As many rounds for all."""
+    _, recipe, changed, cost = VARIANTS[variant]
+    rows = {"samples": scale.samples, "full": scale.full}
+    made = load(
+        f"e7-{recipe}", seed, case.rounds, 1,
+        task={"share": case.share, "repetition": seed - 1, "metric": case.subject} | rows,
+        algorithm={"local_steps": case.steps, **changed},
+        federation={"clients": scale.clients, "cohort": scale.clients},
+    )  # fmt: skip
+    return Job(f"windows/{case.name}/{variant}/draw-{seed - 1}", made, case.cost * cost * case.rounds)
+
+
 Curves = Mapping[tuple[Case, str], Curve]
 
 
@@ -76,11 +124,21 @@ def percent(run: History, point: Point) -> float:
 
 
 def plan(scale: Scale, options: Options) -> Plan:
-    cases, seeds = options.among(scale.cases), options.seeds(scale.repetitions)
+    named = {case.name: case for case in scale.cases} | {f"windows-{case.name}": case for case in scale.windows}
+    parts, seeds = options.chosen(list(named)), options.seeds(scale.repetitions)
+    cases = [named[part] for part in parts if not part.startswith("windows-")]
+    compared = [named[part] for part in parts if part.startswith("windows-")]
     jobs = {(c, m): [job(m, c, seed, scale) for seed in seeds] for c, m in product(cases, METHODS)}
-    (runs,) = yield from gather("all runs", jobs)
+    more = {(c, v): [window_job(v, c, seed, scale) for seed in seeds] for c, v in product(compared, VARIANTS)}
+    runs, others = yield from gather("all runs", jobs, more)
     curves = {key: Curve.of(found, percent) for key, found in runs.items()}
-    return Outcome((table(curves),), tuple(figures(curves, cases, scale)), findings(curves, scale))
+    windows = {key: Curve.of(found, percent) for key, found in others.items()}
+    labels = {m: baseline.label for m, baseline in METHODS.items()}
+    tables = [table("table", "Metrics at the end", curves, labels)] if curves else []
+    if windows:
+        labels = {v: label for v, (label, *_) in VARIANTS.items()}
+        tables.append(table("windows", "What FZooS looks back at", windows, labels))
+    return Outcome(tuple(tables), tuple(figures(curves, cases, scale)), findings(curves, scale))
 
 
 E7 = Experiment(
@@ -92,15 +150,15 @@ E7 = Experiment(
 )  # fmt: skip
 
 
-def table(curves: Curves) -> Table:
+def table(name: str, title: str, curves: Curves, labels: Mapping[str, str]) -> Table:
     columns = ("metric", "P", "T", "method", "repetitions", "rounds", "queries", "1 − metric first (%)",
                "1 − metric last (%)", "standard error")  # fmt: skip
     rows = tuple(
-        (METRICS[c.subject], c.share, c.steps, METHODS[m].label, len(curve.values), round(curve.rounds[-1]),
+        (METRICS[c.subject], c.share, c.steps, labels[m], len(curve.values), round(curve.rounds[-1]),
          round(curve.queries[-1]), curve.mean[0], *curve.final)
         for (c, m), curve in curves.items()
     )  # fmt: skip
-    return Table("table", "Metrics at the end", columns, rows)
+    return Table(name, title, columns, rows)
 
 
 def figures(curves: Curves, cases: Sequence[Tuning], scale: Scale) -> list[Figure]:

@@ -84,7 +84,7 @@ class Pool:
                 job, message = each.job, each.receive()
                 assert job is not None
                 if isinstance(message, Failed):
-                    raise self._failure(job, message)
+                    raise failure(self.root, job, message)
                 report(job, message)
                 if isinstance(message, Done):
                     each.job = None
@@ -94,11 +94,12 @@ class Pool:
     def _assign(self, each: Worker, job: Job, begun: bool) -> None:
         each.assign(job, Order(job.recipe, self.root / job.folder, begun, self.data))
 
-    def _failure(self, job: Job, failed: Failed) -> FedzeroError:
-        path = self.root / job.folder / "error.txt"
-        if failed.trace:
-            write(path, failed.trace)
-        return FedzeroError(f"run {job.folder}: {failed.sentence}" + (f" (trace in {path})" if failed.trace else ""))
+
+def failure(root: Path, job: Job, failed: Failed) -> FedzeroError:
+    path = root / job.folder / "error.txt"
+    if failed.trace:
+        write(path, failed.trace)
+    return FedzeroError(f"run {job.folder}: {failed.sentence}" + (f" (trace in {path})" if failed.trace else ""))
 
 
 def cores() -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim
 from fedzero.model.files import write
 from fedzero.report.history import History
 from fedzero.report.units import human_seconds
+from fedzero.runs.engines import Ray
 from fedzero.runs.history import history
 from fedzero.runs.session import LEDGER, MODEL, recipe_in
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Stage
@@ -26,6 +27,9 @@ from fedzero_papers.experiments.outcome import Outcome
 from fedzero_papers.experiments.pool import Pool
 from fedzero_papers.experiments.tables import figure_csv, markdown, table_csv
 
+if TYPE_CHECKING:
+    from fedzero_papers.experiments.cluster_pool import ClusterPool
+
 RUNS = "runs"
 
 
@@ -34,9 +38,9 @@ def default_folder(name: str, quick: bool) -> Path:
 
 
 def reproduce(
-    experiment: Experiment, options: Options, out: Path, workers: int, data: Path | None, display: Display
+    experiment: Experiment, options: Options, out: Path, workers: int | Ray, data: Path | None, display: Display
 ) -> dict[str, Any]:
-    """All of an experiment, by so many processes; the summary of what came out."""
+    """All of an experiment, by so many processes or on a cluster; the summary of what came out."""
     if experiment.needs_data and not options.quick and data is None:
         raise FedzeroError(
             f"{experiment.name} in full needs the datasets: give --data DIR or set FEDZERO_DATA, or try --quick"
@@ -45,7 +49,7 @@ def reproduce(
     out.mkdir(parents=True, exist_ok=True)
     claim = Claim(out)  # two at once would make every run twice
     try:
-        with display, Pool(workers, out / RUNS, data) as pool:
+        with display, _pool(workers, out / RUNS, data) as pool:
             found: dict[str, History] | None = None
             while True:
                 try:
@@ -72,6 +76,14 @@ def reproduce(
         "findings": list(outcome.findings),
         "tables": {t.name: [dict(zip(t.columns, row, strict=True)) for row in t.rows] for t in outcome.tables},
     }
+
+
+def _pool(workers: int | Ray, root: Path, data: Path | None) -> Pool | ClusterPool:
+    if isinstance(workers, int):
+        return Pool(workers, root, data)
+    from fedzero_papers.experiments.cluster_pool import ClusterPool  # needs an extra
+
+    return ClusterPool(workers, root, data)
 
 
 def _missing(stage: Stage, root: Path) -> list[tuple[Job, bool]]:

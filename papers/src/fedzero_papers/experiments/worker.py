@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,22 +59,23 @@ class Failed:
 
 
 Message = Progress | Done | Failed
+Send = Callable[[Progress], None]
 
 
 class ProgressSender(Silent):
     """A watch that tells the parent."""
 
-    def __init__(self, connection: Connection):
-        self._connection, self._last, self._rounds, self._begun = connection, 0.0, 0, 0
+    def __init__(self, send: Send):
+        self._send, self._last, self._rounds, self._begun = send, 0.0, 0, 0
 
     def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
         self._rounds, self._begun = recipe.rounds, done.done
-        self._connection.send(Progress(done.done, self._rounds, self._begun))
+        self._send(Progress(done.done, self._rounds, self._begun))
 
     def round(self, record: Round) -> None:
         if time.monotonic() - self._last >= REPORT_EVERY:
             self._last = time.monotonic()
-            self._connection.send(Progress(record.round + 1, self._rounds, self._begun))
+            self._send(Progress(record.round + 1, self._rounds, self._begun))
 
 
 def serve(connection: Connection) -> None:
@@ -84,11 +86,11 @@ def serve(connection: Connection) -> None:
             order: Order = connection.recv()
         except EOFError:
             return
-        connection.send(execute(order, connection))
+        connection.send(execute(order, connection.send))
 
 
-def execute(order: Order, connection: Connection) -> Message:
-    environment, watch = session.Environment(order.data), ProgressSender(connection)
+def execute(order: Order, send: Send) -> Message:
+    environment, watch = session.Environment(order.data), ProgressSender(send)
     try:
         if order.resume:
             session.resume(order.folder, environment, watch)

@@ -2,6 +2,7 @@
 
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, BatchedBox, CommandBox, HttpBox, PythonBox, ToldBox
+from fedzero.oracles.blackbox.constraints import Limits
 from fedzero.oracles.blackbox.contract import (
     EVALUATION,
     MemoryLog,
@@ -10,6 +11,7 @@ from fedzero.oracles.blackbox.contract import (
     QueryFailed,
     Unmeasured,
     Waiting,
+    digest_of,
     point_digest,
 )
 from fedzero.oracles.blackbox.objective import ESTIMATED, BlackBoxes, BlackBoxShards, Evaluate, mean
@@ -27,6 +29,7 @@ __all__ = [
     "Conditions",
     "Evaluate",
     "HttpBox",
+    "Limits",
     "MemoryLog",
     "Metered",
     "PythonBox",
@@ -35,6 +38,7 @@ __all__ = [
     "ToldBox",
     "Unmeasured",
     "Waiting",
+    "digest_of",
     "mean",
     "point_digest",
 ]

@@ -93,6 +93,12 @@ class QueryLog(Protocol):
         """(point, value) pairs of the last round in which the client gave any; none unless that was `before`."""
         ...
 
+    def best(self, clients: int, before: int) -> tuple[F64, dict[int, float]] | None:
+        """Of the points of rounds `before` at which all clients gave a value, that with the smallest mean; by client.
+
+        Without a ledger: of the latest round only."""
+        ...
+
 
 class MemoryLog:
     """In memory, with or without a ledger: totals over all rounds, and the rows of each client's latest round."""
@@ -142,6 +148,17 @@ class MemoryLog:
         if not 0 <= self.latest_round(client) < before:
             return []
         return [pair for _, pair in sorted(self._latest[client][1].items())]
+
+    def best(self, clients: int, before: int) -> tuple[F64, dict[int, float]] | None:
+        asked: dict[bytes, dict[int, float]] = {}
+        for client in range(clients):
+            for point, value in self.latest(client, before):
+                asked.setdefault(point.tobytes(), {}).setdefault(client, value)
+        common = {point: values for point, values in asked.items() if len(values) == clients}
+        if not common:
+            return None
+        lowest = min(common, key=lambda each: sum(common[each].values()))
+        return np.frombuffer(lowest), common[lowest]
 
 
 @runtime_checkable

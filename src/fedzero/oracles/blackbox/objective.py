@@ -10,6 +10,8 @@ evaluation is the mean over the clients that have a value:
     evaluate = "ends"     at the start and at the end one query of every box at the model, in between nearest values
     evaluate = "log"      nearest values always
     evaluate = "query"    one query of every box at the model always
+    evaluate = "shared"   where the model is the best point at which all were asked (to float32), the values there;
+                          elsewhere nearest values: for methods that ask all boxes at the same points
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.blackbox.bounds import Bounds
 from fedzero.oracles.blackbox.boxes import AnyBox, Functions
+from fedzero.oracles.blackbox.constraints import NO_LIMITS, Limits
 from fedzero.oracles.blackbox.contract import EVALUATION, MemoryLog, QueryLog, Unmeasured
 from fedzero.oracles.blackbox.queries import Conditions, OpenBox, Request, query
 from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import F64, Basis, Losses, Metrics
 
-Evaluate = Literal["ends", "log", "query"]
+Evaluate = Literal["ends", "log", "query", "shared"]
 """Where an evaluation gets its values: see above."""
 
 ClientRound = tuple[int, int]
@@ -40,7 +43,7 @@ ClientRound = tuple[int, int]
 UNHEARD = "clients unheard"
 """The name, in ledgers, of the number of clients without a value in an evaluation."""
 ESTIMATED = "clients estimated"
-"""With evaluate = "ends": the number of clients whose value in an evaluation is not that at the model."""
+"""With evaluate = "ends" and "shared": the number of clients whose value in an evaluation is not that at the model."""
 
 
 class BlackBoxShards:
@@ -65,9 +68,10 @@ class BlackBoxes:
         functions: Functions,
         noise: float = 0.0,
         evaluate: Evaluate = "log",
+        limits: Limits = NO_LIMITS,
     ):
         self.boxes, self.bounds, self.keys, self.conditions = boxes, bounds, keys, conditions
-        self.functions, self.noise, self.evaluates = functions, noise, evaluate
+        self.functions, self.noise, self.evaluates, self.limits = functions, noise, evaluate, limits
         self.log: QueryLog = MemoryLog()
         self._opened: list[OpenBox] = []
         self._asked: dict[int, tuple[int, int]] = {}
@@ -75,7 +79,13 @@ class BlackBoxes:
 
     def ready(self) -> None:
         self._opened = [
-            OpenBox(box.open(self.functions), box.label, box.batched, box.told(self.functions)) for box in self.boxes
+            OpenBox(
+                self.limits.added_to(box.open(self.functions), self.functions),
+                box.label,
+                box.batched,
+                box.told(self.functions),
+            )
+            for box in self.boxes
         ]
 
     def attach(self, log: QueryLog) -> None:
@@ -142,7 +152,10 @@ class BlackBoxes:
             return self._mean(self._nearest(params, after))
         if self.evaluates == "query":
             return self._mean(self._queried(params, after, last))
-        asked = self._queried(params, after, last) if last or after == 0 else {}
+        if self.evaluates == "shared":
+            asked = self._known(params, after)
+        else:
+            asked = self._queried(params, after, last) if last or after == 0 else {}
         values = self._nearest(params, after) | asked
         return self._mean(values, len(values) - len(asked))
 
@@ -155,6 +168,12 @@ class BlackBoxes:
                 distances = [float(np.linalg.norm(self.bounds.to_unit(point) - u)) for point, _ in pairs]
                 values[client] = pairs[int(np.argmin(distances))][1]
         return values
+
+    def _known(self, params: Params, before: int) -> dict[int, float]:
+        """By client, at the best point at which all were asked, if that is the model."""
+        found = self.log.best(len(self.boxes), before)
+        here = self.bounds.from_unit(model_of(params))
+        return {} if found is None or not self.bounds.same_model(found[0], here) else found[1]
 
     def _queried(self, params: Params, after: int, last: bool) -> dict[int, float]:
         """By client, from one query of every box, counted like any other; a box that fails is left out."""

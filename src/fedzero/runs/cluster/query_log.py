@@ -1,0 +1,37 @@
+"""The log of queries on a worker: it knows what the driver's has of the slice, and writes through the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fedzero.oracles.blackbox import MemoryLog, Query
+from fedzero.oracles.contract import F64
+
+
+class SliceLog:
+    """A `QueryLog` of one turn. spent: attempts of each client in the run; tried: those of the round among them;
+    write: returns when rows are on the ledger."""
+
+    def __init__(self, spent: Mapping[int, int], tried: Sequence[Query], write: Callable[[Sequence[Query]], None]):
+        self._round, self._write = MemoryLog(), write
+        self._round.write(tried)
+        self._before = {client: count - self._round.spent(client) for client, count in spent.items()}
+
+    def write(self, rows: Sequence[Query]) -> None:
+        self._write(rows)
+        self._round.write(rows)
+
+    def spent(self, client: int) -> int:
+        return self._before.get(client, 0) + self._round.spent(client)
+
+    def tried(self, client: int, round: int, ordinal: int) -> Sequence[Query]:
+        return self._round.tried(client, round, ordinal)
+
+    def begun(self, client: int, round: int) -> Sequence[Query]:
+        return self._round.begun(client, round)
+
+    def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
+        return self._round.latest(client, before)
+
+    def best(self, clients: int, before: int) -> tuple[F64, dict[int, float]] | None:
+        return self._round.best(clients, before)
