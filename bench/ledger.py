@@ -20,6 +20,7 @@ from fedzero.algorithms.contract import Federation
 from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round, Start
 from fedzero.ledger.store import Ledger
+from fedzero.ledger.turns import Turns
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.runs.tracker import ClientTracker
@@ -63,11 +64,11 @@ def verified(rounds: int) -> float:
 
 def tracked(rounds: int) -> float:
     """Client 9 is never in a cohort."""
-    tracker = ClientTracker.of(None, Federation(clients=CLIENTS, cohort=1))
+    tracker = ClientTracker(Federation(clients=CLIENTS, cohort=1), Turns.of(CLIENTS), 0, lambda first, last: ())
     records = [record(round) for round in range(rounds)]
     began = time.process_time()
     for each in records:
-        tracker.note(each, False)
+        tracker.note(each)
         tracker.prune(each.round + 1, None)
     return time.process_time() - began
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedzero.ledger import Ledger
+from fedzero.ledger.outline import Course
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.oracles import Metrics
@@ -19,8 +20,11 @@ from fedzero.runs.stopping import Stop
 HERE = session.Environment()
 
 
-def after(*losses: float) -> list[Evaluation]:
-    return [Evaluation(2 * n, b"", Metrics(loss)) for n, loss in enumerate(losses)]
+def after(*losses: float) -> Course:
+    course = Course()
+    for n, loss in enumerate(losses):
+        course.note(Evaluation(2 * n, b"", Metrics(loss)))
+    return course
 
 
 def view_of(folder: Path) -> LedgerView:

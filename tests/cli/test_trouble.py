@@ -19,8 +19,9 @@ import typer
 
 from fedzero.cli.common import interruptible
 from fedzero.ledger.database import Unreadable
+from fedzero.ledger.outline import GENESIS
 from fedzero.ledger.records import End, Start, decode_record, encode_record
-from fedzero.ledger.store import _GENESIS, Ledger, Unwritable, _seal, link
+from fedzero.ledger.store import Ledger, Unwritable, _seal, link
 
 KILOBYTES = 400
 
@@ -127,7 +128,7 @@ def rewritten(ledger: Path, change) -> None:
     """The recipe of a ledger changed, and the chain made anew, as another release would have written it."""
     with sqlite3.connect(ledger) as db:
         rows = db.execute("SELECT e.seq, e.body, c.at, c.seconds FROM entries e JOIN clock c USING (seq)").fetchall()
-        chain = _GENESIS
+        chain = GENESIS
         for seq, body, at, seconds in sorted(rows):
             record = decode_record(body)
             if isinstance(record, Start):

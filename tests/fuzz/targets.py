@@ -37,7 +37,8 @@ from fedzero.filters.combiners import Median
 from fedzero.filters.links import Clip, Quantise, Sign, TopK
 from fedzero.ledger import patch, query_log, replay
 from fedzero.ledger.database import LOG_OF_QUERIES, TABLES
-from fedzero.ledger.store import _GENESIS, FORMAT, Ledger, _seal, link
+from fedzero.ledger.outline import GENESIS
+from fedzero.ledger.store import FORMAT, Ledger, _seal, link
 from fedzero.lines import print_line
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
@@ -188,7 +189,7 @@ def fresh(name: str) -> Path:
 
 def ledger_of(bodies: list[bytes], queries: list[Any]) -> Path:
     """A ledger whose chain and seals are right, whatever its entries are."""
-    path, chain = fresh("ledger.db"), _GENESIS
+    path, chain = fresh("ledger.db"), GENESIS
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = OFF")
         db.execute("PRAGMA synchronous = OFF")

@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger import checkpoints
 from fedzero.model.checkpoint import load_model
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
@@ -46,7 +47,7 @@ class Fuse:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def light(self, folder: Path) -> None:
-        """Every SQL statement, every closing of the database, every file made, renamed or removed in `folder`."""
+        """Every SQL statement, every closing of the database, every file opened, made, renamed or removed there."""
         fuse, connect = self, sqlite3.connect
 
         class Connection(sqlite3.Connection):
@@ -60,7 +61,7 @@ class Fuse:
                 fuse(super().close)
 
         sqlite3.connect = lambda *args, **options: connect(*args, factory=Connection, **options)
-        for name in ("replace", "unlink", "mkdir"):
+        for name in ("replace", "unlink", "mkdir", "open"):
             setattr(os, name, self._only_in(folder, getattr(os, name)))
 
     def _only_in(self, folder: Path, action: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,9 +73,17 @@ class Fuse:
         return maybe
 
 
-def go(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before"), report: str | None = None) -> None:
-    """Run the recipe into the folder, or resume the run that is there; `report` gets what came out, as JSON."""
+def go(
+    recipe: str,
+    folder: str,
+    fuse: tuple[int, str] = (-1, "before"),
+    report: str | None = None,
+    every: int = checkpoints.EVERY,
+) -> None:
+    """Run the recipe into the folder, or resume the run that is there; `report` gets what came out, as JSON. every:
+    rounds between checkpoints."""
     torch.set_num_threads(1)
+    checkpoints.EVERY = every
     where, lit = Path(folder), Fuse(*fuse)
     lit.light(where)
     if (where / session.LEDGER).exists():

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,11 +47,13 @@ class Run:
     server: Any
     recipe: Path
     right: dict[str, Any]
+    every: int = crash_child.checkpoints.EVERY
+    """rounds between checkpoints"""
 
     def process(self, folder: Path, at: int = -1, when: str = "before") -> Any:
         report = str(folder) + ".json"
         process = self.server.Process(
-            target=crash_child.go, args=(str(self.recipe), str(folder), (at, when), report), daemon=True
+            target=crash_child.go, args=(str(self.recipe), str(folder), (at, when), report, self.every), daemon=True
         )
         process.start()
         return process
@@ -163,6 +165,21 @@ def test_dense_run_killed_around_its_checkpoint(dense_kills):
 
 def test_dense_run_has_the_same_checkpoint_in_the_end(dense_kills):
     assert {point: wrong for point, wrong in dense_kills.items() if wrong[0] == "working"} == {}
+
+
+@pytest.mark.parametrize("which", ["tiny", "dense"])
+def test_killed_around_every_checkpoint_beside_the_ledger(request, undisturbed, tmp_path, which):
+    """Checkpoints after rounds 2 and 4 of 6: killed at every step from before the first to behind the last (of a dense
+    run at every fourth), also while the file is synced and renamed, and when it is removed at the end."""
+    overrides = [*(SEEDED if which == "tiny" else DENSE), "rounds=6", "evaluate_every=2"]
+    plain = undisturbed(request.getfixturevalue(which), overrides)
+    process = (run := replace(plain, every=2)).process(tmp_path / "whole")
+    process.join(60)
+    found = json.loads((tmp_path / "whole.json").read_text())
+    assert found["steps"] > plain.right["steps"] and all(found[name] == plain.right[name] for name in SAME)
+    points = [(step, "before") for step in range(20, found["steps"], 1 if which == "tiny" else 4)]
+    assert all_of(run, tmp_path, points) == {}
+    assert not list(tmp_path.glob("*/checkpoint.bin"))
 
 
 def test_clients_with_models_of_their_own_are_rebuilt(undisturbed, tiny, tmp_path):

@@ -55,7 +55,7 @@ def base_of(folder: Path, path: Path) -> Path:
 
 def check_replay(folder: Path, view: LedgerView) -> None:
     """The model of every round that is on record, from the ledger alone; of a dense run, from its checkpoint on."""
-    saved = view.saved.round if view.saved is not None else 0
+    saved = view.outline.saved.round if view.outline.saved is not None else 0
     for round, digest in view.marks:
         if round >= saved:
             assert session.replayed(folder, HERE, round).digest() == digest
@@ -73,7 +73,7 @@ def test_it_is_resumed_to_its_end(tmp_path: Path, quiet, name: str) -> None:
     folder = copied(name, tmp_path)
     before = session.verified(folder, HERE)
     assert len(before.rounds) == STOPPED[name]
-    assert before.dense == (name in DENSE)
+    assert before.outline.dense == (name in DENSE)
     check_replay(folder, before)
 
     summary = session.resume(folder, HERE, quiet)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -193,3 +196,37 @@ def test_weights_make_up_for_what_a_client_lacks(labels, shares):
     there = np.unique(every)
     counted = np.array([weights[every == label].sum() for label in there])
     assert counted == pytest.approx(wanted[there] / wanted[there].sum())
+
+
+def by_hand(partition: Partition, labels: np.ndarray, clients: int, keys: Keys) -> list[list[int]]:
+    """docs/ledger.md, "Partition", in lists."""
+    g, n = keys.generator("partition"), len(labels)
+    if isinstance(partition, Iid):
+        return [sorted(piece.tolist()) for piece in np.array_split(g.permutation(n), clients)]
+    if isinstance(partition, Shards):
+        shards = np.array_split(np.argsort(labels, kind="stable"), clients * partition.per_client)
+        order, each = g.permutation(len(shards)), partition.per_client
+        return [sorted(i for s in order[c * each : (c + 1) * each] for i in shards[s].tolist()) for c in range(clients)]
+    parts: list[list[int]] = [[] for _ in range(clients)]
+    for label in sorted(set(labels.tolist())):
+        m = g.permutation(np.flatnonzero(labels == label)).tolist()
+        p = g.dirichlet([partition.alpha] * clients)
+        cuts = [0, *(int(np.round(total * len(m))) for total in np.cumsum(p)[:-1]), len(m)]
+        for part, (first, last) in zip(parts, pairwise(cuts), strict=True):
+            part += m[first:last]
+    parts = [sorted(part) for part in parts]
+    for empty in [c for c in range(clients) if not parts[c]]:
+        largest = max(range(clients), key=lambda c: len(parts[c]))
+        parts[empty] = [parts[largest].pop(0)]
+    return parts
+
+
+@given(
+    st.sampled_from([Iid(), Shards(per_client=1), Shards(per_client=2), Dirichlet(alpha=0.01), Dirichlet(alpha=1.0)]),
+    st.integers(1, 12),
+    st.lists(st.integers(0, 3), min_size=24, max_size=60),
+    st.integers(0, 9),
+)
+def test_parts_are_those_of_the_specification(partition: Any, clients: int, labels: list[int], seed: int) -> None:
+    found = split(partition, np.array(labels), clients, Keys.of_seed(seed))
+    assert [part.tolist() for part in found] == by_hand(partition, np.array(labels), clients, Keys.of_seed(seed))

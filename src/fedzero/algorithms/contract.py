@@ -21,7 +21,7 @@ Methods never know the engine, the task or who asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -299,8 +299,7 @@ def unobserved(step: int, gradient: Tensor, change: Tensor) -> None:
     """Nobody looks on."""
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Struct, frozen=True, eq=False):
     """What a client knows when it works; `memory` is what it returned at its last turn that counted, or None.
 
     cache: of the process the client is in, for what can be made again from the memory; a run must not depend on it.
@@ -310,7 +309,7 @@ class Turn:
     client: int
     keys: Keys
     memory: Memory | None = None
-    cache: MutableMapping[Any, Any] = field(default_factory=dict)
+    cache: MutableMapping[Any, Any] = msgspec.field(default_factory=dict)
     observe: Observer = unobserved
 
 
@@ -334,8 +333,7 @@ class Shared:
     own: F32 | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Contribution:
+class Contribution(Struct, frozen=True, eq=False):
     """What a client gives: the numbers of the method, and its training loss before local work.
 
     remember: makes the client's memory from the values *as the server will read them*, so that both sides agree even

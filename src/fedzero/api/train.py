@@ -37,7 +37,7 @@ from fedzero.runs.session import Environment
 from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
-from fedzero.tasks.samples import Part, Samples, labels_of, samples
+from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
 from fedzero.web import beside
 
 PARTITIONS: Mapping[str, Partition] = {"iid": Iid(), "dirichlet": Dirichlet(), "shards": Shards()}
@@ -145,7 +145,7 @@ def trained(
             _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
 
 
-def deal(clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int) -> list[Samples]:
+def deal(clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int) -> Sequence[Samples]:
     """The samples of every client."""
     if partition is None:
         if not isinstance(clients, list | tuple) or not clients:
@@ -159,7 +159,7 @@ def deal(clients: Any, partition: str | Partition | None, count: int, collate: A
         partition = PARTITIONS[partition]
     whole = samples(clients, collate)
     labels = np.zeros(len(whole), np.int64) if isinstance(partition, Iid) else labels_of(whole)
-    return [Part(whole, indices) for indices in split(partition, labels, count, Keys.of_seed(seed))]
+    return Dealt(whole, split(partition, labels, count, Keys.of_seed(seed)))
 
 
 def several(data: Any, collate: Any) -> list[Samples]:

@@ -169,7 +169,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
         print_line(err, str(error), head="not intact: ")
         raise typer.Exit(1) from error
     end = "unfinished" if view.end is None else "ended early" if view.end.reason else "complete"
-    tell(f"intact: {len(view.rounds)} rounds, {end}, chain head {view.entries[-1].chain.hex()[:16]}")
+    tell(f"intact: {view.outline.done} rounds, {end}, chain head {view.outline.chain.hex()[:16]}")
 
 
 @app.command(rich_help_panel=PANEL)

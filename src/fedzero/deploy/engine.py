@@ -23,7 +23,6 @@ from fedzero.deploy.assignment import Assignment, at_sites
 from fedzero.deploy.basis import common, differs
 from fedzero.deploy.link import Enough, Link, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
-from fedzero.ledger import replay
 from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Metrics, Objective
 from fedzero.oracles.blackbox import Unmeasured
@@ -280,7 +279,7 @@ class RemoteEngine:
         for site in [s for s in by_site if s not in self.away and self._catch_up]:
             if self._ready[site] > round:
                 self._ready[site] = -1
-            known = max(self.server.tracker.known[client] for client in by_site[site])
+            known = int(max(self.server.tracker.known[client] for client in by_site[site]))
             if self._ready[site] < known:
                 self._bring(site, known, end)
 
@@ -306,8 +305,8 @@ class RemoteEngine:
         """Encoded updates of rounds first … last − 1: recent ones are in memory, others on the ledger."""
         server, tracker, first = self.server, self.server.tracker, max(first, 0)
         if server.federation.pull_after is None and first >= tracker.oldest:
-            return [tracker.history[round] for round in range(first, last) if round in tracker.history]
-        rounds = replay.read(server.ledger).rounds[first:last]
+            return tracker.history.between(first, last)
+        rounds = server.ledger.rounds(first, last)
         return [record.update for record in rounds if record.update is not None and not record.dense]
 
     def _measure(self, after: int) -> messages.Measured:

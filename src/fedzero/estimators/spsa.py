@@ -90,7 +90,13 @@ def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Di
     else:
         raw = (values[0::2] - values[1::2]) / (2 * radius)
         loss = float(values.mean())
-    return (raw * np.array(scales)).astype(np.float32), loss
+    return (raw if _plain(scales) else raw * np.array(scales)).astype(np.float32), loss
+
+
+@lru_cache(maxsize=256)
+def _plain(scales: tuple[float, ...]) -> bool:
+    """Whether all factors are one."""
+    return all(scale == 1.0 for scale in scales)
 
 
 def points_of(

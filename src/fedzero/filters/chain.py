@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -41,8 +42,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Coded)
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """An encoded contribution: its bytes, the values the server decodes, and the residual for the next one."""
 
     data: bytes
@@ -57,36 +57,36 @@ class Chain:
     links: tuple[Filter, ...] = ()
     plain: Coder = field(default_factory=Plain)
 
-    @property
+    @cached_property
     def shapers(self) -> tuple[Shaper, ...]:
         return tuple(link for link in self.links if isinstance(link, Shaper))
 
-    @property
+    @cached_property
     def coder(self) -> Coder:
         return next((link for link in self.links if isinstance(link, Coder)), self.plain)
 
-    @property
+    @cached_property
     def mixers(self) -> tuple[Mixer, ...]:
         return tuple(link for link in self.links if isinstance(link, Mixer))
 
-    @property
+    @cached_property
     def combiner(self) -> Combiner | None:
         return next((link for link in self.links if isinstance(link, Combiner)), None)
 
-    @property
+    @cached_property
     def combine(self) -> Combine:
         return mean if self.combiner is None else self.combiner.combine
 
-    @property
+    @cached_property
     def sparse(self) -> bool:
         return any(link.sparse for link in self.shapers)
 
-    @property
+    @cached_property
     def codes(self) -> bool:
         """True if a link codes what travels."""
         return self.sparse or any(isinstance(link, Coder) for link in self.links)
 
-    @property
+    @cached_property
     def feedback(self) -> bool:
         """True if clients keep what the chain left out."""
         return any(link.feedback for link in self.links)

@@ -95,13 +95,13 @@ def export(
             "the run is not finished: resume it first, or export an evaluated round with --round or --best"
         )
     digests = dict(view.marks)
-    upto = len(view.rounds) if upto is None else upto
+    upto = view.outline.done if upto is None else upto
     if upto not in digests:
         known = ", ".join(map(str, digests)) or "none yet"
         raise FedzeroError(
             f"--round {upto}: a patch needs the digest of its result, which evaluated rounds have: {known}"
         )
-    if view.dense:
+    if view.outline.dense:
         raise FedzeroError(
             "the updates of this run are dense, so it has no small patch: distribute model.safetensors instead"
         )

@@ -49,7 +49,7 @@ class LedgerLog:
 
     def __init__(self, ledger: Ledger, clients: int):
         self._ledger, self._clients, self._memory = ledger, clients, MemoryLog()
-        if not _exists(ledger):
+        if not exists(ledger):
             with ledger.transaction() as db:
                 db.execute(LOG_OF_QUERIES)
         rows = list(_read(ledger))
@@ -142,7 +142,7 @@ def at_models(ledger: Ledger) -> dict[int, dict[int, float]]:
 
 def estimated(ledger: Ledger, evaluation: Evaluation, clients: int, evaluate: str) -> bool:
     """Whether an evaluation in a run with a log had to do without values of some clients at the model."""
-    if not _exists(ledger):
+    if not exists(ledger):
         return False
     if evaluate == "shared":
         return ESTIMATED in evaluation.metrics.others
@@ -217,12 +217,12 @@ def check(ledger: Ledger, rounds: Sequence[Round], asked: Sequence[Asked], ended
             raise Tampered(place[0], "the log of its queries does not match its digest")
 
 
-def _exists(ledger: Ledger) -> bool:
+def exists(ledger: Ledger) -> bool:
     return bool(ledger.rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'queries'", -1))
 
 
 def _read(ledger: Ledger, where: str = "") -> Iterator[Query]:
-    if _exists(ledger):
+    if exists(ledger):
         for row in ledger.rows(f"SELECT {_COLUMNS} FROM queries {where} {_ORDER}", -1, _Row):
             if row[-1] is not None and len(row[-1]) % 8:
                 raise Tampered(row[1], f"the log of client {row[0]}'s queries has {len(row[-1])} bytes for a point")

@@ -1,23 +1,24 @@
-"""From a ledger back to a model: resume, rebuild any round, verify."""
+"""From a ledger back to a model: resume, rebuild any round, verify. Entries are read one at a time and none is kept."""
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-
-import msgspec
-from msgspec import Struct
+from pathlib import Path
 
 from fedzero.algorithms.contract import Numbers
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import query_log
-from fedzero.ledger.records import Asked, End, Evaluation, Round, Saved, Start
+from fedzero.ledger.checkpoints import Checkpoint
+from fedzero.ledger.outline import Outline
+from fedzero.ledger.records import Asked, End, Evaluation, Round
 from fedzero.ledger.store import Entry, Ledger, Tampered
-from fedzero.model.decoding import decoded
-from fedzero.model.numbers import PositiveInt
+from fedzero.ledger.turns import Turns
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.replica import Replica
@@ -32,31 +33,35 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class LedgerView:
-    """A ledger read to its end."""
+    """A ledger that was read to its end.
 
-    entries: tuple[Entry, ...]
+    `outline` and `turns` are what a run needs. The lists are read from the file when somebody asks for them; they grow
+    with the rounds, so nothing that has to serve long runs uses them.
+    """
+
+    path: Path
+    outline: Outline
+    turns: Turns
+
+    def _read(self) -> Iterator[Entry]:
+        with closing(Ledger.open(self.path)) as ledger:
+            yield from ledger.entries(0, self.outline.entries)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._read())
 
     @cached_property
     def rounds(self) -> list[Round]:
-        return [e.record for e in self.entries if isinstance(e.record, Round)]
+        return [e.record for e in self._read() if isinstance(e.record, Round)]
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        return [e.record for e in self.entries if isinstance(e.record, Evaluation)]
+        return [e.record for e in self._read() if isinstance(e.record, Evaluation)]
 
     @cached_property
     def asked(self) -> list[Asked]:
-        return [e.record for e in self.entries if isinstance(e.record, Asked)]
-
-    @cached_property
-    def saved(self) -> Saved | None:
-        """The last checkpoint."""
-        return next((e.record for e in reversed(self.entries) if isinstance(e.record, Saved)), None)
-
-    @property
-    def end(self) -> End | None:
-        last = self.entries[-1].record
-        return last if isinstance(last, End) else None
+        return [e.record for e in self._read() if isinstance(e.record, Asked)]
 
     @cached_property
     def marks(self) -> list[tuple[int, bytes]]:
@@ -65,37 +70,37 @@ class LedgerView:
         return [(evaluation.round, evaluation.model) for evaluation in self.evaluations] + ended
 
     @property
-    def seconds(self) -> float:
-        return self.entries[-1].seconds
-
-    @cached_property
-    def remembered(self) -> dict[int, tuple[int, bytes]]:
-        """Of every client that keeps a memory: the round it is of, and its digest."""
-        return {client: (r.round, digest) for r in self.rounds for client, digest in r.remembered}
-
-    @cached_property
-    def dense(self) -> bool:
-        return any(record.dense for record in self.rounds)
+    def end(self) -> End | None:
+        return self.outline.end
 
 
-def read(ledger: Ledger) -> LedgerView:
-    """All of it, in an order that a run can have written."""
-    entries = tuple(ledger.entries())
-    if not entries:
-        raise Tampered(-1, "the ledger has no start")
-    view = LedgerView(entries)
-    _check_order(view)
-    return view
+def read(ledger: Ledger, after: LedgerView | None = None, kept: Checkpoint | None = None) -> LedgerView:
+    """All of a ledger, in an order that a run can have written; after: what was read of it before; kept: to be compared
+    with what was read when it was made."""
+    outline = Outline() if after is None else copy.deepcopy(after.outline)
+    turns = None if after is None else copy.deepcopy(after.turns)
+    for entry in grown(ledger, outline):
+        outline.note(entry.record, entry.chain, entry.seconds)
+        turns = turns or Turns.of(outline.clients)
+        if isinstance(entry.record, Round):
+            turns.note(entry.record)
+        if kept is not None and outline.entries == kept.outline.entries and not kept.tells(outline, turns):
+            raise Tampered(outline.done, "the checkpoint beside the ledger does not say what the ledger says")
+    outline.finish()
+    assert turns is not None
+    return LedgerView(ledger.path, outline, turns)
 
 
-def grown(ledger: Ledger, view: LedgerView) -> LedgerView:
-    """The same ledger read to its end again; only what is new is read from the file."""
-    last = view.entries[-1]
-    if ledger.rows(f"SELECT chain FROM entries WHERE seq = {last.seq}", -1, tuple[bytes]) != [(last.chain,)]:
+def read_from(ledger: Ledger, kept: Checkpoint | None) -> LedgerView:
+    """The same from a checkpoint on, where there is one."""
+    return read(ledger, None if kept is None else LedgerView(ledger.path, kept.outline, kept.turns))
+
+
+def grown(ledger: Ledger, outline: Outline) -> Iterator[Entry]:
+    """What is new on a ledger of which `outline` was read before."""
+    if ledger.chain_before(outline.entries) != outline.chain:
         raise Tampered(-1, "another ledger has taken the place of this one")
-    view = LedgerView((*view.entries, *ledger.entries(view.entries[-1])))
-    _check_order(view)
-    return view
+    return ledger.entries(outline.entries)
 
 
 def check_base(ledger: Ledger, params: Params) -> None:
@@ -108,26 +113,33 @@ def check_base(ledger: Ledger, params: Params) -> None:
 
 
 def check_queries(ledger: Ledger, view: LedgerView) -> None:
-    query_log.check(ledger, view.rounds, view.asked, view.end is not None)
+    if view.outline.logged or query_log.exists(ledger):
+        query_log.check(ledger, view.rounds, view.asked, view.end is not None)
 
 
-def updates_of(ledger: Ledger, view: LedgerView, upto: int | None = None) -> Iterator[Update]:
-    """The updates of rounds before `upto`; dense ones from the checkpoint on, earlier ones are no longer there."""
-    since = view.saved.round if view.saved is not None else 0
-    expected = {r.round: r.update for r in view.rounds if r.dense and r.update is not None and r.round >= since}
-    dense = ledger.dense_updates(expected)
-    for record in view.rounds:
-        if record.update is None or (upto is not None and record.round >= upto):
-            continue
-        if record.dense and record.round < since:
-            continue
-        try:
-            update = decode_update(dense[record.round] if record.dense else record.update)
-        except Refused as error:
-            raise Tampered(record.round, f"the update cannot be read ({error})") from error
-        if update.round != record.round:
-            raise Tampered(record.round, f"its update is that of round {update.round}")
-        yield update
+def updates_of(ledger: Ledger, view: LedgerView, upto: int | None = None, first: int = 0) -> Iterator[Update]:
+    """The updates of rounds first … upto − 1; dense ones from the checkpoint on, earlier ones are no longer there."""
+    dense, since = _dense(ledger, view)
+    for record in ledger.rounds(max(first, since), upto, view.outline.entries):
+        if record.update is not None:
+            yield _update(record, record.update, dense)
+
+
+def _dense(ledger: Ledger, view: LedgerView) -> tuple[Mapping[int, bytes], int]:
+    """Dense updates that are still there, by round, and the round of the checkpoint they follow."""
+    since = view.outline.saved.round if view.outline.saved is not None else 0
+    rounds = ledger.rounds(since, before=view.outline.entries) if view.outline.dense else ()
+    return ledger.dense_updates({r.round: r.update for r in rounds if r.dense and r.update is not None}), since
+
+
+def _update(record: Round, encoded: bytes, dense: Mapping[int, bytes]) -> Update:
+    try:
+        update = decode_update(dense[record.round] if record.dense else encoded)
+    except Refused as error:
+        raise Tampered(record.round, f"the update cannot be read ({error})") from error
+    if update.round != record.round:
+        raise Tampered(record.round, f"its update is that of round {update.round}")
+    return update
 
 
 def unseen(done: int, total: int) -> None:
@@ -151,19 +163,22 @@ def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Prog
 def checkpoint(ledger: Ledger, view: LedgerView) -> tuple[bytes, int, Numbers] | None:
     """The state of the last checkpoint, as `State.restored` takes it: its tensors, the round it is ready for (silent
     rounds do not count, as in the run), and what it holds beside tensors."""
-    saved, state = view.saved, ledger.checkpoint(view.saved)
-    if saved is None or state is None:
-        return None
-    moved = max((r.round + 1 for r in view.rounds[: saved.round] if r.update is not None), default=0)
-    return state, moved, saved.numbers
+    saved, state = view.outline.saved, ledger.checkpoint(view.outline.saved)
+    return None if saved is None or state is None else (state, view.outline.moved_when_saved, saved.numbers)
 
 
 def rebuild(
-    ledger: Ledger, view: LedgerView, replica: Replica, upto: int | None = None, progress: Progress = unseen
+    ledger: Ledger,
+    view: LedgerView,
+    replica: Replica,
+    upto: int | None = None,
+    progress: Progress = unseen,
+    kept: Checkpoint | None = None,
 ) -> None:
-    """Bring a replica of the base model to where it stood before round `upto` (default: the end)."""
+    """Bring a replica of the base model to where it stood before round `upto` (default: the end); kept: a checkpoint to
+    begin with."""
     check_base(ledger, replica.state.params)
-    saved = view.saved
+    saved, first = view.outline.saved, 0
     if saved is not None and upto is not None and upto < saved.round:
         raise FedzeroError(
             f"round {upto} cannot be replayed: this run's updates are dense, and of those the ledger keeps a "
@@ -171,19 +186,26 @@ def rebuild(
         )
     if (found := checkpoint(ledger, view)) is not None:
         replica.state = replica.state.restored(*found)
-    total = len(view.rounds) if upto is None else upto
-    fold(replica, updates_of(ledger, view, upto), total, progress)
+    elif kept is not None and kept.state is not None:
+        kept.restore(replica)
+        first = kept.outline.done
+    total = view.outline.done if upto is None else upto
+    fold(replica, updates_of(ledger, view, upto, first), total, progress)
     progress(total, total)  # rounds in which nobody answered may stand at the end
 
 
-def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen) -> LedgerView:
+def verify(
+    ledger: Ledger, replica: Replica | None, progress: Progress = unseen, kept: Checkpoint | None = None
+) -> LedgerView:
     """Check everything that can be checked; raises `Tampered` with the first bad round.
 
-    File, chain and order always; with a replica of the base also that the updates lead to the digests on record.
+    File, chain and order always; with a replica of the base also that the updates lead to the digests on record. kept:
+    a checkpoint, which must hold what the ledger comes to.
     """
-    view = read(ledger)
-    ledger.integrity(len(view.rounds))
-    ledger.memories(view.remembered)
+    view = read(ledger, kept=kept)
+    ledger.integrity(view.outline.done)
+    for _ in ledger.memories(view.turns):
+        pass
     check_queries(ledger, view)
     if replica is None:
         return view
@@ -191,87 +213,51 @@ def verify(ledger: Ledger, replica: Replica | None, progress: Progress = unseen)
     if here != there:
         raise Tampered(-1, f"the model has {here} parameters, that of the ledger {there}")
     check_base(ledger, replica.state.params)
-    good = view.saved.round if view.saved is not None else 0
+    good = view.outline.saved.round if view.outline.saved is not None else 0
     if good:
         rebuild(ledger, view, replica, good, progress)
-    waiting = _Waiting(u for u in updates_of(ledger, view) if u.round >= good)
-    for round, digest in view.marks:
-        if round < good:
-            continue
+    segments = _Segments(ledger, view, good, kept)
+    while not segments.over:
         try:
-            fold(replica, waiting.before(round), len(view.rounds), progress)
+            fold(replica, segments.updates(), view.outline.done, progress)
         except Tampered:
             raise
         except (FedzeroError, ValueError) as error:
-            raise Tampered(good, f"the updates of rounds {good} to {round - 1} cannot be applied ({error})") from error
-        if replica.digest() != digest:
-            raise Tampered(good, f"the updates of rounds {good} to {round - 1} do not lead to the model on record")
-        good = round
-    for _ in waiting.before(len(view.rounds)):  # those behind the last digest can at least be read
-        pass
-    progress(len(view.rounds), len(view.rounds))
+            rounds = f"{good} to {segments.last}"
+            raise Tampered(good, f"the updates of rounds {rounds} cannot be applied ({error})") from error
+        if segments.model not in (None, replica.digest()):
+            raise Tampered(good, f"the updates of rounds {good} to {segments.last} do not lead to the model on record")
+        if kept is not None and segments.at_checkpoint and not kept.holds(replica):
+            raise Tampered(segments.last + 1, "the checkpoint beside the ledger does not hold the model of its round")
+        good = segments.last + 1
+    progress(view.outline.done, view.outline.done)
     return view
 
 
-class _Waiting:
-    """Updates in order, taken up to a round at a time: each is read once, however many digests are checked."""
+class _Segments:
+    """The updates of a ledger in order, in segments that end where something is on record to compare the model with:
+    each is read once, however many digests are checked.
 
-    def __init__(self, updates: Iterator[Update]):
-        self._updates, self._next = updates, next(updates, None)
+    model: the digest on record where a segment ended; None behind the last. last: the last round read.
+    """
 
-    def before(self, round: int) -> Iterator[Update]:
-        while self._next is not None and self._next.round < round:
-            yield self._next
-            self._next = next(self._updates, None)
+    def __init__(self, ledger: Ledger, view: LedgerView, since: int, kept: Checkpoint | None):
+        self._dense, _ = _dense(ledger, view)
+        first = ledger.place_of(since - 1) + 1 if since else 0
+        self._entries = ledger.entries(first, view.outline.entries)
+        self._kept = -1 if kept is None or kept.state is None else kept.outline.entries
+        self.last, self.at_checkpoint, self.over = since - 1, False, False
+        self.model: bytes | None = None
 
-
-class _Clients(Struct, frozen=True):
-    clients: PositiveInt
-
-
-class _Frame(Struct, frozen=True):
-    """What of a recipe its ledger is checked against, whatever else the release that wrote it put in."""
-
-    rounds: PositiveInt
-    federation: _Clients
-
-
-_frames = msgspec.json.Decoder(_Frame)
-
-
-def _check_order(view: LedgerView) -> None:
-    """A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing; and no
-    client that the recipe does not have."""
-    first = view.entries[0].record
-    if not isinstance(first, Start):
-        raise Tampered(-1, "the start of the run is not the first entry")
-    frame = decoded(_frames.decode, first.recipe, "the recipe of a run", FedzeroError)
-    done, ended = 0, False
-    for position, entry in enumerate(view.entries):
-        record = entry.record
-        if ended:
-            raise Tampered(done, "there are entries after the end of the run")
-        if isinstance(record, Start) != (position == 0):
-            raise Tampered(done if position else -1, "the start of the run is not the first entry")
-        if isinstance(record, Round):
-            if record.round != done:
-                raise Tampered(done, f"round {record.round} follows instead")
-            _check_clients(record, frame.federation.clients)
-            done += 1
-        elif not isinstance(record, Start) and record.round != done:
-            raise Tampered(done, f"an entry of round {record.round} follows round {done - 1}")
-        ended = isinstance(record, End)
-    rounds = frame.rounds
-    if view.end is not None and done != rounds and not (view.end.reason and done < rounds):
-        raise Tampered(done, "the ledger ends before the last round of the recipe")
-    if view.end is not None and view.end.reason and done == rounds:
-        raise Tampered(done, "the ledger says that the run ended early, but has all of its rounds")
-
-
-def _check_clients(record: Round, clients: int) -> None:
-    pairs = (record.refused, record.remembered, record.queried)
-    for client in (max(of, default=0) for of in (record.cohort, *([client for client, _ in of] for of in pairs))):
-        if client >= clients:
-            raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")
-    for client in set(record.bounded or ()) - set(record.cohort):
-        raise Tampered(record.round, f"it names client {client} as scaled down, who was not asked")
+    def updates(self) -> Iterator[Update]:
+        for entry in self._entries:
+            record = entry.record
+            if isinstance(record, Round):
+                self.last = record.round
+                if record.update is not None:
+                    yield _update(record, record.update, self._dense)
+            self.model = record.model if isinstance(record, Evaluation | End) else None
+            self.at_checkpoint = entry.seq + 1 == self._kept
+            if self.model is not None or self.at_checkpoint:
+                return
+        self.over, self.model, self.at_checkpoint = True, None, False

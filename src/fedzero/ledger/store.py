@@ -16,8 +16,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -25,12 +27,13 @@ from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.database import DAMAGE, TABLES, Patience, check_schema, connect, reading, trouble, writing
 from fedzero.ledger.database import Tampered as Tampered
 from fedzero.ledger.database import Unwritable as Unwritable
+from fedzero.ledger.outline import GENESIS
 from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
+from fedzero.ledger.turns import Turns
 from fedzero.model import files
 from fedzero.protocol.messages import MemoryChange, chunk_digest, memory_digest
 
 FORMAT = 3
-_GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
 
@@ -54,6 +57,23 @@ def link(chain: bytes, seq: int, body: bytes) -> bytes:
 
 def _seal(chain: bytes, at: float, seconds: float) -> bytes:
     return hashlib.sha256(chain + struct.pack("<dd", at, seconds)).digest()[:8]
+
+
+def rounds_after(record: Record) -> int:
+    """How many rounds were made when an entry was there."""
+    return 0 if isinstance(record, Start) else record.round + isinstance(record, Round)
+
+
+def _memory(client: int, rows: Sequence[tuple[int, int, bytes]], turns: Turns) -> tuple[bytes, ...]:
+    """A client's memory from its rows, found to be the one on record."""
+    if [piece for _, piece, _ in rows] != list(range(len(rows))):
+        raise Tampered(-1, f"part of the memory of client {client} is missing")
+    chunks = tuple(body for _, _, body in rows)
+    known = 0 <= client < len(turns.counted)
+    if not known or memory_digest(list(map(chunk_digest, chunks))) != turns.memory(client):
+        round = int(turns.counted[client]) if known else -1
+        raise Tampered(round, f"the memory of client {client} does not match its digest")
+    return chunks
 
 
 class Claim:
@@ -87,7 +107,8 @@ class Ledger:
 
     def __init__(self, path: Path, claim: Claim | None):
         self.path, self._claim = path, claim
-        self._seq, self._chain = -1, _GENESIS
+        self._seq, self._chain = -1, GENESIS
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
         with ExitStack() as undo:
             if claim is not None:
                 undo.callback(claim.release)
@@ -157,6 +178,8 @@ class Ledger:
         self._db.execute("PRAGMA journal_mode = DELETE")
 
     def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
         if self._claim is not None:
             with suppress(sqlite3.OperationalError):  # a reader, a full disk: the log beside it is durable
                 self._settle()
@@ -222,6 +245,19 @@ class Ledger:
         with reading(self.path, bad):
             return msgspec.convert(self._db.execute(query).fetchall(), list[kind])
 
+    def _stream(self, query: str, kind: Any) -> Iterator[Any]:
+        """As `rows`, one at a time: for tables that memory may not hold."""
+        self._begin()
+        with reading(self.path):
+            for row in self._reading(query):
+                yield msgspec.convert(row, kind)
+
+    def _reading(self, query: str) -> sqlite3.Cursor:
+        """Rows that are read one at a time. `close` ends it: a traceback may hold on to who reads, and to his lock."""
+        cursor = self._db.execute(query)
+        self._cursors.add(cursor)
+        return cursor
+
     def _begin(self) -> None:
         if self._patience is not None:
             self._patience.again()
@@ -240,22 +276,26 @@ class Ledger:
             raise Tampered(saved.round, "the checkpoint does not match its digest")
         return state
 
-    def memories(self, expected: Mapping[int, tuple[int, bytes]]) -> dict[int, tuple[bytes, ...]]:
-        """What clients remember, in pieces; `expected` has the round it is of and its digest, by client.
+    def memories(self, turns: Turns) -> Iterator[tuple[int, tuple[bytes, ...]]]:
+        """What clients remember, in pieces, client by client, each checked against the digest on the chain.
 
-        Empty where the clients were in other processes, which keep it themselves.
+        Nothing where the clients were in other processes, which keep it themselves.
         """
-        rows = self.rows("SELECT client, piece, body FROM memory ORDER BY client, piece", -1, tuple[int, int, bytes])
-        found: dict[int, list[bytes]] = {}
-        for client, chunk, body in rows:
-            if chunk != len(found.setdefault(client, [])):
-                raise Tampered(-1, f"part of the memory of client {client} is missing")
-            found[client].append(body)
-        for client in sorted(expected.keys() | found.keys()) if found else ():
-            round, digest = expected.get(client, (-1, b""))
-            if client not in found or memory_digest(list(map(chunk_digest, found[client]))) != digest:
-                raise Tampered(round, f"the memory of client {client} does not match its digest")
-        return {client: tuple(chunks) for client, chunks in found.items()}
+        missing = turns.remembering
+        query, expected = "SELECT client, piece, body FROM memory ORDER BY client, piece", missing.sum()
+        for client, rows in groupby(self._stream(query, tuple[int, int, bytes]), lambda row: row[0]):
+            yield client, _memory(client, list(rows), turns)
+            missing[client] = False
+        if 0 < missing.sum() < expected:
+            _memory(int(missing.argmax()), [], turns)
+
+    def memory(self, client: int, turns: Turns) -> tuple[bytes, ...]:
+        """What one client remembers; nothing where it has no memory, or keeps it elsewhere."""
+        query = f"SELECT client, piece, body FROM memory WHERE client = {client:d} ORDER BY piece"
+        rows = self.rows(query, -1, tuple[int, int, bytes])
+        if not rows and (not turns.memory(client) or not self.rows("SELECT 1 FROM memory LIMIT 1", -1)):
+            return ()
+        return _memory(client, rows, turns)
 
     def dense_updates(self, expected: dict[int, bytes]) -> dict[int, bytes]:
         """Dense updates since the checkpoint, by round; `expected` has their SHA-256."""
@@ -272,20 +312,20 @@ class Ledger:
     def head(self) -> bytes:
         """The last link of the chain: two ledgers with the same head tell the same story."""
         rows = self.rows("SELECT chain FROM entries ORDER BY seq DESC LIMIT 1", -1, tuple[bytes])
-        return bytes(rows[0][0]) if rows else _GENESIS
+        return bytes(rows[0][0]) if rows else GENESIS
 
-    def entries(self, after: Entry | None = None) -> Iterator[Entry]:
-        """All entries in order (those behind `after`, which was read before), each checked against the chain and the
-        clock's seal as it is read."""
-        chain, rounds, expected = _GENESIS, 0, 0
-        if after is not None:
-            chain, rounds, expected = after.chain, getattr(after.record, "round", 0), after.seq + 1
+    def entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        """Entries first … last − 1 in order, each checked against the chain and the clock's seal as it is read.
+
+        The chain of the entry before `first` is taken as it stands: who does not read from the start has its value from
+        elsewhere, or trusts the file so far.
+        """
+        chain, bad, expected = self.chain_before(first), self._done_at(first - 1) if first else -1, first
         self._begin()
         query = "SELECT e.seq, e.body, e.chain, c.at, c.seconds, c.seal FROM entries e LEFT JOIN clock c USING (seq) "
+        query += f"WHERE e.seq >= {first:d} " if last is None else f"WHERE e.seq >= {first:d} AND e.seq < {last:d} "
         try:
-            where = "WHERE e.seq >= ? ORDER BY e.seq"
-            for seq, body, stored, at, seconds, seal in self._db.execute(query + where, (expected,)):
-                bad = rounds if expected else -1
+            for seq, body, stored, at, seconds, seal in self._reading(query + "ORDER BY e.seq"):
                 if seq != expected:
                     raise Tampered(bad, f"entry {expected} is missing")
                 chain, expected = link(chain, seq, body), expected + 1
@@ -294,12 +334,57 @@ class Ledger:
                 if seal is None or _seal(chain, at, seconds) != seal:
                     raise Tampered(bad, "the time of the entry was changed")
                 record = decode_record(body)
-                rounds += isinstance(record, Round)
+                bad = rounds_after(record)
                 yield Entry(seq, record, chain, at, seconds)
         except Refused as error:
-            raise Tampered(rounds if expected else -1, str(error)) from error
+            raise Tampered(bad, str(error)) from error
         except DAMAGE as error:
-            raise trouble(self.path, error, rounds if expected else -1) from error
+            raise trouble(self.path, error, bad) from error
+
+    def chain_before(self, seq: int) -> bytes:
+        """The chain up to an entry, as it is in the file."""
+        if seq == 0:
+            return GENESIS
+        rows = self.rows(f"SELECT chain FROM entries WHERE seq = {seq - 1:d}", -1, tuple[bytes])
+        if not rows:
+            raise Tampered(-1, f"entry {seq - 1} is missing")
+        chain: bytes = rows[0][0]
+        return chain
+
+    def place_of(self, round: int) -> int:
+        """The number of the entry of a round, found by halving: what an entry says of its round only grows."""
+        low, ((high,),) = 0, self.rows("SELECT coalesce(max(seq), -1) + 1 FROM entries", -1, tuple[int])
+        while low < high:
+            middle = (low + high) // 2
+            if self._done_at(middle) > round:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    @property
+    def done(self) -> int:
+        """How many rounds were made, by the last entry."""
+        ((last,),) = self.rows("SELECT coalesce(max(seq), -1) FROM entries", -1, tuple[int])
+        done: int = self._done_at(last) if last >= 0 else 0
+        return done
+
+    def _done_at(self, seq: int) -> int:
+        rows = self.rows(f"SELECT body FROM entries WHERE seq = {seq:d}", -1, tuple[bytes])
+        if not rows:
+            raise Tampered(-1, f"entry {seq} is missing")
+        try:
+            return rounds_after(decode_record(rows[0][0]))
+        except Refused as error:
+            raise Tampered(-1, str(error)) from error
+
+    def rounds(self, first: int = 0, last: int | None = None, before: int | None = None) -> Iterator[Round]:
+        """The records of rounds first … last − 1, in order; before: of the first so many entries."""
+        for entry in self.entries(self.place_of(first) if first else 0, before):
+            if isinstance(entry.record, Round):
+                if last is not None and entry.record.round >= last:
+                    return
+                yield entry.record
 
     def integrity(self, rounds: int) -> None:
         """SQLite's own check of the file, and no times without an entry."""

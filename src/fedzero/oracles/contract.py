@@ -61,8 +61,7 @@ class Points(Sequence[Terms]):
         return self.terms[index]
 
 
-@dataclass(frozen=True, eq=False)
-class Losses:
+class Losses(Struct, frozen=True, eq=False):
     """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`.
 
     With a `basis` the points also move along its columns. Asks with one base and equal points may be answered together.

@@ -47,12 +47,19 @@ def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Ans
     groups: dict[tuple[Params, Points], list[int]] = defaultdict(list)
     separate: dict[int, tuple[Losses, Any]] = {}
     answers: list[Answer | FedzeroError] = [None] * len(pairs)
+    # A look at a protocol, or at all numbers of some points, takes longer than the rest of an ask: once for a cohort.
+    objectives = {id(oracle.objective): oracle.objective for oracle, _ in pairs}
+    alone = {key: isinstance(objective, Separate) for key, objective in objectives.items()}
+    shared: dict[tuple[int, int], list[int]] = {}
     for position, (oracle, ask) in enumerate(pairs):
-        if isinstance(ask, Losses) and isinstance(oracle.objective, Separate):
+        if isinstance(ask, Losses) and alone[id(oracle.objective)]:
             oracle.queries += len(ask.points)
             separate[position] = ask, oracle.batch(round, ask.step)
         elif isinstance(ask, Losses) and ask.basis is None and isinstance(ask.points, Points):
-            groups[ask.base, ask.points].append(position)
+            same = id(ask.base), id(ask.points)
+            if same not in shared:
+                shared[same] = groups[ask.base, ask.points]
+            shared[same].append(position)
         else:
             answers[position] = _answer(round, oracle, ask)
     if separate:

@@ -78,6 +78,9 @@ class ClientMemory:
         return ClientMemory(tuple(arrays[:cut]) if known else None, dict(zip(exchanges, arrays[cut:], strict=True)))
 
 
+NOTHING_KEPT = ClientMemory()
+
+
 @dataclass(frozen=True, eq=False)
 class Chunk:
     """One array of a memory, encoded once."""
@@ -118,7 +121,7 @@ class Client:
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
         self.cache, self.observe = {} if cache is None else cache, observe
         self.keeps_memory = replica.wire.remembers or chain.feedback
-        self.kept = ClientMemory()
+        self.kept = NOTHING_KEPT
         self.memory_round: int | None = None
         """the round the notes are of, where that is known"""
         self._tried: tuple[int, ClientMemory] | None = None

@@ -7,7 +7,8 @@ about the same points are answered by one evaluation, and black boxes of differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from fedzero.algorithms.contract import Observer, unobserved
@@ -21,6 +22,8 @@ from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Close, MemoryChange, chunk_digest, decode_instruction
 from fedzero.protocol.replica import Replica
 
+KEPT = 4096
+"""Clients with a memory that stay in the process between their turns."""
 Sent = Iterator[tuple[int, bytes | Exception]]
 
 
@@ -43,33 +46,57 @@ class LocalEngine:
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
         self.observe, self.cache = observe, dict[Any, Any]()
-        oracle = GradientOracle if replica.wire.first_order else Oracle
-        self.oracles = [oracle(objective, shards, replica.keys, client) for client in range(shards.clients)]
+        self.shards = shards
         self.clients: dict[int, Client] = {}
+        """those of the last turns: what others have to remember is on the ledger"""
+        self._recall: Callable[[int], Sequence[bytes]] | None = None
         self._written: dict[int, tuple[bytes, ...]] = {}
         """digests of the pieces of each client's memory that are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
 
     def _client(self, number: int) -> Client:
-        """Made when first needed: a thousand models are not cheap."""
-        if number not in self.clients:
-            replica = self.replica
-            if self._base is not None:
-                own = self._base.clone()
-                replica = Replica(replica.algorithm, own, replica.keys, replica.state.clients)
-            self.clients[number] = Client(number, replica, self.oracles[number], self.chain, self.cache, self.observe)
-        return self.clients[number]
+        """Made when it is needed: a thousand models are not cheap, nor are a million clients without one."""
+        found = self.clients.pop(number, None)
+        if found is None:
+            found = self._made(number)
+        self.clients[number] = found  # behind those that had their turn before
+        return found
+
+    def _made(self, number: int) -> Client:
+        replica = self.replica
+        if self._base is not None:
+            own = self._base.clone()
+            replica = Replica(replica.algorithm, own, replica.keys, replica.state.clients)
+        kind = GradientOracle if replica.wire.first_order else Oracle
+        oracle = kind(self.objective, self.shards, replica.keys, number)
+        client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
+        if client.keeps_memory and self._recall is not None and (chunks := self._recall(number)):
+            client.kept = ClientMemory.of_chunks(chunks)
+            self._written[number] = tuple(map(chunk_digest, chunks))
+        return client
+
+    def _forget(self) -> None:
+        """Clients whose turn was long ago, where nothing is lost: they share the model, and the ledger has their
+        memory."""
+        if self.replicas or (self._recall is None and self._written):
+            return
+        spare = len(self.clients) - (KEPT if self._written else 0)
+        self.forget(list(islice(self.clients, max(0, spare))))
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Clients that are made anew when their turn comes, with what is recalled then."""
+        for number in numbers:
+            self.clients.pop(number, None)
+            self._written.pop(number, None)
 
     def rejoin(self, known: Sequence[int], updates: Sequence[Update]) -> None:
         """After a resume: bring every client's own replica to where it stood."""
         for number, round in enumerate(known) if self.replicas else ():
             self._client(number).replica.follow([update for update in updates if update.round < round])
 
-    def recall(self, memories: Mapping[int, Sequence[bytes]]) -> None:
-        """After a resume: give every client back what it remembered."""
-        for number, chunks in memories.items():
-            self._client(number).kept = ClientMemory.of_chunks(chunks)
-            self._written[number] = tuple(map(chunk_digest, chunks))
+    def recall(self, memory: Callable[[int], Sequence[bytes]]) -> None:
+        """Where what a client remembers of its last turn that counted is kept, in pieces; none: it has no memory."""
+        self._recall = memory
 
     def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
         sent = self._exchange(round, exchange, instructions)
@@ -115,7 +142,7 @@ class LocalEngine:
                         asks[number] = asked
                 except FedzeroError as error:
                     yield number, error
-            given = answer_together(round, [(self.oracles[number], ask) for number, ask in asks.items()])
+            given = answer_together(round, [(self.clients[number].oracle, ask) for number, ask in asks.items()])
             answers = dict(zip(asks, given, strict=True))
 
     def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
@@ -134,6 +161,7 @@ class LocalEngine:
             message = decode_instruction(closing)
             assert isinstance(message, Close)
             self._client(number).replica.obey(message, number)
+        self._forget()
 
     def voters(self, clients: Collection[int]) -> Mapping[int, str]:
         return {number: f"client {number}" for number in clients}

@@ -6,6 +6,8 @@ Decoding is strict: a wrong type, a missing field, trailing bytes or an oversize
 from __future__ import annotations
 
 import hashlib
+import math
+import struct
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -98,8 +100,22 @@ encode = _encoder.encode
 
 def encode_work(round: int, exchange: int, updates: Sequence[bytes], counted: int | None = None) -> bytes:
     """`encode(Work(…))` from updates that are encoded already: one encoding serves every client that missed a round."""
-    message = (1, round, exchange, [Raw(update) for update in updates])
-    return _encoder.encode(message if counted is None else (*message, counted))
+    return encode_joined_work(round, exchange, len(updates), b"".join(updates), counted)
+
+
+def encode_joined_work(
+    round: int, exchange: int, count: int, updates: bytes | memoryview, counted: int | None = None
+) -> bytes:
+    """The same from `count` updates one behind the other: a client of many has missed thousands of them."""
+    if count < 1 << 4:
+        header = struct.pack(">B", 0x90 | count)
+    elif count < 1 << 16:
+        header = struct.pack(">BH", 0xDC, count)
+    else:
+        header = struct.pack(">BI", 0xDD, count)
+    tail = b"" if counted is None else _encoder.encode(counted)
+    fields = b"\x94\x01" if counted is None else b"\x95\x01"
+    return b"".join((fields, _encoder.encode(round), _encoder.encode(exchange), header, updates, tail))
 
 
 def encode_close(round: int, update: bytes) -> bytes:
@@ -111,6 +127,16 @@ def encode_reply(reply: Reply) -> bytes:
     """`encode(reply)`, without the field for the memory where there is none."""
     fields = (reply.round, reply.exchange, reply.digest, reply.values, reply.loss, reply.queries)
     return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
+
+
+def loss_of(data: bytes) -> float:
+    """The training loss of a reply."""
+    if len(data) != 4:
+        raise Refused("sent no training loss")
+    (loss,) = struct.unpack("<f", data)
+    if not math.isfinite(loss):
+        raise Refused("a value is NaN or infinite")
+    return float(loss)
 
 
 def chunk_digest(chunk: bytes) -> bytes:

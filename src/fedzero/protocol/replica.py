@@ -7,6 +7,7 @@ in the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from fedzero.algorithms.contract import Method, State, Wire
 from fedzero.directions import Keys
@@ -73,7 +74,7 @@ class Replica:
         if self.round > instruction.round + isinstance(instruction, Close):
             raise Refused(f"instruction of round {instruction.round} reached a replica at round {self.round}")
 
-    @property
+    @cached_property
     def wire(self) -> Wire:
         """What holds in every round: how the model is delivered, whether clients remember."""
         return self.algorithm.wire(self.round, self.state.scale)

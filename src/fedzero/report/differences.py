@@ -144,6 +144,7 @@ def mean_of(group: Sequence[History]) -> History:
         complete=all(h.complete for h in group),
         diverged=any(h.diverged for h in group),
         events=tuple(f"seed {h.settings[SEED]}, {event}" for h in group for event in h.events),
+        earlier_events=sum(h.earlier_events for h in group),
         refusals=tuple(sum((Counter(dict(h.refusals)) for h in group), Counter[str]()).most_common()),
         settings=first.settings | {SEED: seeds},
         model_digest="",

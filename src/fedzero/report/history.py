@@ -91,12 +91,13 @@ class History:
     cohort: int
     rounds: int
     points: tuple[Point, ...]
-    train_loss: tuple[tuple[int, float], ...]  # (round, mean training loss of the cohort)
+    train_loss: tuple[tuple[float, float], ...]  # (round, mean training loss of the cohort)
     seconds: float
     model_digest: str
     recipe: str  # TOML
     events: tuple[str, ...]
     complete: bool
+    earlier_events: int = 0  # how many there were before those that are listed
     facts: dict[str, str] = field(default_factory=dict)  # what the task found out when it was built
     pictures: Pictures | None = None  # of what came out
     found: Found | None = None  # of black boxes: there is a point instead of a model
@@ -104,7 +105,7 @@ class History:
     gradients: bool = False  # queries are gradients, not values
     settings: dict[str, str] = field(default_factory=dict)  # of the recipe with its defaults: `section.key`, value
     planned: int = 0  # rounds of the recipe; 0: not known
-    slopes: tuple[tuple[int, float], ...] = ()  # (round, root mean square of its update's scalars)
+    slopes: tuple[tuple[float, float], ...] = ()  # (round, root mean square of its update's scalars)
     parties: tuple[Party, ...] = ()
     refusals: tuple[tuple[str, int], ...] = ()  # (reason, how often), most frequent first
     versions: dict[str, str] = field(default_factory=dict)  # of what the run is repeated with

@@ -1,70 +1,90 @@
-"""Who answered and when, what was refused and why, from the rounds of a ledger."""
+"""Who answered and when, what was refused and why, folded over the rounds of a ledger: 44 bytes a client."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedzero.ledger.records import Round
-from fedzero.ledger.store import Entry
+from fedzero.ledger.turns import NEVER
 from fedzero.report.history import Party
 
 MOST = 40
 """Parties that are listed; those with refusals first, then those that have been silent for longest."""
+MOST_REASONS = 10_000
+"""Reasons that are told apart: some name a number, so that there may be as many as refusals."""
+OTHER = "was refused for another reason"
 
 
-@dataclass
-class _Client:
-    turns: int = 0
-    answered: int | None = None
-    at: float | None = None
-    refused: int = 0
-    reason: str = ""
-    reason_round: int = -1
+class Attendance:
+    """Arrays over clients, (N,): turns; the last round in which an answer counted, and when it was on disk; refusals,
+    the last reason and the round it is of."""
+
+    def __init__(self, clients: int):
+        self._turns, self._refused = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
+        self._answered, self._reason_round = np.full(clients, NEVER, np.int64), np.full(clients, NEVER, np.int64)
+        self._at, self._reason = np.zeros(clients, np.float64), np.zeros(clients, np.int32)
+        self._numbers: dict[str, int] = {}
+        """of reasons, in the order in which they were first given"""
+        self._times: list[int] = []
+
+    def note(self, record: Round, at: float) -> None:
+        cohort = set(record.cohort)
+        asked = list(cohort)
+        self._turns[asked] += 1
+        if record.refused:
+            refused = dict(record.refused)
+            for client, why in refused.items():
+                number = self._count(why)
+                if client in cohort:
+                    self._refused[client] += 1
+                    self._reason[client], self._reason_round[client] = number, record.round
+            asked = [client for client in asked if client not in refused]
+        self._answered[asked], self._at[asked] = record.round, at
+
+    def _count(self, why: str) -> int:
+        if why not in self._numbers and len(self._numbers) >= MOST_REASONS:
+            why = OTHER
+        number = self._numbers.setdefault(why, len(self._numbers))
+        if number == len(self._times):
+            self._times.append(0)
+        self._times[number] += 1
+        return number
+
+    def reasons(self) -> tuple[tuple[str, int], ...]:
+        """Why replies were refused, and how often, most frequent first."""
+        found = zip(self._numbers, self._times, strict=True)
+        return tuple(sorted(found, key=lambda pair: -pair[1]))
+
+    def parties(self, sites: Mapping[str, Sequence[int]] | None = None) -> tuple[Party, ...]:
+        """Sites with the clients they have, or clients where there are no sites."""
+        if not sites:
+            silent = np.lexsort((self._answered, -self._refused))[:MOST]
+            return tuple(self._party(f"client {client}", [client]) for client in sorted(silent.tolist()))
+        listed = [self._party(name, mine) for name, mine in sites.items()]
+        order = sorted(
+            range(len(listed)), key=lambda i: (-listed[i].refused, NEVER if (a := listed[i].answered) is None else a)
+        )
+        return tuple(listed[i] for i in sorted(order[:MOST]))
+
+    def _party(self, name: str, clients: Sequence[int]) -> Party:
+        mine = np.array([client for client in clients if client < len(self._turns)], np.int64)
+        last, worst = _latest(mine, self._answered), _latest(mine, self._reason_round)
+        return Party(
+            name=name,
+            clients=len(clients),
+            turns=int(self._turns[mine].sum()),
+            answered=None if last is None else int(self._answered[last]),
+            at=None if last is None else float(self._at[last]),
+            refused=int(self._refused[mine].sum()),
+            reason="" if worst is None else list(self._numbers)[self._reason[worst]],
+        )
 
 
-def parties(
-    entries: Iterable[Entry], clients: int, sites: Mapping[str, Sequence[int]] | None = None
-) -> tuple[Party, ...]:
-    """Sites with the clients they have, or clients where there are no sites.
-
-    The time of an answer is that at which its round was on disk.
-    """
-    found: dict[int, _Client] = {}
-    for entry in entries:
-        if not isinstance(record := entry.record, Round):
-            continue
-        refused = dict(record.refused)
-        for client in set(record.cohort):
-            one = found.setdefault(client, _Client())
-            one.turns += 1
-            if client in refused:
-                one.refused, one.reason, one.reason_round = one.refused + 1, refused[client], record.round
-            else:
-                one.answered, one.at = record.round, entry.at
-    groups = sites or {f"client {client}": [client] for client in range(min(clients, 10_000))}
-    listed = [_party(name, mine, found) for name, mine in groups.items()]
-    silent = sorted(listed, key=lambda p: (-p.refused, -1 if p.answered is None else p.answered))
-    shown = set(silent[:MOST])
-    return tuple(party for party in listed if party in shown)
-
-
-def _party(name: str, clients: Sequence[int], found: Mapping[int, _Client]) -> Party:
-    mine = [found[client] for client in clients if client in found]
-    last = max((c for c in mine if c.answered is not None), key=lambda c: c.answered or 0, default=None)
-    worst = max((c for c in mine if c.refused), key=lambda c: c.reason_round, default=None)
-    return Party(
-        name=name,
-        clients=len(clients),
-        turns=sum(c.turns for c in mine),
-        answered=None if last is None else last.answered,
-        at=None if last is None else last.at,
-        refused=sum(c.refused for c in mine),
-        reason="" if worst is None else worst.reason,
-    )
-
-
-def reasons(rounds: Iterable[Round]) -> tuple[tuple[str, int], ...]:
-    """Why replies were refused, and how often, most frequent first."""
-    return tuple(Counter(why for record in rounds for _, why in record.refused).most_common())
+def _latest(clients: NDArray[np.int64], rounds: NDArray[np.int64]) -> int | None:
+    """Of some clients the one with the last round."""
+    if not len(clients) or rounds[clients].max() == NEVER:
+        return None
+    return int(clients[rounds[clients].argmax()])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round
-from fedzero.ledger.replay import read
 from fedzero.ledger.store import Ledger
 from fedzero.oracles import Metrics
-from fedzero.runs import recipe as recipes
 from fedzero.runs.session import LEDGER, folder_of
 
 
@@ -37,38 +37,33 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def rows(folder: Path) -> list[Row]:
     """All rows of the run in a folder."""
-    ledger = Ledger.open(folder_of(folder) / LEDGER)
-    try:
-        view, start = read(ledger), ledger.start()
-    finally:
-        ledger.close()
-    clients = recipes.from_canonical(start.recipe, start.needs).federation.clients
-    seconds: dict[int, float] = {}
-    metrics: dict[int, Metrics] = {}
-    for entry in view.entries:
-        if isinstance(entry.record, Evaluation):
-            seconds[entry.record.round], metrics[entry.record.round] = entry.seconds, entry.record.metrics
-        elif isinstance(entry.record, Round):  # its time is that of its beginning, when the one before it was over
-            seconds.setdefault(entry.record.round, entry.seconds)
-    found, queries, up, down = [], 0, 0, 0
-    for round, record in enumerate([*view.rounds, None]):
-        measured = metrics.get(round)
-        found.append(
-            Row(
-                round=round,
-                seconds=seconds.get(round, view.seconds),
-                queries=queries,
-                bytes_up_per_client=up / clients,
-                bytes_down_per_client=down / clients,
-                train_loss=None if record is None else record.loss,
-                test_loss=None if measured is None else measured.loss,
-                accuracy=None if measured is None else measured.accuracy,
-                others={} if measured is None else measured.others,
-            )
-        )
-        if record is not None:
-            queries, up, down = queries + record.queries, up + record.bytes_up, down + record.bytes_down
-    return found
+    found: list[Row] = []
+    outline, measured, at = Outline(), None, 0.0
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        for entry in ledger.entries():
+            record = entry.record
+            if isinstance(record, Round):  # its time is that of its beginning, when the one before it was over
+                found.append(_row(outline, measured, entry.seconds if measured is None else at, record.loss))
+                measured = None
+            elif isinstance(record, Evaluation):
+                measured, at = record.metrics, entry.seconds
+            outline.note(record, entry.chain, entry.seconds)
+        outline.finish()
+    return [*found, _row(outline, measured, outline.seconds if measured is None else at, None)]
+
+
+def _row(outline: Outline, measured: Metrics | None, seconds: float, train_loss: float | None) -> Row:
+    return Row(
+        round=outline.done,
+        seconds=seconds,
+        queries=outline.queries,
+        bytes_up_per_client=outline.bytes_up / outline.clients,
+        bytes_down_per_client=outline.bytes_down / outline.clients,
+        train_loss=train_loss,
+        test_loss=None if measured is None else measured.loss,
+        accuracy=None if measured is None else measured.accuracy,
+        others={} if measured is None else measured.others,
+    )
 
 
 def as_csv(rows: list[Row]) -> str:

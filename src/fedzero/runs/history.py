@@ -1,27 +1,24 @@
-"""A ledger as the report sees it."""
+"""A ledger as the report sees it, read in one pass."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 from msgspec import UnsetType
 
 from fedzero import __version__
 from fedzero.algorithms.contract import Scale
 from fedzero.ledger.query_log import at_models, located
-from fedzero.ledger.records import Evaluation, Round, Shown, Start
-from fedzero.ledger.replay import LedgerView, read
+from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
-from fedzero.model.updates import Seeded, decode_update
 from fedzero.report.history import Found, History, Point
 from fedzero.runs import recipe as recipes
-from fedzero.runs.attendance import parties, reasons
 from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.reading import Reading
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, folder_of
 from fedzero.runs.settings import settings_of
@@ -31,64 +28,54 @@ from fedzero.tasks.blackbox import BlackBox
 
 def history(folder: Path) -> History:
     """Read one run; figures need nothing but the ledger."""
+    reading = Reading()
     with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
-        view = read(ledger)
-    return history_of(view, folder)
+        reading.more(ledger)
+    return history_of(reading, folder)
 
 
-def history_of(view: LedgerView, folder: Path, sites: Mapping[str, Sequence[int]] | None = None) -> History:
+def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]] | None = None) -> History:
     """A ledger that has been read. sites: which clients are at which, where they are at sites."""
-    start = view.entries[0].record
-    assert isinstance(start, Start)
+    start, outline = reading.start, reading.outline
     recipe, toml, settings = described(start.recipe, tuple(start.needs.items()))
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
-    steps = {} if result is None else {step.rounds: step for step in result.history}
-    clients, rounds = recipe.federation.clients, view.rounds
-    up, down, queries = [0.0], [0.0], [0]
-    for record in rounds:
-        up.append(up[-1] + record.bytes_up / clients)
-        down.append(down[-1] + record.bytes_down / clients)
-        queries.append(queries[-1] + record.queries)
-    evaluations = [(e.record, e.seconds) for e in view.entries if isinstance(e.record, Evaluation)]
+    points, last = reading.points.things(), outline.course.last
     return History(
         name=recipe.title or recipe.name,
         algorithm=recipe.algorithm.name,
         task=recipe.task.label,
         parameters=start.parameters,
-        clients=clients,
+        clients=outline.clients,
         cohort=recipe.federation.cohort,
-        rounds=len(rounds),
-        points=tuple(
-            Point(
-                round=e.round,
-                loss=e.metrics.loss,
-                accuracy=e.metrics.accuracy,
-                bytes_up=up[e.round],
-                bytes_down=down[e.round],
-                queries=steps[e.round].queries if e.round in steps else queries[e.round],
-                others=e.metrics.others,
-                estimated=e.round in steps and steps[e.round].estimated,
-                seconds=seconds,
-            )
-            for e, seconds in evaluations
-        ),
-        train_loss=tuple((r.round, r.loss) for r in rounds if r.loss is not None),
-        seconds=view.seconds,
-        model_digest=evaluations[-1][0].model.hex() if evaluations else start.base.hex(),
+        rounds=outline.done,
+        points=points if result is None else _measured(points, result),
+        train_loss=reading.losses.things(),
+        seconds=outline.seconds,
+        model_digest=(start.base if last is None else last.model).hex(),
         recipe=toml,
-        events=tuple(f"round {r.round}: client {client} {why}" for r in rounds for client, why in r.refused),
-        complete=view.end is not None,
+        events=tuple(reading.events),
+        complete=outline.end is not None,
+        earlier_events=outline.refused - len(reading.events),
         facts=start.facts,
-        diverged=recipe.stop.diverged(view.evaluations),
-        pictures=next((e.record.pictures for e in view.entries if isinstance(e.record, Shown)), None),
+        diverged=recipe.stop.diverged(outline.course),
+        pictures=reading.pictures,
         found=None if result is None else found_by(result, recipe),
-        gradients=recipe.algorithm.wire(0, Scale(start.parameters, clients)).first_order,
+        gradients=recipe.algorithm.wire(0, Scale(start.parameters, outline.clients)).first_order,
         settings=settings,
         planned=recipe.rounds,
-        slopes=slopes(rounds),
-        parties=parties(view.entries, clients, sites),
-        refusals=reasons(rounds),
+        slopes=reading.slopes.things(),
+        parties=reading.attendance.parties(sites),
+        refusals=reading.attendance.reasons(),
         versions=versions(start),
+    )
+
+
+def _measured(points: tuple[Point, ...], result: Result) -> tuple[Point, ...]:
+    """Points of a run with black boxes: attempts on record, and whether a value is an estimate."""
+    steps = {step.rounds: step for step in result.history}
+    return tuple(
+        replace(point, queries=step.queries, estimated=step.estimated) if (step := steps.get(point.round)) else point
+        for point in points
     )
 
 
@@ -105,18 +92,6 @@ def found_by(result: Result, recipe: Recipe) -> Found:
         surrogate=slices(points, task.bounds, result.x),
         queried=sum(map(len, points.values())),
     )
-
-
-def slopes(rounds: Sequence[Round]) -> tuple[tuple[int, float], ...]:
-    """(round, √(mean of g²)) over the scalars g of its update, where updates are scalars of directions."""
-    found = []
-    for record in rounds:
-        if record.update is not None and not record.dense:
-            update = decode_update(record.update)
-            if isinstance(update, Seeded) and update.scalars and not len(update.scalars) % 4:
-                scalars = np.frombuffer(update.scalars, "<f4").astype(np.float64)
-                found.append((record.round, math.sqrt(scalars.dot(scalars) / len(scalars))))
-    return tuple(found)
 
 
 @lru_cache(16)

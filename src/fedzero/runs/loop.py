@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger import replay
+from fedzero.ledger.outline import Course, Outline
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Engine, Interrupted, Tied
@@ -27,7 +28,7 @@ class Watch(Protocol):
     """
 
     def phase(self, what: str) -> None: ...
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None: ...
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
     def warn(self, text: str) -> None: ...
@@ -36,17 +37,22 @@ class Watch(Protocol):
 
 def play(
     recipe: Recipe,
-    view: replay.LedgerView,
+    outline: Outline,
     server: Server,
     engine: Engine,
     watch: Watch,
     seconds: Callable[[], float],
     pictures: Callable[[int], list[Record]] = lambda after: [],
     interrupted: Callable[[Interrupted], None] = lambda reason: None,
+    between: Callable[[int, int], None] = lambda done, evaluated: None,
 ) -> None:
-    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again."""
-    ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, len(view.rounds)
-    evaluations = list(view.evaluations)
+    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again.
+
+    outline: of the ledger so far. between: is told, when a round and its evaluation are over, how many rounds were made
+    and how many before the last evaluation.
+    """
+    ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, outline.done
+    course = copy.deepcopy(outline.course)
 
     def persist(work: Callable[[], T]) -> T:
         broken, ties = False, 0
@@ -76,46 +82,49 @@ def play(
             ledger.append(records, seconds())
         for record in records:
             if isinstance(record, Evaluation):
-                before = recipe.stop.diverged(evaluations)
-                evaluations.append(record)
+                before = recipe.stop.diverged(course)
+                course.note(record)
                 watch.evaluation(record)
-                if recipe.stop.diverged(evaluations) and not before:
-                    watch.warn(_warning(evaluations))
+                if recipe.stop.diverged(course) and not before:
+                    watch.warn(_warning(course))
 
     def exhausted(round: int) -> str:
         """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
         everybody = range(recipe.federation.clients)
-        if log is None or any(log.begun(client, round) for client in everybody):
+        if log is None or not all(server.unable(round, [client]) for client in everybody):
             return ""
-        unable = server.unable(round, everybody)
-        return f"no client can pay for round {round}: client 0 {unable[0]}" if len(unable) == len(everybody) else ""
+        if any(log.begun(client, round) for client in everybody):
+            return ""
+        return f"no client can pay for round {round}: client 0 {server.unable(round, [0])[0]}"
 
     def play_round(round: int) -> Round:
         return server.play(round, engine, seconds())
 
-    watch.begin(recipe, server.plan.size, view.rounds)
-    if view.end is not None:
+    watch.begin(recipe, server.plan.size, outline)
+    if outline.end is not None:
         return
     server.save_if_due(done, seconds())
-    evaluated = max([e.round for e in view.evaluations] + [a.round for a in view.asked], default=-1)
+    evaluated = outline.evaluated
     if _due(recipe, done) and evaluated < done:
         evaluate(done)
         evaluated = done
     reason = ""
     watch.phase("first round: kernels are compiled or loaded")
-    while done < recipe.rounds and not (reason := recipe.stop.reason(evaluations) or exhausted(done)):
+    while done < recipe.rounds and not (reason := recipe.stop.reason(course) or exhausted(done)):
         watch.round(persist(partial(play_round, done)))
         done += 1
         if _due(recipe, done):
             evaluate(done)
             evaluated = done
+        between(done, evaluated)
     if evaluated < done:  # a run that ends early ends with an evaluation, too
         evaluate(done)
     ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
 
 
-def _warning(evaluations: Sequence[Evaluation]) -> str:
-    first, last = evaluations[0], evaluations[-1]
+def _warning(course: Course) -> str:
+    first, last = course.first, course.last
+    assert first is not None and last is not None
     return (
         f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
         f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "

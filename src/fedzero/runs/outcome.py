@@ -67,7 +67,7 @@ def result_of(folder: Path) -> Result:
     with closing(Ledger.open(folder / LEDGER)) as ledger:
         view, start, asked = replay.read(ledger), ledger.start(), query_log.at_models(ledger)
         recipe = recipes.from_canonical(start.recipe, start.needs)
-        task, clients, done = recipe.task, recipe.federation.clients, len(view.rounds)
+        task, clients, done = recipe.task, recipe.federation.clients, view.outline.done
         spent, total = query_log.spent_before(ledger), query_log.spent(ledger)
         if not isinstance(task, BlackBox):
             raise FedzeroError(f"{folder} holds no run of black boxes")

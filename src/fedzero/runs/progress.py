@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +14,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedzero.ledger import replay
+from fedzero.ledger import checkpoints, replay
+from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line, visible
@@ -33,15 +35,12 @@ Part = tuple[int, str]
 class Totals:
     """Running totals of a run, as they are shown."""
 
-    def __init__(self, recipe: Recipe, done: Sequence[Round]):
-        self.recipe, self.round, self.bytes, self.queries = recipe, 0, 0, 0
-        self.loss: float | None = None
+    def __init__(self, recipe: Recipe, done: Outline):
+        self.recipe, self.round, self.queries, self.loss = recipe, done.done, done.queries, done.loss
+        self.bytes = done.bytes_up + done.bytes_down
         self.evaluation: Evaluation | None = None
         self._at = 0.0
         self._paced: tuple[float, int] | None = None
-        for record in done:
-            self.add(record)
-        self._paced = None
 
     def add(self, record: Round) -> None:
         self.round = record.round + 1
@@ -88,7 +87,7 @@ class Silent:
     def phase(self, what: str) -> None:
         pass
 
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
         pass
 
     def round(self, record: Round) -> None:
@@ -123,7 +122,7 @@ class LiveWatch(Silent):
         elif self._totals is None:
             self._live.stop()
 
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
         self._totals, self._phase = Totals(recipe, done), ("", 0.0)
         self._live.transient = False  # what is shown before there is a run vanishes, what is shown of it stays
         self._live.start()
@@ -172,10 +171,10 @@ class PlainWatch(Silent):
                 lambda seconds: print_line(self.console, f"{what}, {human_seconds(seconds)} so far")
             )
 
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
         self._over()
         self._totals = Totals(recipe, done)
-        made = f", {len(done)} rounds made" if done else ""
+        made = f", {done.done} rounds made" if done.done else ""
         self.warn(f"{recipe.name}: {recipe.algorithm.name}, {parameters:,} parameters{made}")
 
     def round(self, record: Round) -> None:
@@ -268,32 +267,29 @@ class Replaying:
 
 
 def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> None:
-    """Show what a run's ledger says, as it grows, until the run has ended."""
-    seen = -1
+    """Show what a run's ledger says, as it grows, until the run has ended. What was read is not read again."""
+    place, before = folder_of(folder), None
     try:
         while True:
-            ledger = Ledger.open(folder_of(folder) / LEDGER)
-            try:
-                view = replay.read(ledger)
-                if seen < 0:
-                    start = ledger.start()
-                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, view.rounds)
-                    for evaluation in view.evaluations[-1:]:
-                        watch.evaluation(evaluation)
-                    seen = len(view.entries)
-            finally:
-                ledger.close()
-            for entry in view.entries[seen:]:
-                if isinstance(entry.record, Round):
-                    watch.round(entry.record)
-                elif isinstance(entry.record, Evaluation):
-                    watch.evaluation(entry.record)
-            seen = len(view.entries)
+            with closing(Ledger.open(place / LEDGER)) as ledger:
+                if before is None:
+                    view, start = replay.read_from(ledger, checkpoints.load(place, ledger)), ledger.start()
+                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, view.outline)
+                    if view.outline.course.last is not None:
+                        watch.evaluation(view.outline.course.last)
+                else:
+                    view = replay.read(ledger, before)
+                    for entry in ledger.entries(before.outline.entries, view.outline.entries):
+                        if isinstance(entry.record, Round):
+                            watch.round(entry.record)
+                        elif isinstance(entry.record, Evaluation):
+                            watch.evaluation(entry.record)
+            before = view
             if once or view.end is not None:
                 return
             time.sleep(1.0)
     finally:
-        if seen >= 0:
+        if before is not None:
             watch.end()
 
 

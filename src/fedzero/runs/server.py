@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from fedzero.algorithms.contract import Federation, Gathered, Method, Part, Scale, Wire
 from fedzero.directions import Keys
@@ -27,10 +28,20 @@ from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
+from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
-from fedzero.model.updates import Dense, Update, encode_update, pack, unpack
+from fedzero.model.updates import Dense, Update, encode_update, pack
 from fedzero.protocol.engine import Engine, Tied, Undelivered
-from fedzero.protocol.messages import MEMORY_DIGEST, Continue, Snapshot, decode_reply, encode, encode_close, encode_work
+from fedzero.protocol.messages import (
+    MEMORY_DIGEST,
+    Continue,
+    Snapshot,
+    decode_reply,
+    encode,
+    encode_close,
+    encode_joined_work,
+    loss_of,
+)
 from fedzero.protocol.replica import Replica
 from fedzero.runs import votes
 from fedzero.runs.guard import Guard
@@ -49,11 +60,10 @@ def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]
     if cohort == clients and not federation.replacement:
         return tuple(range(clients))
     chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
-    return tuple(sorted(int(client) for client in chosen))
+    return tuple(np.sort(chosen).tolist())
 
 
-@dataclass(frozen=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """A reply that counts, unpacked."""
 
     values: F32
@@ -116,8 +126,9 @@ class Server:
     ):
         self.plan, self.algorithm, self.federation, self.keys = plan, plan.algorithm, plan.federation, plan.keys
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
-        self.tracker = ClientTracker.of(view, plan.federation)
-        self.saved = view.saved.round if view is not None and view.saved is not None else 0
+        turns, done = (Turns.of(plan.federation.clients), 0) if view is None else (view.turns, view.outline.done)
+        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds)
+        self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
         self.guard = Guard(plan.algorithm, plan.keys)
         self._remembering = plan.wire(0).remembers or plan.chain.feedback
@@ -162,7 +173,7 @@ class Server:
         engine.close(round, update, closings)  # first: replicas elsewhere fold while ours does
         if update is not None and self.replica is not None:
             self.replica.follow([update])
-        self.tracker.note(record, self.federation.sync)
+        self.tracker.note(record)
         self.tracker.prune(round + 1, self.federation.pull_after)
         self.save_if_due(round + 1, seconds)
         return record
@@ -256,7 +267,8 @@ class Server:
     def _queries(self, round: int, client: int) -> int:
         """How often a client asks its function in a round, at most."""
         wire = self.wire(round)
-        return wire.queries + (wire.first_queries if self.tracker.counted[client] is None else 0)
+        first = wire.first_queries and self.tracker.turns.last(client) is None
+        return wire.queries + (wire.first_queries if first else 0)
 
     def _gathered(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Gathered:
         return Gathered(
@@ -278,14 +290,18 @@ class Server:
     def _instructions(self, round: int, cohort: Sequence[int]) -> dict[int, bytes]:
         delivery, limit = self.wire(round).delivery, self.federation.pull_after
         states: dict[Part, bytes] = {}
+        works: dict[tuple[int, int | None], bytes] = {}
         instructions = {}
-        for client in cohort:
-            counted = self.tracker.counted[client] if self._remembering else None
-            pulls = limit is not None and round - self.tracker.known[client] > limit
+        known = self.tracker.known[list(cohort)].tolist()
+        for client, knows in zip(cohort, known, strict=True):
+            counted = self.tracker.turns.last(client) if self._remembering else None
+            pulls = limit is not None and round - knows > limit
             if delivery == "snapshot" or pulls:
                 instructions[client] = self._snapshot(round, client, counted, states)
                 continue
-            instructions[client] = encode_work(round, 0, self.tracker.missed(client, round), counted)
+            if (knows, counted) not in works:
+                works[knows, counted] = encode_joined_work(round, 0, *self.tracker.missed(knows, round), counted)
+            instructions[client] = works[knows, counted]
             if delivery == "fewer" and self.replica is not None:
                 snapshot = self._snapshot(round, client, counted, states)
                 instructions[client] = min(instructions[client], snapshot, key=len)
@@ -307,7 +323,7 @@ class Server:
         replies: dict[int, Admitted] = {}
         refused: dict[int, str] = {}
         undelivered: set[int] = set()
-        expected = self.wire(round).replies[exchange]
+        expected, limit = self.wire(round).replies[exchange], self.limit(round, exchange)
         for client, data in engine.exchange(round, exchange, instructions):
             if isinstance(data, bytes):
                 tally.bytes_up += len(data)
@@ -320,7 +336,7 @@ class Server:
                     raise Refused(f"failed: {data}")
                 if client in replies:
                     raise Refused("answered twice; the first answer counts")
-                replies[client] = self._admit(round, exchange, client, data, expected)
+                replies[client] = self._admit(round, exchange, client, data, expected, limit)
                 refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
             except Refused as reason:
                 if client not in replies:
@@ -339,22 +355,20 @@ class Server:
         """Bytes of a reply at most."""
         return self.chain.limit(self.wire(round).replies[exchange]) + 128
 
-    def _admit(self, round: int, exchange: int, client: int, data: bytes, expected: int) -> Admitted:
-        reply = decode_reply(data, self.limit(round, exchange))
+    def _admit(self, round: int, exchange: int, client: int, data: bytes, expected: int, limit: int) -> Admitted:
+        reply = decode_reply(data, limit)
         if reply.round != round:
             raise Refused(f"answered round {reply.round}, not round {round}")
         if reply.exchange != exchange:
             raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
-        values, loss = self.chain.decode(reply.values, expected), unpack(reply.loss)
-        if loss.size != 1:
-            raise Refused("sent no training loss")
+        values, loss = self.chain.decode(reply.values, expected), loss_of(reply.loss)
         most = self._queries(round, client)
         if reply.queries > most:
             raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
         keeps = self._remembering and exchange + 1 == len(self.wire(round).replies)
         if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):
             raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
-        return Admitted(values, float(loss[0]), reply.queries, reply.digest, reply.memory)
+        return Admitted(values, loss, reply.queries, reply.digest, reply.memory)
 
     def _refuse_diverged(
         self, round: int, engine: Engine, replies: dict[int, Admitted], refused: dict[int, str]

@@ -18,7 +18,8 @@ from fedzero.algorithms.contract import Method, Observer, unobserved
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.filters import Chain
-from fedzero.ledger import replay
+from fedzero.ledger import checkpoints, replay
+from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
@@ -36,6 +37,7 @@ from fedzero.runs import thread_counts, trust
 from fedzero.runs.engines import Local, Wanted, recorded
 from fedzero.runs.environment import Environment as Environment
 from fedzero.runs.environment import data_folder as data_folder
+from fedzero.runs.keeper import Keeper
 from fedzero.runs.loop import Watch, play
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.secret import keys_of as keys_of
@@ -238,7 +240,7 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Params | N
     try:
         if base is not None:
             save_base(base, folder / BASE)
-        return Ledger.create(path, first, claim, replaced=[folder / MODEL])
+        return Ledger.create(path, first, claim, replaced=[folder / MODEL, folder / checkpoints.FILE])
     except Unwritable:
         if made:
             (folder / BASE).unlink(missing_ok=True)
@@ -313,9 +315,9 @@ def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
         return local_engine(setup, replica, observe)
 
     def attach(engine: LocalEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:
-        if engine.replicas and not view.dense:
-            engine.rejoin(server.tracker.known, list(replay.updates_of(server.ledger, view)))
-        engine.recall(server.ledger.memories(view.remembered))
+        engine.recall(lambda client: server.ledger.memory(client, server.tracker.turns))  # before clients are made
+        if engine.replicas and not view.outline.dense:
+            engine.rejoin(server.tracker.known.tolist(), list(replay.updates_of(server.ledger, view)))
 
     return Assembly(setup.recipe, setup.plan, setup, engine, attach)
 
@@ -333,32 +335,42 @@ def local_engine(setup: Setup, replica: Replica, observe: Observer = unobserved)
 def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
     """A run from where its ledger stands to its end; the summary of what came out."""
     try:
-        recipe, began, view = how.recipe, time.perf_counter(), replay.read(ledger)
+        recipe, began = how.recipe, time.perf_counter()
+        kept = _checkpoint(how, ledger, folder)
+        view = replay.read_from(ledger, kept)
         replica = None if how.setup is None else how.setup.replica()
         engine = how.engine(replica)
         watch.phase("")  # folding again has a display of its own
         if how.setup is not None and replica is not None:
-            replay.rebuild(ledger, view, replica, progress=how.setup.replaying)
+            replay.rebuild(ledger, view, replica, None, how.setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
         server = Server(how.plan, held, ledger, view, _meter(how.setup, ledger, view))
         how.attach(engine, server, view, replica)
 
         def seconds() -> float:
-            return view.seconds + time.perf_counter() - began
+            return view.outline.seconds + time.perf_counter() - began
 
         def pictures(after: int) -> list[Record]:
             if how.setup is None or replica is None or how.setup.problem.pictures is None:
                 return []
             return [Shown(after, how.setup.problem.pictures(replica.state.params))]
 
+        keeper = Keeper(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            play(recipe, view, server, engine, watch, seconds, pictures, how.interrupted)
+            play(recipe, view.outline, server, engine, watch, seconds, pictures, how.interrupted, keeper)
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
-        return summary(ledger)
+        checkpoints.remove(folder)  # a finished run is not resumed
+        return summary(ledger, keeper.view)
     finally:
         watch.end()
         ledger.close()
+
+
+def _checkpoint(how: Assembly, ledger: Ledger, folder: Path) -> Checkpoint | None:
+    """Where to resume from. Of a run with a log of queries everything is read, because a budget is counted by it."""
+    metered = how.setup is not None and how.setup.problem.metered is not None
+    return None if metered else checkpoints.load(folder, ledger)
 
 
 def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | None:
@@ -406,8 +418,8 @@ def replayed(folder: Path, environment: Environment, upto: int | None) -> Replic
     ledger, setup = reopen(folder, environment)
     try:
         view = replay.read(ledger)
-        if upto is not None and not 0 <= upto <= len(view.rounds):
-            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {len(view.rounds)}")
+        if upto is not None and not 0 <= upto <= view.outline.done:
+            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {view.outline.done}")
         replica = setup.replica()
         replay.rebuild(ledger, view, replica, upto, setup.replaying)
         return replica
@@ -426,14 +438,14 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     ledger, setup = reopen(folder, environment)
     try:
         replica = setup.replica()
-        view = replay.verify(ledger, replica, setup.replaying)
+        view = replay.verify(ledger, replica, setup.replaying, checkpoints.load(folder, ledger))
     finally:
         ledger.close()
     model = folder / MODEL
     if model.exists():
         if view.end is None:
             raise Tampered(
-                len(view.rounds), f"{model} is that of a finished run, but the ledger has no end: it was truncated"
+                view.outline.done, f"{model} is that of a finished run, but the ledger has no end: it was truncated"
             )
         try:
             replica.state.params.load(load_model(model))

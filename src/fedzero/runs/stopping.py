@@ -1,17 +1,16 @@
 """When a run ends before its last round because of its losses, and what counts as diverged.
 
-Both are functions of the evaluations on the ledger, so a resumed run ends where an undisturbed one does.
+Both are functions of the evaluations on the ledger (`Course`), so a resumed run ends where an undisturbed one does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fedzero.ledger.records import Evaluation
+from fedzero.ledger.outline import Course
 
 FACTOR = 10
 """A loss this many times the first one (or so far above it, where that is negative) is no detour any more."""
@@ -25,26 +24,25 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     patience: Annotated[int, Meta(ge=1)] | None = None
     """End after so many evaluations in a row without a better loss."""
 
-    def reason(self, evaluations: Sequence[Evaluation]) -> str:
+    def reason(self, course: Course) -> str:
         """Why to end after these evaluations; empty to go on."""
-        if not evaluations:
+        last, best = course.last, course.best
+        if last is None or best is None:
             return ""
-        losses = [evaluation.metrics.loss for evaluation in evaluations]
-        if self.above is not None and not losses[-1] <= self.above:
-            return f"the loss after round {evaluations[-1].round} is {losses[-1]:g}, above stop.above = {self.above:g}"
-        best = min(range(len(losses)), key=lambda n: losses[n] if math.isfinite(losses[n]) else math.inf)
-        if self.patience is not None and len(losses) - 1 - best >= self.patience:
+        if self.above is not None and not last.metrics.loss <= self.above:
+            return f"the loss after round {last.round} is {last.metrics.loss:g}, above stop.above = {self.above:g}"
+        if self.patience is not None and course.since_best >= self.patience:
             return (
-                f"no better loss than {losses[best]:g}, after round {evaluations[best].round}, in "
+                f"no better loss than {best.metrics.loss:g}, after round {best.round}, in "
                 f"{self.patience} evaluations (stop.patience)"
             )
         return ""
 
-    def diverged(self, evaluations: Sequence[Evaluation]) -> bool:
+    def diverged(self, course: Course) -> bool:
         """Whether the last loss is not finite, above `above`, or far above the first."""
-        if not evaluations:
+        if course.first is None or course.last is None:
             return False
-        first, last = evaluations[0].metrics.loss, evaluations[-1].metrics.loss
+        first, last = course.first.metrics.loss, course.last.metrics.loss
         if not math.isfinite(last) or (self.above is not None and last > self.above):
             return True
         return last > first + (FACTOR - 1) * abs(first)

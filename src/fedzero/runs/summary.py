@@ -51,16 +51,15 @@ class Summary(Struct, frozen=True, kw_only=True):
     model_digest: str
 
 
-def summary(ledger: Ledger) -> Summary:
-    view, first = replay.read(ledger), ledger.start()
+def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
+    """before: what was read of the ledger already."""
+    found, first = replay.read(ledger, before).outline, ledger.start()
     recipe = recipes.from_canonical(first.recipe, first.needs)
-    rounds, last = view.rounds, view.evaluations[-1] if view.evaluations else None
-    up, down = sum(r.bytes_up for r in rounds), sum(r.bytes_down for r in rounds)
-    turns = sum(len(set(r.cohort)) for r in rounds)
+    last, up, down, turns = found.course.last, found.bytes_up, found.bytes_down, found.turns
     return Summary(
         name=recipe.name,
         algorithm=recipe.algorithm.name,
-        rounds=len(rounds),
+        rounds=found.done,
         parameters=first.parameters,
         clients=recipe.federation.clients,
         final_loss=last.metrics.loss if last is not None and math.isfinite(last.metrics.loss) else None,
@@ -71,15 +70,15 @@ def summary(ledger: Ledger) -> Summary:
         bytes_down_per_client=down / recipe.federation.clients,
         bytes_up_per_turn=up / turns if turns else 0.0,
         bytes_down_per_turn=down / turns if turns else 0.0,
-        queries=sum(r.queries for r in rounds),
+        queries=found.queries,
         attempts=query_log.spent(ledger),
-        refused=sum(len(r.refused) for r in rounds),
-        bounded=sum(len(r.bounded or ()) for r in rounds),
-        seconds=round(view.seconds, 3),
+        refused=found.refused,
+        bounded=found.bounded,
+        seconds=round(found.seconds, 3),
         threads=None if isinstance(first.threads, UnsetType) else first.threads,
-        complete=view.end is not None,
-        reason="" if view.end is None else view.end.reason,
-        diverged=recipe.stop.diverged(view.evaluations),
-        ledger_head=ledger.head.hex(),
-        model_digest=(model.model if (model := view.end or last) is not None else first.base).hex(),
+        complete=found.end is not None,
+        reason="" if found.end is None else found.end.reason,
+        diverged=recipe.stop.diverged(found.course),
+        ledger_head=found.chain.hex(),
+        model_digest=(model.model if (model := found.end or last) is not None else first.base).hex(),
     )

@@ -22,6 +22,7 @@ from msgspec import Struct
 from fedzero.algorithms.pacing import SHARE, Pace
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
+from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.runs import recipe as recipes
@@ -72,7 +73,7 @@ class _Stop(Silent):
         self.rounds, self.last = rounds, False
         """last: the run ends there anyway"""
 
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
         self.last = self.rounds == recipe.rounds
 
     def round(self, record: Round) -> None:
@@ -199,7 +200,7 @@ def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment
 def _losses(folder: Path) -> list[float | None]:
     ledger = Ledger.open(folder / LEDGER)
     try:
-        return [record.loss for record in replay.read(ledger).rounds]
+        return [record.loss for record in ledger.rounds()]
     finally:
         ledger.close()
 

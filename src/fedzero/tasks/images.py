@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -92,7 +93,7 @@ def tensors(
 class LabelledShards(DrawnShards):
     """A batch is images (or other rows) of x, and their labels of y."""
 
-    def __init__(self, x: Tensor, y: Tensor, parts: list[Indices], batch: int):
+    def __init__(self, x: Tensor, y: Tensor, parts: Sequence[Indices], batch: int):
         super().__init__(parts, batch, self._pick)
         self.x, self.y = x, y
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,41 @@ from fedzero.oracles import ALL_DATA
 Indices = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Parts(Sequence[Indices]):
+    """The samples of every client in one array: client c has samples[ends[c] : ends[c + 1]], sorted."""
+
+    samples: Indices
+    ends: Indices
+
+    @staticmethod
+    def of(owners: Indices, clients: int) -> Parts:
+        """From the client of every sample, (n,)."""
+        ends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=clients))])
+        return Parts(np.argsort(owners, kind="stable"), ends)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, client: Any) -> Any:
+        if not -len(self) <= client < len(self):
+            raise IndexError(client)
+        client %= len(self)
+        return self.samples[self.ends[client] : self.ends[client + 1]]
+
+
+def _pieces(count: int, pieces: int) -> Indices:
+    """The piece of each of `count` things cut into equal pieces, the first ones longer by one: as np.array_split."""
+    return np.repeat(np.arange(pieces), count // pieces + (np.arange(pieces) < count % pieces))
+
+
 class Iid(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="iid"):
     """A random equal split."""
 
-    def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
-        order = keys.generator("partition").permutation(len(labels))
-        return [np.sort(part) for part in np.array_split(order, clients)]
+    def split(self, labels: Indices, clients: int, keys: Keys) -> Parts:
+        owners = np.empty(len(labels), np.int64)
+        owners[keys.generator("partition").permutation(len(labels))] = _pieces(len(labels), clients)
+        return Parts.of(owners, clients)
 
 
 class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="dirichlet"):
@@ -35,21 +65,28 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
     alpha: Positive = 1.0
     """α"""
 
-    def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
-        generator = keys.generator("partition")
-        parts: list[list[Indices]] = [[] for _ in range(clients)]
+    def split(self, labels: Indices, clients: int, keys: Keys) -> Parts:
+        generator, owners = keys.generator("partition"), np.empty(len(labels), np.int64)
         for label in np.unique(labels):
             members = generator.permutation(np.flatnonzero(labels == label))
             shares = generator.dirichlet(np.full(clients, self.alpha))
             cuts = np.round(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-            for part, piece in zip(parts, np.split(members, cuts), strict=True):
-                part.append(piece)
-        assigned = [np.sort(np.concatenate(part)) for part in parts]
-        # A client without samples takes one from the client with the most.
-        for empty in [client for client in range(clients) if len(assigned[client]) == 0]:
-            largest = max(range(clients), key=lambda c: len(assigned[c]))
-            assigned[empty], assigned[largest] = assigned[largest][:1], assigned[largest][1:]
-        return assigned
+            owners[members] = np.repeat(np.arange(clients), np.diff(cuts, prepend=0, append=len(members)))
+        return _nobody_empty(owners, clients)
+
+
+def _nobody_empty(owners: Indices, clients: int) -> Parts:
+    """A client without samples takes the first of the client that has the most."""
+    parts = Parts.of(owners, clients)
+    sizes, firsts = np.diff(parts.ends), parts.ends[:-1].copy()
+    most = [(-int(sizes[client]), int(client)) for client in np.flatnonzero(sizes > 1)]
+    heapify(most)
+    for empty in np.flatnonzero(sizes == 0):
+        size, largest = most[0]
+        owners[parts.samples[firsts[largest]]] = empty
+        firsts[largest] += 1
+        heapreplace(most, (size + 1, largest))
+    return Parts.of(owners, clients)
 
 
 class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):
@@ -57,24 +94,23 @@ class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
 
     per_client: PositiveInt = 2
 
-    def split(self, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
-        if clients * self.per_client > len(labels):
+    def split(self, labels: Indices, clients: int, keys: Keys) -> Parts:
+        count = clients * self.per_client
+        if count > len(labels):
             raise FedzeroError(
-                f"task.partition.per_client = {self.per_client} makes {clients * self.per_client} shards of "
-                f"{len(labels)} samples: reduce it or federation.clients"
+                f"task.partition.per_client = {self.per_client} makes {count} shards of {len(labels)} samples: "
+                "reduce it or federation.clients"
             )
-        shards = np.array_split(np.argsort(labels, kind="stable"), clients * self.per_client)
-        order = keys.generator("partition").permutation(len(shards))
-        return [
-            np.sort(np.concatenate([shards[s] for s in order[c * self.per_client : (c + 1) * self.per_client]]))
-            for c in range(clients)
-        ]
+        shards, owners = np.empty(count, np.int64), np.empty(len(labels), np.int64)
+        shards[keys.generator("partition").permutation(count)] = np.arange(count) // self.per_client
+        owners[np.argsort(labels, kind="stable")] = shards[_pieces(len(labels), count)]
+        return Parts.of(owners, clients)
 
 
 Partition = Iid | Dirichlet | Shards
 
 
-def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> list[Indices]:
+def split(partition: Partition, labels: Indices, clients: int, keys: Keys) -> Parts:
     if clients > len(labels):
         raise FedzeroError(f"federation.clients = {clients} exceeds the {len(labels)} training samples: reduce it")
     return partition.split(labels, clients, keys)

@@ -20,7 +20,7 @@ from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import ALL_DATA, F64, Basis, Metrics
 from fedzero.tasks.contract import BuildContext, Problem, Task
 
-Batch = tuple[F64, F64]
+Batch = tuple[F64, F64 | None]
 
 
 class Quadratic(Task, tag="quadratic"):
@@ -47,7 +47,7 @@ class Quadratic(Task, tag="quadratic"):
 
 
 class QuadraticShards:
-    """Client i holds b_i; a batch is (b_i, ξ)."""
+    """Client i holds b_i; a batch is (b_i, ξ), None without noise."""
 
     def __init__(self, centres: F64, noise: float):
         self.centres, self.noise, self.clients = centres, noise, len(centres)
@@ -55,7 +55,7 @@ class QuadraticShards:
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
         centre = self.centres[client]
         if self.noise == 0 or step == ALL_DATA:
-            return centre, np.zeros_like(centre)
+            return centre, None
         return centre, self.noise * keys.generator("batch", round, step, client).standard_normal(len(centre))
 
 
@@ -69,10 +69,19 @@ class QuadraticObjective:
         self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
     ) -> F64:
         xs = wide_coordinates(base, points, basis)
-        return np.stack([0.5 * ((xs - centre) ** 2) @ self.curvature + xs @ noise for centre, noise in batches])
+        out = np.empty((len(batches), len(xs)))
+        for values, (centre, noise) in zip(out, batches, strict=True):
+            offset = xs - centre
+            offset *= offset
+            offset *= 0.5
+            np.dot(offset, self.curvature, out=values)
+            if noise is not None:
+                values += xs @ noise
+        return out
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
         x, (centre, noise) = base.vector().double().numpy(), batch
+        noise = np.zeros_like(centre) if noise is None else noise
         value = float(0.5 * ((x - centre) ** 2) @ self.curvature + x @ noise)
         return value, torch.from_numpy(self.curvature * (x - centre) + noise).float()
 

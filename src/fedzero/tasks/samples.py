@@ -98,6 +98,19 @@ class Part:
         return hashlib.sha256(self.indices.tobytes()).digest()
 
 
+class Dealt(Sequence[Part]):
+    """A dataset that is dealt out to clients; a part is made when it is asked for."""
+
+    def __init__(self, whole: Samples, parts: Sequence[Indices]):
+        self.whole, self.parts = whole, parts
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, client: Any) -> Any:
+        return Part(self.whole, self.parts[client])
+
+
 def samples(data: Any, collate: Collate | None = None) -> Samples:
     """Pairs (or longer tuples) of arrays, dictionaries of arrays, or a map-style dataset."""
     if isinstance(data, TensorDataset) and collate is None:

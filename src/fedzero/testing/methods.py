@@ -62,8 +62,6 @@ def replays_and_counts(method: Method, folder: Path, merge: bool = False, **opti
     shared = trial(folder / "shared", recipe_of(method, federation, merge=merge), secret)
     real = trial(folder / "real", recipe_of(method, federation, replicas=True), secret)
     shared.engine.objective = counting = Counting(shared.engine.objective)
-    for oracle in shared.engine.oracles:
-        oracle.objective = counting
     shared.engine = passed = Changing(shared.engine)
     real.engine = Changing(real.engine, lambda replies, round, _: replies[round % 3 :][::-1] + replies[: round % 3])
     digests, states, new = [], {bits(shared.replica.state)}, set(range(shared.setup.recipe.federation.clients))

@@ -65,7 +65,7 @@ class Trial:
 
     def memories(self) -> dict[int, tuple[bytes, ...]]:
         """What clients remember, as the ledger has it, by client."""
-        return self.ledger.memories(replay.read(self.ledger).remembered)
+        return dict(self.ledger.memories(replay.read(self.ledger).turns))
 
 
 def federation_for(method: Method, cohort: int = 4, **options: Any) -> Federation:

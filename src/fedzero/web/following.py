@@ -15,12 +15,11 @@ from pathlib import Path
 
 from fedzero.deploy.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
-from fedzero.ledger import replay
-from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import History
 from fedzero.report.page import Mode, page
 from fedzero.runs.history import history_of
+from fedzero.runs.reading import Reading
 from fedzero.runs.session import LEDGER, folder_of
 
 PAUSE = 1.0
@@ -45,7 +44,9 @@ class Following:
         self.spent = 0.0
         """seconds of processor time that updates took"""
         self._lock = threading.Lock()
-        self._view: LedgerView | None = None
+        self._reading = Reading()
+        self._shown = b""
+        """the chain of the ledger, up to what the history has"""
         self._history: History | None = None
         self._made: dict[Mode, tuple[int, str]] = {}
         self._signature: Signature = ()
@@ -102,21 +103,20 @@ class Following:
         """A ledger that is being replaced, or written by a full disk, is looked at again next time."""
         try:
             with closing(Ledger.open(self.folder / LEDGER)) as ledger:
-                view = self._more(ledger)
-            if self._view is None or view.entries[-1] != self._view.entries[-1]:
+                self._more(ledger)
+            if self._reading.outline.chain != self._shown:
                 sites = SiteAssignment.of(self.folder)
-                self._history = history_of(view, self.folder, None if sites is None else sites.clients)
-                self._view = view
+                self._history = history_of(self._reading, self.folder, None if sites is None else sites.clients)
+                self._shown = self._reading.outline.chain
                 self.version += 1
             self._signature = signature
         except FedzeroError as error:
             if self._history is not None:
                 self._history = replace(self._history, events=(*self._history.events, f"the ledger: {error}"))
 
-    def _more(self, ledger: Ledger) -> LedgerView:
-        if self._view is not None:
-            try:
-                return replay.grown(ledger, self._view)
-            except FedzeroError:  # another ledger has taken its place
-                pass
-        return replay.read(ledger)
+    def _more(self, ledger: Ledger) -> None:
+        try:
+            self._reading.more(ledger)
+        except FedzeroError:  # another ledger has taken its place
+            self._reading = Reading()
+            self._reading.more(ledger)

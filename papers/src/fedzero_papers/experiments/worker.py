@@ -10,12 +10,13 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -67,9 +68,9 @@ class ProgressSender(Silent):
     def __init__(self, send: Send):
         self._send, self._last, self._rounds, self._begun = send, 0.0, 0, 0
 
-    def begin(self, recipe: Recipe, parameters: int, done: Sequence[Round]) -> None:
-        self._rounds, self._begun = recipe.rounds, len(done)
-        self._send(Progress(len(done), self._rounds, self._begun))
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
+        self._rounds, self._begun = recipe.rounds, done.done
+        self._send(Progress(done.done, self._rounds, self._begun))
 
     def round(self, record: Round) -> None:
         if time.monotonic() - self._last >= REPORT_EVERY:

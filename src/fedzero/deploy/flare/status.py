@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from fedzero.deploy import queue
 from fedzero.deploy.flare.project import CONNECTED_SITES, Project
-from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.runs import recipe as recipes
@@ -49,6 +48,6 @@ def _run_in(folder: Path) -> RunStatus:
     if not (folder / LEDGER).exists():
         return RunStatus(folder.name, str(folder), 0, None)
     with closing(Ledger.open(folder / LEDGER)) as ledger:
-        start, rounds = ledger.start(), len(replay.read(ledger).rounds)
+        start, rounds = ledger.start(), ledger.done
     recipe = recipes.from_canonical(start.recipe, start.needs)
     return RunStatus(recipe.name, str(folder), rounds, recipe.rounds)

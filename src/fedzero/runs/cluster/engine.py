@@ -7,14 +7,16 @@ cluster's store. The driver has a replica of its own, which it evaluates; it alo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger import replay
+from fedzero.ledger import checkpoints, replay
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Update
 from fedzero.oracles import Metrics
 from fedzero.oracles.blackbox import Query
 from fedzero.protocol.attacks import Alter
+from fedzero.protocol.local import KEPT
 from fedzero.protocol.messages import Close, Continue, MemoryChange, decode_instruction, encode_work
 from fedzero.protocol.replica import Replica
 from fedzero.runs.cluster.on_ray import Crew, Ref, inlined
@@ -23,6 +25,8 @@ from fedzero.runs.cluster.worker import Replies, Standing, Turn
 from fedzero.runs.server import Server
 
 Sent = Iterator[tuple[int, bytes | Exception]]
+PART = 10_000
+"""Updates that are sent at a time to a worker that is behind."""
 
 
 class ClusterEngine:
@@ -41,10 +45,10 @@ class ClusterEngine:
         self.dealer = Dealer(crew, replica.digest(), self._standing, self._write, report)
         self.slices: list[Slice] = []
         self._server: Server | None = None
-        self._homes: dict[int, tuple[int, int]] = {}
-        """by client that keeps a memory: the worker that has it, and in which of its lives"""
-        self._recalled: Mapping[int, Sequence[bytes]] | None = None
-        """memories on the ledger; None: to be read when they are needed"""
+        self._held: list[dict[int, None]] = [{} for _ in range(crew.size)]
+        """by worker: clients whose memory it has, in the order of their last turns; each is at one worker"""
+        self._since = [(0, -1)] * crew.size
+        """by worker: in which of its lives that is, and the last round it was asked for"""
 
     @property
     def server(self) -> Server:
@@ -100,13 +104,14 @@ class ClusterEngine:
 
     def _call(self, worker: int, round: int, exchange: int, which: Mapping[int, int], messages: Sequence[Ref]) -> Ref:
         memories: dict[int, Sequence[bytes]] = {}
+        spare: list[int] = []
         if self.remembers and not exchange:
-            memories = self._moved(worker, which)
+            spare, memories = self._spare(worker, round), self._moved(worker, which)
         meter = self.server.meter
         log = None if meter is None else meter.log
         spent = {} if log is None else {client: log.spent(client) for client in which}
         tried = [] if log is None else [row for client in which for row in log.begun(client, round)]
-        turn = Turn(round, exchange, self.replica.round, which, memories, spent, tried)
+        turn = Turn(round, exchange, self.replica.round, which, memories, spare, spent, tried)
         return self.crew.call(worker, "exchange", turn, *messages)
 
     def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
@@ -118,9 +123,18 @@ class ClusterEngine:
             self.crew.call(worker, "follow", self.replica.round, kept)
         self.replica.follow([update])
 
-    def _standing(self) -> Standing:
-        view = replay.read(self.server.ledger)
-        return Standing(replay.checkpoint(self.server.ledger, view), list(replay.updates_of(self.server.ledger, view)))
+    def _standing(self) -> Iterator[Standing]:
+        """From the last checkpoint on, in parts: a ledger may have more updates than memory holds."""
+        ledger = self.server.ledger
+        kept = checkpoints.load(ledger.path.parent, ledger)
+        view = replay.read_from(ledger, kept)
+        found, first = replay.checkpoint(ledger, view), 0
+        if found is None and kept is not None and kept.state is not None:
+            found, first = (kept.state, kept.outline.moved, kept.numbers), kept.outline.done
+        updates = replay.updates_of(ledger, view, first=first)
+        yield Standing(found, list(islice(updates, PART)))
+        while part := list(islice(updates, PART)):
+            yield Standing(None, part)
 
     def _write(self, rows: Sequence[Query]) -> None:
         assert self.server.meter is not None
@@ -136,21 +150,28 @@ class ClusterEngine:
         changes: dict[int, MemoryChange] = {}
         for found in self.dealer.play(self.slices, step, repeatable=False):
             changes |= found
-        self._recalled = {c: kept for c, kept in (self._recalled or {}).items() if c not in changes} or None
         return {client: changes[client] for client in clients if client in changes}
 
     def _moved(self, worker: int, clients: Collection[int]) -> dict[int, Sequence[bytes]]:
-        """What clients remember that this worker does not have, from the ledger."""
-        home = worker, self.dealer.lives[worker]
-        missing = [client for client in clients if self._homes.get(client) != home]
-        if not missing:
-            return {}
-        if self._recalled is None or any(
-            client in self._homes for client in missing
-        ):  # who counted since was elsewhere
-            self._recalled = self.server.ledger.memories(replay.read(self.server.ledger).remembered)
-        self._homes |= dict.fromkeys(missing, home)
-        return {client: self._recalled[client] for client in missing if client in self._recalled}
+        """What clients remember that this worker does not have, from the ledger; of one that has no memory nothing."""
+        missing = [client for client in clients if client not in self._held[worker]]
+        for held in self._held:  # what another worker has of them is out of date after this round
+            for client in clients if held is self._held[worker] else missing:
+                held.pop(client, None)
+        self._held[worker] |= dict.fromkeys(clients)
+        return {client: self.server.ledger.memory(client, self.server.tracker.turns) for client in missing}
+
+    def _spare(self, worker: int, round: int) -> list[int]:
+        """Clients that a worker need not keep in a new round: their turn was long ago, and the ledger has their
+        memory. Of one that was started again: none, it has nothing."""
+        held, (life, last) = self._held[worker], self._since[worker]
+        self._since[worker] = self.dealer.lives[worker], round
+        if life != self.dealer.lives[worker]:
+            held.clear()
+        spare = list(islice(held, max(0, len(held) - KEPT))) if round != last else []
+        for client in spare:
+            del held[client]
+        return spare
 
     # ---- replicas
 

@@ -6,7 +6,7 @@ There are as many slices as workers, whoever is alive, so losses merged within a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,21 +44,21 @@ class _Job:
     slice: Slice
     steps: list[Step] = field(default_factory=list)
     ref: Ref = None
-    caught: Ref = None
+    caught: list[Ref] = field(default_factory=list)
 
 
 class Dealer:
     """The workers that are alive, and who plays what.
 
-    base: the digest that workers must find. standing: what one that is behind is sent. write: makes queries durable.
-    report: is told, in a sentence, of workers that died.
+    base: the digest that workers must find. standing: what one that is behind is sent, in parts. write: makes queries
+    durable. report: is told, in a sentence, of workers that died.
     """
 
     def __init__(
         self,
         crew: Crew,
         base: bytes,
-        standing: Callable[[], Standing],
+        standing: Callable[[], Iterable[Standing]],
         write: Callable[[Sequence[Query]], None],
         report: Callable[[str], None],
     ):
@@ -131,10 +131,11 @@ class Dealer:
     def _proceeds(self, worker: int, job: _Job, answer: Any) -> bool:
         """Call the worker again where an answer is not the last of its job."""
         if isinstance(answer, Behind):
-            if job.caught is not None:
-                self.crew.result(job.caught)
+            if job.caught:
+                for ref in job.caught:
+                    self.crew.result(ref)
                 raise FedzeroError(f"a worker stands before round {answer.round} after all that the ledger has")
-            job.caught = self.crew.call(worker, "catch_up", self.crew.put(self.standing()))
+            job.caught = [self.crew.call(worker, "catch_up", self.crew.put(part)) for part in self.standing()]
             job.ref = job.steps[0](worker)
         elif isinstance(answer, Rows):
             self.write(answer.rows)

@@ -51,7 +51,8 @@ class About:
 class Turn:
     """One exchange of a round, for a slice of its cohort. at: the round that the replica must be ready for. messages:
     by client, which of the messages beside this one it gets. memories: pieces of what clients remember that another
-    worker, or an earlier process, had. spent, tried: of clients with black boxes, queries of the run and of the round.
+    worker, or an earlier process, had. spare: clients whose memory need not be kept longer. spent, tried: of clients
+    with black boxes, queries of the run and of the round.
     """
 
     round: int
@@ -59,13 +60,15 @@ class Turn:
     at: int
     messages: Mapping[int, int]
     memories: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
+    spare: Sequence[int] = ()
     spent: Mapping[int, int] = field(default_factory=dict)
     tried: Sequence[Query] = ()
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What brings a replica of the base model to where the run is: a checkpoint, if there is one, and updates."""
+    """A part of what brings a replica of the base model to where the run is: a checkpoint, if there is one, comes with
+    the first; updates."""
 
     checkpoint: tuple[bytes, int, Numbers] | None
     updates: Sequence[Update]
@@ -128,6 +131,11 @@ class Player:
         if self.setup.problem.metered is not None:
             self.setup.problem.metered.ready()
         self._slice: _Logged | None = None
+        self._remembers = self.replica.wire.remembers or self.setup.chain.feedback
+        self._round = -1
+        self._sent: dict[int, Sequence[bytes]] = {}
+        """what clients remember that were not here before, until they are made"""
+        self.engine.recall(lambda client: self._sent.pop(client, ()))
 
     def follow(self, at: int, update: Update) -> None:
         """Fold the update of a round; a replica that is not ready for it waits for `catch_up`."""
@@ -140,7 +148,7 @@ class Player:
         replay.fold(self.replica, standing.updates, len(standing.updates))
 
     def exchange(self, turn: Turn, *messages: bytes) -> Answer:
-        self.engine.recall(turn.memories)  # sent once, also to a replica that is behind
+        self._prepare(turn)  # memories are sent once, also to a replica that is behind
         if self.replica.round != turn.at:
             return Behind(self.replica.round)
         instructions = {client: messages[which] for client, which in turn.messages.items()}
@@ -150,6 +158,14 @@ class Player:
         self._slice = _Logged()
         metered.attach(SliceLog(turn.spent, turn.tried, self._slice.write))
         return self._slice.begin(lambda: self._played(turn, instructions))
+
+    def _prepare(self, turn: Turn) -> None:
+        """Clients of this round alone are here, and others whose memory is kept here."""
+        if turn.round != self._round and not self._remembers:
+            self.engine.forget(list(self.engine.clients))
+        self._round = turn.round
+        self.engine.forget([*turn.spare, *turn.memories])
+        self._sent |= turn.memories
 
     def proceed(self) -> Answer:
         """The rows of the last answer are durable."""

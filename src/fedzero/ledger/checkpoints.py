@@ -1,0 +1,111 @@
+"""A checkpoint of a run beside its ledger, so that a resume reads and folds the last rounds only.
+
+`checkpoint.bin` says where the ledger stood (`Outline`, `Turns`) and what the model was. It can be made again from the
+ledger, so it is not part of it: one that is missing, damaged or of another ledger costs time and nothing else. It
+counts only if the ledger's chain has its value at its place, and the model only if it is that of the evaluation there.
+`verify` does not use it, but computes everything in it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger.outline import Outline
+from fedzero.ledger.store import Ledger
+from fedzero.ledger.turns import Turns
+from fedzero.model import files
+from fedzero.model.decoding import MALFORMED
+from fedzero.protocol.replica import Replica
+
+FILE = "checkpoint.bin"
+EVERY = 10_000
+"""Rounds between checkpoints."""
+LARGEST = 1 << 26
+"""Bytes of a state at most: what is larger is folded again."""
+_VERSION = 1
+_DIGEST = 32
+
+
+class Checkpoint(Struct, frozen=True):
+    """outline: of the entries so far. counted, memories: `Turns.to_bytes`. state: tensors, or None where the ledger has
+    them (dense updates), nobody here has a model, or it is too large; numbers: what it holds beside them."""
+
+    version: int
+    outline: Outline
+    counted: bytes
+    memories: bytes
+    state: bytes | None
+    numbers: int | bytes
+
+    @staticmethod
+    def of(outline: Outline, turns: Turns, replica: Replica | None) -> Checkpoint:
+        if replica is None or outline.dense or 4 * replica.state.params.size > LARGEST:
+            return Checkpoint(_VERSION, outline, *turns.to_bytes(), None, 0)
+        return Checkpoint(_VERSION, outline, *turns.to_bytes(), replica.state.to_bytes(), replica.state.numbers)
+
+    @property
+    def turns(self) -> Turns:
+        return Turns.from_bytes(self.counted, self.memories)
+
+    def restore(self, replica: Replica) -> None:
+        """Give a replica of the base model the state; raises `FedzeroError` if it is not the model on the chain."""
+        assert self.state is not None
+        replica.state = replica.state.restored(self.state, self.outline.moved, self.numbers)
+        found = self.outline.course.last
+        if found is not None and found.round == self.outline.done and replica.digest() != found.model:
+            raise FedzeroError(
+                f"{FILE} does not hold the model after {found.round} rounds that is on the ledger: delete it, and all "
+                "rounds are folded again"
+            )
+
+    def tells(self, outline: Outline, turns: Turns) -> bool:
+        """Whether it says this of a ledger. Compared as bytes: a loss may be NaN."""
+        same = msgspec.msgpack.encode(self.outline) == msgspec.msgpack.encode(outline)
+        return same and (self.counted, self.memories) == turns.to_bytes()
+
+    def holds(self, replica: Replica) -> bool:
+        """Whether it has the state that a replica has."""
+        return (self.state, self.numbers) == (replica.state.to_bytes(), replica.state.numbers)
+
+
+def due(done: int, since: int, evaluated: int, evaluate_every: int) -> bool:
+    """Whether to write one after `done` rounds, `since` being those of the last: where there is an evaluation to check
+    the model against, unless these are rare."""
+    return done - since >= EVERY and (evaluated == done or evaluate_every > EVERY)
+
+
+def write(folder: Path, checkpoint: Checkpoint, private: bool) -> None:
+    body = msgspec.msgpack.encode(checkpoint)
+    files.write(folder / FILE, hashlib.sha256(body).digest() + body, durable=True, private=private)
+
+
+def load(folder: Path, ledger: Ledger) -> Checkpoint | None:
+    """The checkpoint of a ledger; None if there is none that fits it."""
+    try:
+        content = (folder / FILE).read_bytes()
+        if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
+            return None
+        found = msgspec.msgpack.decode(content[_DIGEST:], type=Checkpoint)
+        fits = found.version == _VERSION and len(found.turns.counted) == found.outline.clients
+    except (OSError, *MALFORMED):
+        return None
+    return found if fits and _on_chain(found.outline, ledger) else None
+
+
+def _on_chain(outline: Outline, ledger: Ledger) -> bool:
+    """Whether the chain has the value at the place, and the entry there is the one that was read last."""
+    place = outline.entries - 1
+    last = next(ledger.entries(place, place + 1), None) if place > 0 else None
+    if last is None or last.chain != outline.chain:
+        return False
+    evaluation = outline.course.last
+    return evaluation is None or evaluation.round < outline.done or evaluation == last.record
+
+
+def remove(folder: Path) -> None:
+    (folder / FILE).unlink(missing_ok=True)

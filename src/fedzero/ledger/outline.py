@@ -1,0 +1,161 @@
+"""What a run has to know of its ledger, in memory that does not grow with the number of rounds.
+
+An `Outline` is a fold over entries: `note` takes the next one. It also tells whether the order is one that a run can
+have written, so a ledger is read in one pass and no entry is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger.database import Tampered
+from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Saved, Start
+from fedzero.model.decoding import decoded
+from fedzero.model.numbers import PositiveInt
+
+GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
+"""chain(−1)"""
+
+
+class Course(Struct):
+    """Evaluations so far: how many, the first, the last, the one with the lowest loss, and how many came after it."""
+
+    count: int = 0
+    first: Evaluation | None = None
+    last: Evaluation | None = None
+    best: Evaluation | None = None
+    since_best: int = 0
+
+    def note(self, evaluation: Evaluation) -> None:
+        self.count += 1
+        self.first = self.first or evaluation
+        self.last = evaluation
+        if self.best is None or _merit(evaluation) < _merit(self.best):
+            self.best, self.since_best = evaluation, 0
+        else:
+            self.since_best += 1
+
+
+def _merit(evaluation: Evaluation) -> float:
+    loss = evaluation.metrics.loss
+    return loss if math.isfinite(loss) else math.inf
+
+
+class _Clients(Struct, frozen=True):
+    clients: PositiveInt
+
+
+class _Frame(Struct, frozen=True):
+    """What of a recipe its ledger is checked against, whatever else the release that wrote it put in."""
+
+    rounds: PositiveInt
+    federation: _Clients
+
+
+_frames = msgspec.json.Decoder(_Frame)
+
+
+class Outline(Struct):
+    """Entries read so far: where the chain stands, what they come to, and what may come next."""
+
+    entries: int = 0
+    chain: bytes = GENESIS
+    seconds: float = 0.0
+    """that the run had been computed"""
+    planned: int = 0
+    """rounds of the recipe"""
+    clients: int = 0
+    """N"""
+    done: int = 0
+    """rounds made"""
+    moved: int = 0
+    """the rounds up to the last that had an update"""
+    dense: bool = False
+    """whether an update was dense"""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    queries: int = 0
+    turns: int = 0
+    """of all clients together"""
+    refused: int = 0
+    bounded: int = 0
+    loss: float | None = None
+    """the last training loss"""
+    course: Course = msgspec.field(default_factory=Course)
+    evaluated: int = -1
+    """rounds before the last evaluation, or the last queries of one"""
+    logged: bool = False
+    """whether queries are on record"""
+    saved: Saved | None = None
+    """the last checkpoint of a dense run"""
+    moved_when_saved: int = 0
+    """`moved` at that time"""
+    end: End | None = None
+
+    def note(self, record: Record, chain: bytes, seconds: float) -> None:
+        """The next entry; raises `Tampered` where no run can have written it there.
+
+        A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing; and no
+        client that the recipe does not have.
+        """
+        if self.end is not None:
+            raise Tampered(self.done, "there are entries after the end of the run")
+        if isinstance(record, Start) != (self.entries == 0):
+            raise Tampered(self.done if self.entries else -1, "the start of the run is not the first entry")
+        if isinstance(record, Round):
+            self._add(record)
+        elif isinstance(record, Start):
+            frame = decoded(_frames.decode, record.recipe, "the recipe of a run", FedzeroError)
+            self.planned, self.clients = frame.rounds, frame.federation.clients
+        elif record.round != self.done:
+            raise Tampered(self.done, f"an entry of round {record.round} follows round {self.done - 1}")
+        elif isinstance(record, Evaluation):
+            self.course.note(record)
+            self.evaluated = record.round
+        elif isinstance(record, Asked):
+            self.evaluated, self.logged = record.round, True
+        elif isinstance(record, Saved):
+            self.saved, self.moved_when_saved = record, self.moved
+        elif isinstance(record, End):
+            self.end = record
+        self.entries, self.chain, self.seconds = self.entries + 1, chain, seconds
+
+    def _add(self, record: Round) -> None:
+        if record.round != self.done:
+            raise Tampered(self.done, f"round {record.round} follows instead")
+        _check_clients(record, self.clients)
+        self.done += 1
+        if record.update is not None:
+            self.moved = self.done
+        self.dense = self.dense or record.dense
+        self.bytes_up += record.bytes_up
+        self.bytes_down += record.bytes_down
+        self.queries += record.queries
+        self.turns += len(set(record.cohort))
+        self.refused += len(record.refused)
+        self.bounded += len(record.bounded or ())
+        self.logged = self.logged or bool(record.queried)
+        self.loss = self.loss if record.loss is None else record.loss
+
+    def finish(self) -> None:
+        """All entries were read: there is a start, and an end only where one may be."""
+        if not self.entries:
+            raise Tampered(-1, "the ledger has no start")
+        if self.end is not None and self.done != self.planned and not (self.end.reason and self.done < self.planned):
+            raise Tampered(self.done, "the ledger ends before the last round of the recipe")
+        if self.end is not None and self.end.reason and self.done == self.planned:
+            raise Tampered(self.done, "the ledger says that the run ended early, but has all of its rounds")
+
+
+def _check_clients(record: Round, clients: int) -> None:
+    pairs = (record.refused, record.remembered, record.queried)
+    for client in (max(of, default=0) for of in (record.cohort, *([client for client, _ in of] for of in pairs))):
+        if client >= clients:
+            raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")
+    for client in set(record.bounded or ()) - set(record.cohort):
+        raise Tampered(record.round, f"it names client {client} as scaled down, who was not asked")
