@@ -53,11 +53,13 @@ def party(name: str, clients: list[int], records: list[Round]) -> Party:
     )
 
 
-@given(rounds(), st.integers(1, 7))
-def test_who_answered_and_what_was_refused(records: list[Round], most: int) -> None:
+@given(rounds(), st.integers(1, 7), st.integers(1, 20))
+def test_who_answered_and_what_was_refused(records: list[Round], most: int, waiting: int) -> None:
     found = Attendance(CLIENTS)
-    for record in records:
-        found.note(record, float(record.round))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attendance, "MOST_WAITING", waiting)
+        for record in records:
+            found.note(record, float(record.round))
     sites = {"a": [0, 3, 4], "b": [1], "c": [2, 5], "gone": [CLIENTS + 3]}
     assert found.parties(sites) == tuple(party(name, clients, records) for name, clients in sites.items())
     everybody = [party(f"client {c}", [c], records) for c in range(CLIENTS)]
