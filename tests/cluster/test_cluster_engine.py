@@ -15,6 +15,7 @@ from same_ledger import content_of, same_as_local
 import fedzero
 from fedzero import plugins
 from fedzero.errors import FedzeroError
+from fedzero.ledger import checkpoints
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.engines import Local, Ray, chosen, recorded
@@ -87,6 +88,55 @@ def test_a_run_that_was_interrupted_is_resumed_by_another_number_of_workers_or_n
         session.resume(folder, Environment(), Pressing(3))
     session.resume(folder, Environment(), Silent(), engine="ray:2")
     assert content_of(folder) == content_of(tmp_path / "whole")
+
+
+def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
+    cluster: Any, recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedzero.runs.cluster import engine
+
+    made, folder = recipe(METHODS[0], rounds=12), tmp_path / "spread"
+    session.start(made, tmp_path / "whole", Environment(), Silent())
+
+    class Stopping(Silent):
+        def round(self, record: Any) -> None:
+            if record.round == 8:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "EVERY", 4)
+    monkeypatch.setattr(engine, "PART", 2)
+    with pytest.raises(KeyboardInterrupt):
+        session.start(made, folder, Environment(), Stopping())
+    standing, sent = engine.ClusterEngine._standing, []
+
+    def noting(driver: Any) -> Any:
+        for part in standing(driver):
+            sent.append((part.checkpoint is not None, [update.round for update in part.updates]))
+            yield part
+
+    monkeypatch.setattr(engine.ClusterEngine, "_standing", noting)
+    session.resume(folder, Environment(), Silent(), engine="ray:2")
+    assert sent == [(True, [6, 7]), (False, [8])] * 2  # to each of the workers; the checkpoint is that of six rounds
+    assert content_of(folder) == content_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("algorithm", METHODS[2:4], ids=lambda algorithm: algorithm["kind"])
+def test_workers_forget_memories_that_the_ledger_has(
+    cluster: Any, recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Any
+) -> None:
+    from fedzero.runs.cluster import engine
+
+    monkeypatch.setattr(engine, "KEPT", 1)
+    spare, forgotten = engine.ClusterEngine._spare, set[int]()
+
+    def noting(*arguments: Any) -> list[int]:
+        found = spare(*arguments)
+        forgotten.update(found)
+        return found
+
+    monkeypatch.setattr(engine.ClusterEngine, "_spare", noting)
+    same_as_local(recipe(algorithm, rounds=8), tmp_path, Environment(), Silent())
+    assert forgotten
 
 
 def test_black_boxes_are_called_on_workers_and_logged_by_the_driver(

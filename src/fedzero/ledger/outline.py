@@ -153,9 +153,11 @@ class Outline(Struct):
 
 
 def _check_clients(record: Round, clients: int) -> None:
-    pairs = (record.refused, record.remembered, record.queried)
-    for client in (max(of, default=0) for of in (record.cohort, *([client for client, _ in of] for of in pairs))):
-        if client >= clients:
-            raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")
-    for client in set(record.bounded or ()) - set(record.cohort):
-        raise Tampered(record.round, f"it names client {client} as scaled down, who was not asked")
+    named = record.cohort
+    if record.refused or record.remembered or record.queried:
+        named = (*named, *(client for of in (record.refused, record.remembered, record.queried) for client, _ in of))
+    if named and (client := max(named)) >= clients:
+        raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")
+    if record.bounded:
+        for client in set(record.bounded) - set(record.cohort):
+            raise Tampered(record.round, f"it names client {client} as scaled down, who was not asked")

@@ -15,6 +15,8 @@ MOST = 40
 """Parties that are listed; those with refusals first, then those that have been silent for longest."""
 MOST_REASONS = 10_000
 """Reasons that are told apart: some name a number, so that there may be as many as refusals."""
+MOST_WAITING = 1 << 14
+"""Turns, or rounds, that are entered together: an array is slow to change in one place."""
 OTHER = "was refused for another reason"
 
 
@@ -29,11 +31,13 @@ class Attendance:
         self._numbers: dict[str, int] = {}
         """of reasons, in the order in which they were first given"""
         self._times: list[int] = []
+        self._asked: list[int] = []
+        self._counted: list[int] = []
+        self._rounds: list[tuple[int, float, int]] = []
+        """rounds that are not in the arrays yet: who was asked, whose answer counted; (round, at, how many counted)"""
 
     def note(self, record: Round, at: float) -> None:
-        cohort = set(record.cohort)
-        asked = list(cohort)
-        self._turns[asked] += 1
+        cohort = counted = set(record.cohort)
         if record.refused:
             refused = dict(record.refused)
             for client, why in refused.items():
@@ -41,8 +45,23 @@ class Attendance:
                 if client in cohort:
                     self._refused[client] += 1
                     self._reason[client], self._reason_round[client] = number, record.round
-            asked = [client for client in asked if client not in refused]
-        self._answered[asked], self._at[asked] = record.round, at
+            counted = cohort - refused.keys()
+        self._asked += cohort
+        self._counted += counted
+        self._rounds.append((record.round, at, len(counted)))
+        if max(len(self._asked), len(self._rounds)) >= MOST_WAITING:
+            self._enter()
+
+    def _enter(self) -> None:
+        """What waits, into the arrays."""
+        if not self._rounds:
+            return
+        rounds, at, many = (np.array(column) for column in zip(*self._rounds, strict=True))
+        np.add.at(self._turns, np.array(self._asked, np.int64), 1)
+        last = dict(zip(self._counted, np.repeat(np.arange(len(many)), many).tolist(), strict=True))  # the later counts
+        clients, places = np.array([*last], np.int64), np.array([*last.values()], np.int64)
+        self._answered[clients], self._at[clients] = rounds[places], at[places]
+        self._asked, self._counted, self._rounds = [], [], []
 
     def _count(self, why: str) -> int:
         if why not in self._numbers and len(self._numbers) >= MOST_REASONS:
@@ -60,6 +79,7 @@ class Attendance:
 
     def parties(self, sites: Mapping[str, Sequence[int]] | None = None) -> tuple[Party, ...]:
         """Sites with the clients they have, or clients where there are no sites."""
+        self._enter()
         if not sites:
             silent = np.lexsort((self._answered, -self._refused))[:MOST]
             return tuple(self._party(f"client {client}", [client]) for client in sorted(silent.tolist()))

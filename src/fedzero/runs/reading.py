@@ -7,9 +7,8 @@ are thinned.
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
-
-import numpy as np
 
 from fedzero.ledger import replay
 from fedzero.ledger.outline import Outline
@@ -96,5 +95,5 @@ def slope_of(record: Round) -> float | None:
     update = decode_update(record.update)
     if not isinstance(update, Seeded) or not update.scalars or len(update.scalars) % 4:
         return None
-    scalars = np.frombuffer(update.scalars, "<f4").astype(np.float64)
-    return math.sqrt(scalars.dot(scalars) / len(scalars))
+    scalars = struct.unpack(f"<{len(update.scalars) // 4}f", update.scalars)
+    return math.hypot(*scalars) / math.sqrt(len(scalars))

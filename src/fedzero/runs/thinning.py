@@ -43,5 +43,5 @@ class Thinned(Generic[T]):
     def things(self) -> tuple[T, ...]:
         found = [*self._kept, *self._open]
         if self._stride > 1:
-            found[0], found[-1] = self._ends[0], self._ends[-1]
+            found = [self._ends[0], *found[1:-1], self._ends[-1]]
         return tuple(found)
