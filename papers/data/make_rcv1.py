@@ -10,7 +10,7 @@ line of vectors is a document's number and its terms, `2286  864:0.0497 …`; a 
 +1 is a document with the topic CCAT or ECAT, -1 one with GCAT or MCAT; those with topics of both sides are left out. Of
 the rest the first 23,749 are taken, in the order of the files.
 
-The figures of docs/results.md are of another sample, cut from five public subsets of the same collection in which
+The figures of docs/results/e8.md are of another sample, cut from five public subsets of the same collection in which
 documents have no numbers: as many rows with the same columns, weights and rule for the labels, but other documents.
 """
 

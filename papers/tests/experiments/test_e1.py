@@ -33,7 +33,7 @@ def test_the_setting_is_the_papers():
 
 
 def test_the_first_is_the_recipe():
-    """Its figures in docs/results.md are those of `fedzero run e1`."""
+    """Its figures in docs/results/e1.md are those of `fedzero run e1`."""
     method = recipes_of(Options())["p50-large-batch"].algorithm
     assert [rate_at(method.rate, r) for r in (0, 2239, 2800)] == [7e-3, 7e-3, pytest.approx(3.5e-4)]
 
