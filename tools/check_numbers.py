@@ -2,8 +2,9 @@
 
     python tools/check_numbers.py
 
-A figure is a number with a unit (tools/figures.py). Where its paragraph, or else its section, links to pages of
-docs/results, it must be on one of them; else it may be on any. Settings, limits and facts of papers are no
+A figure is a number with a unit (tools/figures.py). Where its row of a table, else its paragraph, else its section
+links to pages of docs/results, it must be on one of them; else it may be on any. The page of claims,
+docs/results/index.md, is checked like the others and is no source. Settings, limits and facts of papers are no
 measurements: they are named in tools/number_exemptions.toml, by page and phrase and with a reason. An exemption that
 covers no figure is an error. `make docs` runs this as a hook of mkdocs.
 """
@@ -57,11 +58,11 @@ def linked(page: str, links: Iterable[str]) -> set[str]:
     return {target for target in targets if target.startswith(RESULTS)}
 
 
-def vouching(page: str, block: Block, all_blocks: Iterable[Block]) -> set[str]:
-    """Pages on which the block's figures must be found; none named: any. The page of claims names all."""
-    near = linked(page, block.links)
-    if not near:
-        near = linked(page, (link for each in all_blocks if each.section == block.section for link in each.links))
+def vouching(page: str, block: Block, line: int, all_blocks: Iterable[Block]) -> set[str]:
+    """Pages on which a figure on this line must be found; none named: any. The page of claims names all."""
+    row = [link for at, link in block.links if block.is_table and at == line]
+    section = (link for each in all_blocks if each.section == block.section for _, link in each.links)
+    near = linked(page, row) or linked(page, (link for _, link in block.links)) or linked(page, section)
     return set() if CLAIMS in near else near
 
 
@@ -82,18 +83,15 @@ def covered(figure: Figure, block: Block, exemption: Exemption) -> bool:
 
 def problems(pages: Mapping[str, str], results: Mapping[str, str], exemptions: Iterable[Exemption]) -> Iterator[str]:
     """What is wrong, a line each; pages and results are texts by their path from the root."""
-    known = {name: measured(text) for name, text in results.items()}
+    known = {name: measured(text) for name, text in results.items() if name != CLAIMS}
     used: set[Exemption] = set()
     exemptions = tuple(exemptions)
     for page, text in pages.items():
         of_page = blocks(text)
         for block in of_page:
-            names = vouching(page, block, of_page)
-            yield from (
-                f"{page}:{block.line}: links to {name}, which does not exist" for name in names if name not in known
-            )
-            sources = [known[name] for name in names or known if name in known]
             for figure in figures(block):
+                names = vouching(page, block, figure.line, of_page)
+                sources = [known[name] for name in names or known if name in known]
                 own = [e for e in exemptions if page in e.pages and covered(figure, block, e)]
                 used.update(own)
                 if own or any(figure.measure in source for source in sources):
@@ -116,7 +114,7 @@ def check(root: Path = ROOT) -> list[str]:
         for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     }
     results = {name: text for name, text in texts.items() if name.startswith(RESULTS)}
-    pages = {name: text for name, text in texts.items() if name not in results}
+    pages = {name: text for name, text in texts.items() if name not in results or name == CLAIMS}
     return list(problems(pages, results, read_exemptions(root / EXEMPTIONS)))
 
 

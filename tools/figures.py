@@ -29,11 +29,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Block:
-    """A paragraph, list item, heading or table: lines of prose, code and addresses of links blanked out."""
+    """A paragraph, list item, heading or table: lines of prose, code and addresses of links blanked out. `links` has
+    those addresses, each with its line."""
 
     line: int
     text: str
-    links: tuple[str, ...]
+    links: tuple[tuple[int, str], ...]
     section: int
 
     @property
@@ -95,7 +96,7 @@ def blocks(markdown: str) -> list[Block]:
     def close() -> None:
         if held:
             raw = "\n".join(text for _, text in held)
-            links = tuple(_LINK.findall(raw))
+            links = tuple((number, link) for number, text in held for link in _LINK.findall(text))
             found.append(Block(held[0][0], _prose(raw), links, section))
             held.clear()
 
