@@ -22,7 +22,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from figures import Block, Figure, blocks, figures
+from figures import Figure, figures
+from prose import Block, blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "docs/results/"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 
+from prose import Block
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -25,21 +27,6 @@ class Figure:
     @property
     def measure(self) -> tuple[Decimal, str]:
         return self.value, self.kind
-
-
-@dataclass(frozen=True)
-class Block:
-    """A paragraph, list item, heading or table: lines of prose, code and addresses of links blanked out. `links` has
-    those addresses, each with its line."""
-
-    line: int
-    text: str
-    links: tuple[tuple[int, str], ...]
-    section: int
-
-    @property
-    def is_table(self) -> bool:
-        return self.text.lstrip().startswith("|")
 
 
 # kind, size in the base unit, spelling. The first that matches counts.
@@ -78,67 +65,6 @@ _LIST = re.compile(rf"(?<![\w.,])(?<!\de[-+]){_NUMBER}(?:{_JOIN}{_NUMBER})*")
 _CLOCK = re.compile(r"(?<![\w.:])(\d{1,2}):([0-5]\d)(?![\w:])")
 _ONE = re.compile(_NUMBER)
 
-_FENCE = re.compile(r"\s*(```|~~~)")
-_ITEM = re.compile(r"\s*(?:[-*+]|\d+\.)\s")
-_CODE = re.compile(r"(`+)[^`].*?\1", re.DOTALL)
-_LINK = re.compile(r"\]\(([^()\s]+)\)")
-_TAG = re.compile(r"<[^<>]*>")
-
-
-def blocks(markdown: str) -> list[Block]:
-    """Prose of a page in order; fenced and indented code left out."""
-    found: list[Block] = []
-    held: list[tuple[int, str]] = []
-    section = 0
-    fence = ""
-    code = blank = in_list = False
-
-    def close() -> None:
-        if held:
-            raw = "\n".join(text for _, text in held)
-            links = tuple((number, link) for number, text in held for link in _LINK.findall(text))
-            found.append(Block(held[0][0], _prose(raw), links, section))
-            held.clear()
-
-    for number, text in enumerate(markdown.split("\n"), 1):
-        mark = _FENCE.match(text)
-        if mark and fence in ("", mark[1]):
-            close()
-            fence = "" if fence else mark[1]
-            continue
-        if fence:
-            continue
-        if not text.strip():
-            close()
-            blank = True
-            continue
-        indented = text.startswith("    ")
-        code = indented and not in_list and (blank or code or number == 1)
-        if not indented and (blank or _ITEM.match(text)):
-            in_list = bool(_ITEM.match(text)) or (in_list and text.startswith("  "))
-        blank = False
-        if code:
-            continue
-        if text.startswith("#"):
-            close()
-            section += 1
-        elif _ITEM.match(text) or (held and text.startswith("|") != held[-1][1].startswith("|")):
-            close()
-        held.append((number, text))
-        if text.startswith("#"):
-            close()
-    close()
-    return found
-
-
-def _blank(match: re.Match[str]) -> str:
-    """As many lines, no text: a code that stood between number and unit parts them."""
-    return "\0" + "\n" * match[0].count("\n")
-
-
-def _prose(text: str) -> str:
-    return _TAG.sub(_blank, _LINK.sub("]", _CODE.sub(_blank, text))).replace("**", "").replace("\\|", "/")
-
 
 def _unit(text: str, any_points: bool) -> tuple[str, Decimal] | None:
     for kind, size, spelling in UNITS:
@@ -152,8 +78,8 @@ def _value(text: str) -> Decimal:
 
 
 def in_text(text: str, line: int = 1, lenient: bool = False) -> Iterator[Figure]:
-    """Figures with a unit of their own. A bare comma joins numbers to a list only if "and" or "or" ends it, or if the
-    reader is `lenient`."""
+    """Figures with a unit of their own. A bare comma joins numbers to a list only if they are decimals, if "and" or
+    "or" ends the list, or if the reader is `lenient`."""
     for _, figure in _spanned(text, line, lenient):
         yield figure
 
@@ -177,7 +103,10 @@ def _spanned(text: str, line: int, lenient: bool) -> Iterator[tuple[int, Figure]
         joins = [found[0][a.end() : b.start()].strip() for a, b in pairwise(numbers)]
         listed = lenient or (bool(joins) and joins[-1].removeprefix(",").strip() in {"and", "or"})
         first = len(numbers) - 1
-        while first > 0 and (listed or joins[first - 1] not in {",", ";"}):
+        while first > 0:
+            decimals = "." in numbers[first - 1][0] and "." in numbers[first][0]
+            if joins[first - 1] in {",", ";"} and not (listed or decimals):
+                break
             first -= 1
         for each in numbers[first:]:
             start = found.start() + each.start()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from check_numbers import ROOT, Exemption, check, measured, problems
-from figures import blocks, figures
+from figures import figures
+from prose import blocks
 
 RESULTS = {
     "docs/results/index.md": "# Claims\n\n[Demo](demo.md): 83.9 %\n",
@@ -112,6 +113,7 @@ def test_units_of_lists_and_tables() -> None:
     assert found("between 29.0 → 78.1 % and 0.4 points") == ["29.0 %", "78.1 %", "0.4 points"]
     assert found("1, 2 and 3 KB") == ["1 KB", "2 KB", "3 KB"]
     assert found("in round 100, 84 %") == ["84 %"], "a bare comma is no list"
+    assert found("after 3 rounds, 97.12, 97.24 %") == ["97.12 %", "97.24 %"], "but between decimals it is"
     assert (Decimal("12.5") / 1000, "second") in measured(RESULTS["docs/results/demo.md"])
     assert (Decimal("78.5"), "%") in measured(RESULTS["docs/results/speed.md"]), "the caption's unit"
     assert (Decimal("108"), "%") not in measured(RESULTS["docs/results/demo.md"]), "a unit of its own"
