@@ -1,4 +1,4 @@
-"""The prose of a Markdown page: its paragraphs, list items, headings and tables, without code and addresses of links."""
+"""The prose of a Markdown page: paragraphs, list items, headings and tables, without code and addresses of links."""
 
 from __future__ import annotations
 
