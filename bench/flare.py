@@ -50,7 +50,7 @@ from fedzero.runs.session import Environment
 P, WARM, WANTED = 10, 50, 0.03
 """directions; rounds at the start of an epoch that are not counted; seconds of a round at 3 sites at most"""
 STEADY_SITES, STEADY_ROUNDS, LOOK_EVERY = 3, 5000, 1000
-SST2_SITES, SST2_ASKED, SST2_ROUNDS, SST2_PLAYED, IDLE = 8, 2, 3000, 600, 10.0
+SST2_SITES, SST2_ASKED, SST2_ROUNDS, SST2_PLAYED, IDLE, IDLE_SITES = 8, 2, 3000, 600, 10.0, 4
 """SST2_PLAYED rounds are played, the rest is multiplied; IDLE: seconds in which nobody is asked anything"""
 LIMIT, LIMIT_ROUND = 120.0, 0.06
 """Seconds that a federation may take, and a round of it more; then it is ended."""
@@ -266,14 +266,21 @@ def sst2_part(played: int) -> None:
     print(undisturbed(figures) or "one epoch, nobody refused")
 
 
+def idle_part(sites: int, seconds: float) -> None:
+    figures = apart(federation, sites, 1, WARM + 10, seconds)
+    print(f"\na site that is not asked anything, {sites} sites, {seconds:g} s: {figures.idle:,.0f} B/s at the port")
+    print(undisturbed(figures) or "one epoch, nobody refused")
+
+
 def main() -> None:
-    parts = ["rounds", "steady", "sst2"]
+    parts = ["rounds", "steady", "sst2", "idle"]
     parser = argparse.ArgumentParser(description="What a network costs: rounds over NVIDIA FLARE.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all")
     parser.add_argument("--sites", type=int, nargs="+", default=[2, 3, 8], help="of the first part")
     parser.add_argument("--rounds", type=int, default=1000, help="of the first part")
     parser.add_argument("--steady-rounds", type=int, default=STEADY_ROUNDS)
     parser.add_argument("--steady-sites", type=int, default=STEADY_SITES)
+    parser.add_argument("--idle", type=float, default=30.0, help="seconds in which nobody is asked anything")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(parts):
         parser.error(f"no part is called {', '.join(sorted(unknown))}")
@@ -284,6 +291,8 @@ def main() -> None:
         steady_part(given.steady_sites, given.steady_rounds)
     if "sst2" in chosen:
         sst2_part(SST2_PLAYED)
+    if "idle" in chosen:
+        idle_part(IDLE_SITES, given.idle)
 
 
 if __name__ == "__main__":
