@@ -399,7 +399,11 @@ def _job(folder: Path, sites: list[str]) -> Path:
     contents = {
         "meta.json": {"name": "epoch", "resource_spec": {}, **start},
         "app/config/config_fed_server.json": {**common, "workflows": [relay]},
-        "app/config/config_fed_client.json": {**common, "executors": [executor], "job_heartbeat_interval": JOB_HEARTBEAT},
+        "app/config/config_fed_client.json": {
+            **common,
+            "executors": [executor],
+            "job_heartbeat_interval": JOB_HEARTBEAT,
+        },
     }
     for name, content in contents.items():
         files.write(folder / name, json.dumps(content))

@@ -181,6 +181,7 @@ def _configure(kit: Path, project: Project) -> None:
             files.write(start, start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
     else:
         resources["allow_log_streaming"] = False
+        parts["process_launcher"]["path"] = f"{PACKAGE}launcher.JobLauncher"
         parts.pop("site_log_streamer", None)
     resources["components"] = list(parts.values())
     rights = {**dict.fromkeys(MAY, "any"), "shell_commands": "none", "byoc": "none"}
