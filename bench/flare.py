@@ -2,11 +2,13 @@
 
 Everything is there that a real run has: a FLARE server, a process for every site, mutual TLS, job processes, the
 supervisor with its ledger (here, in this process). The model is a quadratic in ten dimensions, so what is timed is the
-way there and back. Three parts, each with a federation of its own: `python bench/flare.py [rounds] [steady] [sst2]`.
+way there and back. Parts, each with a federation of its own: `python bench/flare.py [PART …]`.
 
 rounds   seconds of a round and bytes of a site-round for 2, 3 and 8 sites, beside the same rounds in one process
 steady   threads and memory of all processes over 5,000 rounds
 sst2     what 3,000 rounds of SST-2 would take: 8 sites, two of them asked in each round
+idle     bytes a second of a site that is not asked anything
+many     64 sites, 200 rounds, one site killed and started again: seconds, memory of everything, bytes, who was missing
 
 Bytes on the wire are those of all connections of the server's port, as the kernel counts them (`ss -ti`: TLS, framing,
 heartbeats and the supervisor's own session are in; IP and TCP headers are not).
@@ -23,12 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -40,6 +43,7 @@ from fedzero.deploy.flare import launch as federating
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
+from fedzero.deploy.flare.forking import fork_server
 from fedzero.deploy.site import Settings
 from fedzero.ledger.records import Round
 from fedzero.runs import session
@@ -50,10 +54,13 @@ from fedzero.runs.session import Environment
 P, WARM, WANTED = 10, 50, 0.03
 """directions; rounds at the start of an epoch that are not counted; seconds of a round at 3 sites at most"""
 STEADY_SITES, STEADY_ROUNDS, LOOK_EVERY = 3, 5000, 1000
-SST2_SITES, SST2_ASKED, SST2_ROUNDS, SST2_PLAYED, IDLE = 8, 2, 3000, 600, 10.0
+SST2_SITES, SST2_ASKED, SST2_ROUNDS, SST2_PLAYED, IDLE, IDLE_SITES = 8, 2, 3000, 600, 10.0, 4
 """SST2_PLAYED rounds are played, the rest is multiplied; IDLE: seconds in which nobody is asked anything"""
-LIMIT, LIMIT_ROUND = 120.0, 0.06
-"""Seconds that a federation may take, and a round of it more; then it is ended."""
+LIMIT, LIMIT_SITE, LIMIT_ROUND = 120.0, 8.0, 0.06
+"""Seconds that a federation may take, and for each site and round of it more; then it is ended."""
+MANY_SITES, MANY_ROUNDS, KILLED, STARTED, RETURN = 64, 200, 100, 120, 20.0
+"""KILLED, STARTED: rounds after which a site is killed, and started again; RETURN: seconds without a round after that,
+in which it connects."""
 
 
 def recipe_of(clients: int, cohort: int, rounds: int) -> Recipe:
@@ -90,9 +97,17 @@ class Figures:
     """bytes, both ways, as the ledger has them"""
     wire: int = 0
     turns: int = 0
+    turns_so_far: int = 0
+    """before a site is killed: connections that close take their counts with them"""
     refused: int = 0
     epochs: int = 0
     looks: dict[int, Look] = field(default_factory=dict)
+    began: float = 0.0
+    """seconds from the first process to the first round"""
+    memory: float = 0.0
+    """proportional share of memory of all processes, MB"""
+    missing: list[int] = field(default_factory=list)
+    """rounds in which somebody was refused"""
     idle: float = 0.0
     """bytes a second of a site that is not asked anything: signs of life, and looks for tasks that never come"""
 
@@ -100,8 +115,16 @@ class Figures:
 class Stopwatch(Silent):
     """Looks on. What it does itself is not in the figures: the clock stops while it looks."""
 
-    def __init__(self, rounds: int, wire: Callable[[], int], look: Callable[[], Look], idle: float = 0.0):
-        self.rounds, self.wire, self.look, self.idle, self.figures = rounds, wire, look, idle, Figures()
+    def __init__(
+        self,
+        rounds: int,
+        wire: Callable[[], int],
+        look: Callable[[], Look],
+        idle: float = 0.0,
+        at: Mapping[int, Callable[[Figures], None]] = MappingProxyType({}),
+    ):
+        """at: what is done after a round, by its number."""
+        self.rounds, self.wire, self.look, self.idle, self.at, self.figures = rounds, wire, look, idle, at, Figures()
         self._since = 0.0
 
     def round(self, record: Round) -> None:
@@ -111,36 +134,66 @@ class Stopwatch(Silent):
             figures.encoded += record.bytes_up + record.bytes_down
             figures.turns += len(record.cohort)
             figures.refused += len(record.refused)
+            figures.missing += [done] * bool(record.refused)
         if done == WARM:
             if self.idle:
                 before = self.wire()
                 time.sleep(self.idle)
                 figures.idle = (self.wire() - before) / self.idle
             figures.wire = -self.wire()
-        if done == self.rounds:
+        if done == self.rounds and not figures.turns_so_far:
             figures.wire += self.wire()
+        if done in self.at:
+            self.at[done](figures)
         if done % LOOK_EVERY == 0:
             figures.looks[done] = self.look()
         self._since = time.perf_counter()
 
 
-def federation(sites: int, asked: int, rounds: int, idle: float = 0.0) -> Figures:
-    """Provision, start, play, end. What is started here is ended here, whatever happens."""
+def federation(
+    sites: int, asked: int, rounds: int, idle: float = 0.0, killed: tuple[int, int] | None = None
+) -> Figures:
+    """Provision, start, play, end. What is started here is ended here, whatever happens.
+
+    killed: rounds after which the first site is killed, and started again.
+    """
     for reason in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(reason, _give_up)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT + LIMIT_ROUND * rounds, 10.0)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT + LIMIT_SITE * sites + LIMIT_ROUND * rounds, 10.0)
     names = [f"site-{number}" for number in range(1, sites + 1)]
     started: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="fedzero-bench-", ignore_cleanup_errors=True) as root:
+    folders = tempfile.TemporaryDirectory(prefix="fedzero-bench-", ignore_cleanup_errors=True)
+    with fork_server() as address, folders as root:
         folder = Path(root)
         port = kits.provision(folder / "project", names, port=federating.free_port()).port
         epochs = Epochs(folder / "project", WaitPolicy(minimum=sites, report=_complain))
+        variables, began = {"OMP_NUM_THREADS": "1", **address}, time.perf_counter()
+
+        def first_round(figures: Figures) -> None:
+            figures.began = time.perf_counter() - began
+
+        def memory(figures: Figures) -> None:
+            mine = [psutil.Process(), *psutil.Process().children(recursive=True)]
+            figures.memory = sum(process.memory_full_info().pss for process in mine) / 1e6
+
+        def kill(figures: Figures) -> None:
+            memory(figures)
+            figures.wire, figures.turns_so_far = figures.wire + port_bytes(port), figures.turns
+            started[0].kill()
+
+        def start_again(_: Figures) -> None:
+            started.append(processes.start(kits.kit_of(folder / "project", names[0]), variables))
+            time.sleep(RETURN)
+
+        at = {1: first_round, rounds: memory}
+        if killed is not None:
+            at |= {killed[0]: kill, killed[1]: start_again}
         try:
             for name in names:
                 kit = kits.kit_of(folder / "project", name)
                 federating.configure(kit, Settings(threads=1, device="cpu"))
-                started.append(processes.start(kit, {"OMP_NUM_THREADS": "1"}))
-            watch = Stopwatch(rounds, lambda: port_bytes(port), lambda: look_at(epochs, started[0]), idle)
+                started.append(processes.start(kit, variables))
+            watch = Stopwatch(rounds, lambda: port_bytes(port), lambda: look_at(epochs, started[0]), idle, at)
             service = Service(epochs, lambda: names, report=_complain)
             conduct(recipe_of(sites, asked, rounds), folder / "run", Environment(), watch, service)
             watch.figures.epochs = epochs.epochs
@@ -266,14 +319,39 @@ def sst2_part(played: int) -> None:
     print(undisturbed(figures) or "one epoch, nobody refused")
 
 
+def idle_part(sites: int, seconds: float) -> None:
+    figures = apart(federation, sites, 1, WARM + 10, seconds)
+    print(f"\na site that is not asked anything, {sites} sites, {seconds:g} s: {figures.idle:,.0f} B/s at the port")
+    print(undisturbed(figures) or "one epoch, nobody refused")
+
+
+def many_part(sites: int, rounds: int) -> None:
+    figures = apart(federation, sites, sites, rounds, 0.0, (KILLED, STARTED))
+    back = f"{figures.missing[0]} to {figures.missing[-1]}" if figures.missing else "none"
+    rows = [
+        ("from the first process to the first round", f"{figures.began:.0f} s"),
+        ("a round, median and mean", " and ".join(milliseconds(figures)) + " ms"),
+        ("a round a site, median", f"{1e3 * statistics.median(figures.seconds) / sites:.2f} ms"),
+        ("memory of all processes", f"{figures.memory / 1e3:.2f} GB"),
+        ("… a site", f"{figures.memory / sites:.0f} MB"),
+        ("a site-round at the port", f"{figures.wire / figures.turns_so_far:,.0f} B"),
+        ("a site-round encoded", f"{figures.encoded / figures.turns:,.1f} B"),
+        (f"rounds without the site killed after {KILLED}, started after {STARTED}", f"{back}, {len(figures.missing)}"),
+        ("jobs", str(figures.epochs)),
+    ]
+    show(f"{sites} sites, P {P}, {rounds} rounds, mutual TLS", rows, ("", "cost"))
+
+
 def main() -> None:
-    parts = ["rounds", "steady", "sst2"]
+    parts = ["rounds", "steady", "sst2", "idle", "many"]
     parser = argparse.ArgumentParser(description="What a network costs: rounds over NVIDIA FLARE.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all")
     parser.add_argument("--sites", type=int, nargs="+", default=[2, 3, 8], help="of the first part")
     parser.add_argument("--rounds", type=int, default=1000, help="of the first part")
     parser.add_argument("--steady-rounds", type=int, default=STEADY_ROUNDS)
     parser.add_argument("--steady-sites", type=int, default=STEADY_SITES)
+    parser.add_argument("--many-sites", type=int, default=MANY_SITES)
+    parser.add_argument("--idle", type=float, default=30.0, help="seconds in which nobody is asked anything")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(parts):
         parser.error(f"no part is called {', '.join(sorted(unknown))}")
@@ -284,6 +362,10 @@ def main() -> None:
         steady_part(given.steady_sites, given.steady_rounds)
     if "sst2" in chosen:
         sst2_part(SST2_PLAYED)
+    if "idle" in chosen:
+        idle_part(IDLE_SITES, given.idle)
+    if "many" in chosen:
+        many_part(given.many_sites, MANY_ROUNDS)
 
 
 if __name__ == "__main__":

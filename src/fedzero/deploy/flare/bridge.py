@@ -32,6 +32,8 @@ NUMBER = 8
 """Bytes in front of an order: its number, so that a site knows which is the latest."""
 PING, PINGS = b"ping", 0
 """An order that only asks whether a site is there, and the number of such orders; silence is their other answer."""
+LISTEN = "listen"
+"""The one task of a job, in FLARE's sense; it lasts as long as the job."""
 GONE = b"gone"
 """In the place of FLARE's word: the process of a site for this job has ended."""
 READY_SECONDS, READY_MOST = 30.0, 300.0

@@ -24,6 +24,7 @@ from fedzero.deploy.flare.backoff import LEFT_OUT_AFTER, BackOff
 from fedzero.deploy.flare.bridge import (
     BRIDGE_FILE,
     GONE,
+    LISTEN,
     NUMBER,
     PING,
     PINGS,
@@ -34,7 +35,16 @@ from fedzero.deploy.flare.bridge import (
     receive,
     send,
 )
-from fedzero.deploy.flare.project import COMMUNICATION, CONNECTED_SITES, HEARTBEAT, SERVER, SUPERVISOR, Project, kit_of
+from fedzero.deploy.flare.project import (
+    COMMUNICATION,
+    CONNECTED_SITES,
+    HEARTBEAT,
+    JOB_HEARTBEAT,
+    SERVER,
+    SUPERVISOR,
+    Project,
+    kit_of,
+)
 from fedzero.deploy.link import Answers, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
@@ -43,7 +53,7 @@ from fedzero.runs.refusals import listed
 
 SCRATCH = "fedzero-"
 """How the name of the folder for socket and job begins, in the system's temporary folder."""
-FRESH = 4 * HEARTBEAT
+FRESH = 3 * HEARTBEAT
 """Seconds since its last sign of life after which a site counts as away: a job that names it would wait for it."""
 LOOK_EVERY, PING_EVERY, NOTICE_EVERY = 2.0, 1.0, 0.5
 """Seconds between two looks at who is there, two pings of a silent site, two looks whether the server lives."""
@@ -384,12 +394,16 @@ def _job(folder: Path, sites: list[str]) -> Path:
     """The whole job: two configurations that name two classes, and not a line of code."""
     common: dict[str, Any] = {"format_version": 2, "task_data_filters": [], "task_result_filters": [], "components": []}
     relay = {"id": "relay", "path": "fedzero.deploy.flare.relay.Relay", "args": {}}
-    executor = {"tasks": ["none"], "executor": {"path": "fedzero.deploy.flare.executor.SiteExecutor", "args": {}}}
+    executor = {"tasks": [LISTEN], "executor": {"path": "fedzero.deploy.flare.executor.SiteExecutor", "args": {}}}
     start = {"min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": [SERVER, *sites]}}
     contents = {
         "meta.json": {"name": "epoch", "resource_spec": {}, **start},
         "app/config/config_fed_server.json": {**common, "workflows": [relay]},
-        "app/config/config_fed_client.json": {**common, "executors": [executor]},
+        "app/config/config_fed_client.json": {
+            **common,
+            "executors": [executor],
+            "job_heartbeat_interval": JOB_HEARTBEAT,
+        },
     }
     for name, content in contents.items():
         files.write(folder / name, json.dumps(content))

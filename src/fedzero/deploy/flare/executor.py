@@ -20,9 +20,16 @@ from fedzero.deploy.flare.bridge import NUMBER, PING
 from fedzero.deploy.flare.project import SETTINGS
 from fedzero.deploy.flare.relay import CHANNEL, TOPIC
 
+LOOK_EVERY = 0.5
+"""Seconds between two looks whether the job is over; FLARE's signal cannot be waited for."""
+
 
 class SiteExecutor(Executor):  # type: ignore[misc]
-    """Named in a job's configuration; FLARE makes it, in a process of its own. Its task is never sent."""
+    """Named in a job's configuration; FLARE makes it, in a process of its own.
+
+    Its one task lasts as long as the job: a site that has a task does not ask the server for another one every two
+    seconds, which was most of what an idle site sent and received. Orders come beside it, by `_on`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,8 +39,10 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         self._site: Any = None
         self._over = threading.Event()
 
-    def execute(self, *_: Any) -> Any:
-        return make_reply(ReturnCode.TASK_UNKNOWN)
+    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
+        while not abort_signal.triggered:
+            self._over.wait(LOOK_EVERY)
+        return make_reply(ReturnCode.TASK_ABORTED)
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if event_type == EventType.START_RUN:

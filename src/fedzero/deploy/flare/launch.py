@@ -25,6 +25,7 @@ from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import presence, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
+from fedzero.deploy.flare.forking import fork_server
 from fedzero.deploy.flare.presence import Kind
 from fedzero.deploy.site import Settings
 from fedzero.errors import FedzeroError
@@ -81,11 +82,11 @@ def federate(
     settings = Settings(data=data, threads=1, tasks=dict(tasks or {}))
     found = [kits.kit_of(project, name) for name in kits.Project.of(project).sites]
     over = Event()
-    with ThreadPoolExecutor(len(found)) as pool:  # waits for its threads at the end
+    with fork_server() as address, ThreadPoolExecutor(len(found)) as pool:  # waits for its threads at the end
         try:
             for kit in found:
                 configure(kit, settings)
-                pool.submit(join, kit, policy.report, variables, over)
+                pool.submit(join, kit, policy.report, {**variables, **address}, over)
             with service_of(project, policy) as service:
                 without_secret = dataclasses.replace(environment, secret=None)  # only sites have it
                 return conduct(recipe, folder, without_secret, watch, service, overwrite)

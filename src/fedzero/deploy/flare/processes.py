@@ -37,11 +37,11 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", **(environment or {})}
     with (kit / "console.txt").open("ab") as log:
         return subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=variables, preexec_fn=_die_with_parent
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=variables, preexec_fn=die_with_parent
         )
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     if _LIBC is not None:
         _LIBC.prctl(DIE_WITH_PARENT, signal.SIGTERM)
     os.setsid()  # Ctrl-C is for whoever started it

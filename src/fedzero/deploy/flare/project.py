@@ -25,8 +25,9 @@ ORGANISATION, SERVER, SUPERVISOR = "fedzero", "server", "supervisor@fedzero.loca
 PROJECT, CONNECTED_SITES, ROOT_DAYS = "federation.json", "connected.json", 3650
 SETTINGS = "fedzero.toml"
 """In a site kit's local/: what the site decides for itself."""
-HEARTBEAT, GONE_AFTER = 2, 20
-"""Seconds between two heartbeats of a site, and after how many without one FLARE takes it for gone."""
+HEARTBEAT, GONE_AFTER, JOB_HEARTBEAT = 6, 20, 30.0
+"""Seconds between two heartbeats of a site (of 2 KB, both ways), and after how many without one FLARE takes it for
+gone; seconds between those of its process for a job."""
 PACKAGE = "fedzero.deploy.flare."
 NAME = re.compile(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
 
@@ -180,6 +181,7 @@ def _configure(kit: Path, project: Project) -> None:
             files.write(start, start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
     else:
         resources["allow_log_streaming"] = False
+        parts["process_launcher"]["path"] = f"{PACKAGE}launcher.JobLauncher"
         parts.pop("site_log_streamer", None)
     resources["components"] = list(parts.values())
     rights = {**dict.fromkeys(MAY, "any"), "shell_commands": "none", "byoc": "none"}

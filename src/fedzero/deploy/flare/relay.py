@@ -16,13 +16,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.controller_spec import Task
 from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
 from fedzero.deploy.flare.bridge import (
     GONE,
+    LISTEN,
     PING,
     PINGS,
     READY_MOST,
@@ -56,6 +59,8 @@ class Relay(Controller):  # type: ignore[misc]
         self._gone, self._open = set[str](), dict[str, int]()
         self._bridge: Connection | None = None
         self._cell.register_request_cb(CHANNEL, ENDED, self._ended)
+        # the one task of a job, which sites have until it is over: see executor.py
+        self.broadcast_forever(Task(LISTEN, Shareable()), fl_ctx)
         pool = ThreadPoolExecutor(2 * len(self._targets) + 4, thread_name_prefix="fedzero")
         here = self._ready(pool, abort_signal)
         # An end of file, or any error: the supervisor is gone, and the epoch over.
