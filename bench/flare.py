@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -151,11 +151,12 @@ class Stopwatch(Silent):
 
 
 def federation(
-    sites: int, asked: int, rounds: int, idle: float = 0.0, killed: tuple[int, int] | None = None
+    sites: int, asked: int, rounds: int, idle: float = 0.0, killed: tuple[int, int] | None = None, forked: bool = False
 ) -> Figures:
     """Provision, start, play, end. What is started here is ended here, whatever happens.
 
-    killed: rounds after which the first site is killed, and started again.
+    killed: rounds after which the first site is killed, and started again; forked: sites share what their processes
+    for a job import, as with `fedzero federate`.
     """
     for reason in (signal.SIGALRM, signal.SIGTERM):
         signal.signal(reason, _give_up)
@@ -163,7 +164,7 @@ def federation(
     names = [f"site-{number}" for number in range(1, sites + 1)]
     started: list[subprocess.Popen[bytes]] = []
     folders = tempfile.TemporaryDirectory(prefix="fedzero-bench-", ignore_cleanup_errors=True)
-    with fork_server() as address, folders as root:
+    with fork_server() if forked else nullcontext({}) as address, folders as root:
         folder = Path(root)
         port = kits.provision(folder / "project", names, port=federating.free_port()).port
         epochs = Epochs(folder / "project", WaitPolicy(minimum=sites, report=_complain))
@@ -326,7 +327,7 @@ def idle_part(sites: int, seconds: float) -> None:
 
 
 def many_part(sites: int, rounds: int) -> None:
-    figures = apart(federation, sites, sites, rounds, 0.0, (KILLED, STARTED))
+    figures = apart(federation, sites, sites, rounds, 0.0, (KILLED, STARTED), True)
     back = f"{figures.missing[0]} to {figures.missing[-1]}" if figures.missing else "none"
     rows = [
         ("from the first process to the first round", f"{figures.began:.0f} s"),
