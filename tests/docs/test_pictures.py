@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -18,6 +19,7 @@ def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("how_it_works", ROOT / "tools" / "how_it_works.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
 
