@@ -1,6 +1,7 @@
 """The code blocks of a Markdown page, and what comments above them say to a test.
 
-A block is fenced and names its language. HTML comments directly above it, which no reader sees, are notes:
+A block is fenced and names its language; one by indentation is what it can be read as. HTML comments directly above it,
+which no reader sees, are notes:
 
     <!-- not run: needs a GPU -->      left out, for one of REASONS; a recipe is decoded all the same
     <!-- run with: --rounds 2 -->      added to the block's commands that make rounds (where none does: to all of
@@ -19,7 +20,11 @@ A comment that begins with a language and a line break is a block that only the 
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
+import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,8 +51,12 @@ BLOCK = re.compile(
 )
 NOTE = re.compile(r"<!-- ([a-z ]+?)(?:: (.*?))? -->")
 ALL_SLOW = re.compile(r"\A# [^\n]*\n\n<!-- slow -->\n\n")
-INDENTED = re.compile(r"(?:\A|\n)\n {4}\S[^\n]*")
-LIST_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ", re.MULTILINE)
+INDENTED = re.compile(
+    r"(?:\A|(?<=\n\n)|(?<=-->\n))(?P<notes>(?:^<!-- [^\n]* -->\n\n?)*)"
+    r"(?P<text>(?:^ {4}[^\n]*\n)(?:(?:^ {4}[^\n]*)?\n)*)",
+    re.MULTILINE,
+)
+COMMAND = re.compile(r"(?:fedzero|pip|python|make|pytest|ray) ")
 
 
 @dataclass(frozen=True)
@@ -75,26 +84,42 @@ def pages() -> dict[str, Path]:
 
 
 def blocks(page: str) -> list[Block]:
-    found = []
+    """In their order in the page, hidden ones among them."""
     everywhere = {"slow": ""} if ALL_SLOW.match(page) else {}
+    found = []
     for match in BLOCK.finditer(page):
-        notes = {name: text or "" for name, text in NOTE.findall(match["notes"])}
-        text = match["text"] if match["hidden"] is None else match["setup"]
-        line = page.count("\n", 0, match.start("text" if match["hidden"] is None else "setup")) + 1
-        found.append(
-            Block(
-                match["hidden"] or match["language"],
-                text,
-                line,
-                match["title"] or "",
-                everywhere | notes,
-                match["hidden"] is not None,
-            )
-        )
-    return found
+        hidden = match["hidden"] is not None
+        text, start = (match["setup"], match.start("setup")) if hidden else (match["text"], match.start("text"))
+        notes = everywhere | _notes(match["notes"])
+        language = match["hidden"] or match["language"]
+        found.append(Block(language, text, _line(page, start), match["title"] or "", notes, hidden))
+    rest = BLOCK.sub(lambda match: "\n" * match[0].count("\n"), page)
+    for match in INDENTED.finditer(rest):
+        text = textwrap.dedent(match["text"])
+        language = _language(text)
+        if language == "console":
+            text = re.sub(r"^(?=\S)", "$ ", text, flags=re.MULTILINE)
+        notes = everywhere | _notes(match["notes"])
+        found.append(Block(language, text, _line(rest, match.start("text")), "", notes))
+    return sorted(found, key=lambda block: block.line)
 
 
-def indented(page: str) -> list[str]:
-    """Code blocks by indentation, which name no language."""
-    prose = BLOCK.sub("", page)
-    return [found.strip() for found in INDENTED.findall(prose) if not LIST_ITEM.match(found.strip())]
+def _line(page: str, place: int) -> int:
+    return page.count("\n", 0, place) + 1
+
+
+def _notes(comments: str) -> dict[str, str]:
+    return {name: text or "" for name, text in NOTE.findall(comments)}
+
+
+def _language(text: str) -> str:
+    """Of a block by indentation, which names none: what it can be read as."""
+    if COMMAND.match(text):
+        return "console"
+    with suppress(tomllib.TOMLDecodeError):
+        tomllib.loads(text)
+        return "toml"
+    with suppress(SyntaxError):
+        ast.parse(text)
+        return "python"
+    return "text"

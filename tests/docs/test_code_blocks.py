@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from doc_blocks import LANGUAGES, NOTES, REASONS, Block, blocks, indented, pages
+from doc_blocks import LANGUAGES, NOTES, REASONS, Block, blocks, pages
 from doc_player import Player, commands, declared_extras, extras
 
 PAGES = {name: blocks(path.read_text(encoding="utf-8")) for name, path in pages().items()}
@@ -53,7 +53,6 @@ def test_a_page_with_its_slow_blocks(name: str, tmp_path: Path, environment: dic
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_are_ones_that_can_be_run(name: str) -> None:
     """No block escapes: each names a language, `text` holds no program, and a file is used by a block after it."""
-    assert not indented(pages()[name].read_text(encoding="utf-8")), "code that names no language: fence it"
     for place, block in enumerate(PAGES[name]):
         where = f"{name}:{block.line}"
         assert block.language in LANGUAGES, where
