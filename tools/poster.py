@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from theme import SANS, THEMES, Theme
 
 from fedzero.directions import Keys
 from fedzero.directions.reference import gaussian, rademacher
-from theme import SANS, THEMES, Theme
 
 WIDTH, HEIGHT = 800, 560
 CARD_WIDTH, CARD_TOP, CARD_HEIGHT = 252, 116, 268
@@ -40,7 +40,8 @@ def symbol(x: float, y: float, size: float, words: str, *, fill: str, anchor: st
 
 def indexed(letter: str, number: int) -> str:
     """A letter with a subscript from 1, and back to its line."""
-    return f'{letter}<tspan dy=".22em" font-size=".62em" font-style="normal">{number + 1}</tspan><tspan dy="-.136em">&#8203;</tspan>'
+    below = f'<tspan dy=".22em" font-size=".62em" font-style="normal">{number + 1}</tspan>'
+    return f'{letter}{below}<tspan dy="-.136em">&#8203;</tspan>'
 
 
 def model(x: float, y: float, theme: Theme) -> str:
@@ -48,8 +49,9 @@ def model(x: float, y: float, theme: Theme) -> str:
     rows, columns, side = 3, 10, 16.6
     shades = 0.14 + 0.5 * np.clip(np.abs(gaussian(7, 0, rows * columns)) / 2.2, 0, 1).reshape(rows, columns)
     fade = np.clip((columns - np.arange(columns)) / 5, 0.15, 1)
+    pitch = side + 0.9
     cells = [
-        f'<rect x="{x + column * (side + 0.9):.1f}" y="{y + row * (side + 0.9):.1f}" width="{side}" height="{side}" rx="2" '
+        f'<rect x="{x + column * pitch:.1f}" y="{y + row * pitch:.1f}" width="{side}" height="{side}" rx="2" '
         f'fill-opacity="{shades[row, column] * fade[column]:.2f}"/>'
         for row in range(rows)
         for column in range(columns)
@@ -59,10 +61,11 @@ def model(x: float, y: float, theme: Theme) -> str:
 
 def tile(x: float, y: float, key: int, colour: str) -> str:
     """The first coordinates of z(key): full where it is +1, pale where it is −1."""
-    side = TILE / CELLS
+    pitch = TILE / CELLS
+    side = pitch - 1.2
     signs = rademacher(key, 0, CELLS * CELLS).reshape(CELLS, CELLS)
     cells = [
-        f'<rect x="{x + column * side:.2f}" y="{y + row * side:.2f}" width="{side - 1.2:.2f}" height="{side - 1.2:.2f}" '
+        f'<rect x="{x + column * pitch:.2f}" y="{y + row * pitch:.2f}" width="{side:.2f}" height="{side:.2f}" '
         f'rx="1.6"{"" if signs[row, column] > 0 else f""" fill-opacity="{MINUS_OPACITY}" """}/>'
         for row in range(CELLS)
         for column in range(CELLS)
@@ -72,7 +75,8 @@ def tile(x: float, y: float, key: int, colour: str) -> str:
 
 def card(left: float, name: str, does: str, theme: Theme, behind: int) -> str:
     """One side: the model x, and the directions it makes from the keys; `behind` are more of the same."""
-    frame = f'width="{CARD_WIDTH}" height="{CARD_HEIGHT}" rx="16" fill="{theme.card}" stroke="{theme.edge}" stroke-width="1.5"'
+    size = f'width="{CARD_WIDTH}" height="{CARD_HEIGHT}" rx="16"'
+    frame = f'{size} fill="{theme.card}" stroke="{theme.edge}" stroke-width="1.5"'
     parts = [f'<rect x="{left + STEP * n}" y="{CARD_TOP - STEP * n}" {frame}/>' for n in range(behind, -1, -1)]
     inner = left + (CARD_WIDTH - 3 * TILE - 2 * GAP) / 2
     parts += [
@@ -132,8 +136,9 @@ def equation(theme: Theme) -> str:
 def poster(theme: Theme) -> str:
     title = "Federated training by a few scalars"
     described = (
-        "Server and clients make the same random directions z from a key. A client evaluates the model along them and sends "
-        "one scalar for each. Both sides add the scalars times the directions to x. The bytes do not depend on the model's size."
+        "Server and clients make the same random directions z from a key. A client evaluates the model along them and "
+        "sends one scalar for each. Both sides add the scalars times the directions to x. The bytes do not depend on "
+        "the model's size."
     )
     return "".join(
         [
