@@ -1,4 +1,4 @@
-"""Accuracy by bytes on the demo's task, method by method: python bench/accuracy_by_bytes.py [--seeds 1 2 3] [--only NAME]
+"""Accuracy by bytes on the demo's task, beside peers: python bench/peers.py [--seeds 1 2 3] [--only NAME …]
 
     for every method without a recipe of its own: three learning rates, ratios of 2, 30 rounds each, the one with the
     lowest training loss of the last 10 rounds; then a run for every seed, evaluated on the test set. One thread.
@@ -126,6 +126,7 @@ def main() -> None:
             rate = None if name not in RATES else float(min(entry["search"], key=entry["search"].get))
             if seed not in [run["seed"] for run in entry["runs"]]:
                 entry["runs"].append(measured(name, rate, seed))
+            kept["methods"] = {each: kept["methods"][each] for each in METHODS if each in kept["methods"]}
             KEPT.write_text(json.dumps(kept, indent=1) + "\n")
 
 
