@@ -71,6 +71,11 @@ class Block:
     hidden: bool = False
 
     @property
+    def runs(self) -> bool:
+        """Whether a reader sees it and a test does something with it."""
+        return self.language in RUN and not self.hidden and (self.language == "toml" or "not run" not in self.notes)
+
+    @property
     def slow(self) -> bool:
         return "slow" in self.notes
 

@@ -28,6 +28,8 @@ from fedzero.runs import recipe as recipes
 PATIENCE = 600
 INSTALL = "python -m pip install --quiet --no-deps --no-build-isolation --no-index"
 MAKES_ROUNDS = re.compile(r"fedzero (?:run|federate|serve|submit|tune|reproduce)\b")
+WATCHES = re.compile(r"fedzero watch .*--web")
+"""Serves its page until Ctrl-C."""
 OURS = re.compile(r"pip install '?(?:fedzero|\.(?!/)|\./papers|fedzero-papers)(?:\[(\w+)\])?'?(?: |$)")
 
 
@@ -97,7 +99,7 @@ class Player:
             line = f"{line} {block.notes.get('run with', '')}".rstrip()
         if line.endswith(" &"):
             self._background.append(self._started(line.removesuffix(" &"), subprocess.DEVNULL))
-        elif seconds := block.notes.get("interrupt after"):
+        elif seconds := block.notes.get("interrupt after", WATCHES.match(line) and "10"):
             process = self._started(line, subprocess.PIPE)
             time.sleep(float(seconds))
             assert process.poll() is None, (where, line, process.communicate())
