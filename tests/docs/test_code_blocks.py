@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import venv
 from collections import Counter
@@ -29,7 +30,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
     command = folder / "bin" / "fedzero"
     command.write_text(f"#!{folder / 'bin' / 'python'}\nfrom fedzero.cli import main\nmain()\n")
     command.chmod(0o755)
-    return {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    token = tmp_path / "ray-token"  # of the test's own clusters, not the user's
+    token.write_text(secrets.token_hex(32))
+    path = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN_PATH": str(token)}
 
 
 def play(name: str, chosen: list[Block], tmp_path: Path, environment: dict[str, str]) -> None:
