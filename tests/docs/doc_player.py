@@ -121,7 +121,7 @@ class Player:
 
     def _started(self, line: str, output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            f"exec {line}", shell=True, cwd=self._folder, env=self._environment, start_new_session=True,
+            f"exec env {line}", shell=True, cwd=self._folder, env=self._environment, start_new_session=True,
             stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
