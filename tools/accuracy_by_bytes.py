@@ -17,6 +17,7 @@ import matplotlib
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 from theme import SANS, THEMES, Theme
@@ -85,12 +86,12 @@ def curve(name: str, entry: dict[str, Any]) -> Curve:
 
 
 def rate_of(entry: dict[str, Any]) -> str:
-    """The learning rate, and where it is from."""
+    """The learning rate, and among which it was searched."""
     if entry["search"]:
         best = min(entry["search"], key=entry["search"].get)
-        return f"{float(best):g}, best of {', '.join(f'{float(rate):g}' for rate in entry['search'])}"
+        return f"{float(best):g}, better of {' and '.join(f'{float(rate):g}' for rate in entry['search'])}"
     rate = entry["recipe"]["algorithm"]["rate"]
-    return f"{rate['points'][0][1] if isinstance(rate, dict) else rate:g}, the recipe's"
+    return f"{rate['points'][0][1] if isinstance(rate, dict) else rate:g}"
 
 
 def drawn(found: list[Curve], theme: Theme) -> str:
@@ -109,7 +110,9 @@ def drawn(found: list[Curve], theme: Theme) -> str:
         "grid.color": theme.grid,
     }
     with matplotlib.rc_context(settings):
-        canvas = Figure(figsize=(6.4, 4.9), facecolor=theme.paper, layout="constrained")
+        canvas = Figure(
+            figsize=(6.4, 4.9), facecolor=theme.paper, layout=ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.14)
+        )
         FigureCanvasSVG(canvas)
         axes = canvas.add_subplot(facecolor=theme.paper)
         colours = [*theme.series, theme.ink]

@@ -1,8 +1,8 @@
 """A recorded session as an animated SVG: `python tools/terminal_recording.py docs/figures/session.json docs/figures`
 
-`tools/terminal_session.py` records. Every letter of the output is what the programs wrote; times are `SPEED` times
-faster, pauses end after `LONGEST_PAUSE` seconds, and only the typing of the commands is made here. Writes
-session-light.svg and session-dark.svg, and the last screen of each as session-light-still.svg and
+`tools/terminal_session.py` records. Every letter of the output is what the programs wrote; times are shortened so that
+programs run for `RUNNING` seconds in all, pauses end after `LONGEST_PAUSE` seconds, and only the typing of the commands
+is made here. Writes session-light.svg and session-dark.svg, and the last screen of each as session-light-still.svg and
 session-dark-still.svg, for whoever asks for less motion: browsers do not tell that to a picture in a page.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from theme import MONO, THEMES, Theme
 
-SPEED, LONGEST_PAUSE = 20.0, 0.8
+RUNNING, LONGEST_PAUSE = 13.0, 0.6
 FRAME = 0.16
 """Screens that last shorter than so many seconds are left out."""
 TYPING, READING, LAST = 0.9, 2.6, 7.0
@@ -106,11 +106,17 @@ class Screen:
 Frames = list[tuple[float, tuple[Row, ...]]]
 
 
+def speed_of(session: dict[str, Any]) -> float:
+    """How many times as fast as it was."""
+    return max(1.0, sum(entry["output"][-1][0] for entry in session["commands"]) / RUNNING)
+
+
 def frames(session: dict[str, Any]) -> Frames:
     """(when it appears in the film, what is on the screen)."""
     screen = Screen(session["columns"], session["rows"])
     film: Frames = []
     now = 0.0
+    speed = speed_of(session)
     for entry in session["commands"]:
         if entry["exit"] != 0:
             raise ValueError(f"{entry['command']} ended with {entry['exit']}")
@@ -122,7 +128,7 @@ def frames(session: dict[str, Any]) -> Frames:
         screen.feed("\r\n")
         before = 0.0
         for at, text in entry["output"]:
-            now += min((at - before) / SPEED, LONGEST_PAUSE)
+            now += min((at - before) / speed, LONGEST_PAUSE)
             before = at
             screen.feed(text)
             film.append((now, screen.shown()))
@@ -194,7 +200,7 @@ text{{font:{SIZE}px {MONO};fill:{theme.ink};white-space:pre}}
 {moves}</style>
 <defs>{defs}</defs>
 <rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="12" fill="{theme.card}" stroke="{theme.edge}"/>{dots}
-<text x="{width - SIDE}" y="27" text-anchor="end" class="d">a real run, {SPEED:g} × as fast</text>
+<text x="{width - SIDE}" y="27" text-anchor="end" class="d">a real run, {speed_of(session):.0f} × as fast</text>
 <svg x="{SIDE}" y="{TOP}" width="{width - 2 * SIDE}" height="{inner}"><g id="film">{strip}</g></svg>
 </svg>
 """

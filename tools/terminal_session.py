@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS, ROWS = 88, 21
+REDRAWN = "\r\x1b[2K"
+"""How a line is drawn again."""
+SHORTEST = 4.0
+"""A line that is drawn again sooner than after so many seconds is not kept."""
 
 
 def recorded(command: str) -> dict[str, Any]:
@@ -45,7 +49,20 @@ def recorded(command: str) -> dict[str, Any]:
             output.append((round(time.monotonic() - began, 3), text))
             pending = b""
     os.close(ours)
-    return {"command": command, "exit": process.wait(), "output": output}
+    return {"command": command, "exit": process.wait(), "output": thinned(output)}
+
+
+def thinned(output: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Without lines that were drawn again at once: the screens after them are the same."""
+    kept: list[tuple[float, str]] = []
+    for at, text in output:
+        again = text.startswith(REDRAWN)
+        if again and len(kept) > 1 and kept[-1][1].startswith(REDRAWN) and at - kept[-2][0] < SHORTEST:
+            last = kept[-1][1].removeprefix(REDRAWN)
+            if not any(control in last for control in "\r\n\x1b"):
+                kept.pop()
+        kept.append((at, text))
+    return kept
 
 
 def main(path: Path, commands: list[str]) -> None:
