@@ -111,7 +111,7 @@ def drawn(found: list[Curve], theme: Theme) -> str:
     }
     with matplotlib.rc_context(settings):
         canvas = Figure(
-            figsize=(6.4, 4.9), facecolor=theme.paper, layout=ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.14)
+            figsize=(6.4, 4.9), facecolor=theme.paper, layout=ConstrainedLayoutEngine(w_pad=0.14, h_pad=0.07)
         )
         FigureCanvasSVG(canvas)
         axes = canvas.add_subplot(facecolor=theme.paper)
