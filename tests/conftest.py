@@ -16,7 +16,12 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# A loaded machine is no fault of the code: nothing here is timed.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 # Tests press Ctrl-C. What a script starts in the background does not hear it, nor do its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)

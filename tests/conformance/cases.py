@@ -193,7 +193,7 @@ def allowed(algorithm: Any, chain: Chain) -> bool:
     """Who compares clients number by number needs numbers that can be compared, and enough clients; and what a method
     carries on by itself must not be carried on a second time."""
     wire, combiner = wire_of(algorithm), chain.combiner
-    if (chain.sparse and wire.whole) or (chain.feedback and wire.self_correcting):
+    if (chain.sparse and wire.whole) or (chain.feedback and (wire.self_correcting or wire.whole)):
         return False
     return combiner is None or (wire.comparable and federation_for(algorithm).cohort >= combiner.least())
 

@@ -84,7 +84,7 @@ def test_a_chain_that_destroys_what_a_method_needs_is_refused(tmp_path: Path, al
     sentence, combiner = str(refusal.value), chain.combiner
     if chain.sparse and wire_of(algorithm).whole:
         assert sentence.startswith("filters: 'top-k' leaves numbers out") and "drop the filter" in sentence
-    elif chain.feedback and wire_of(algorithm).self_correcting:
+    elif chain.feedback and (wire_of(algorithm).self_correcting or wire_of(algorithm).whole):
         assert sentence.startswith("filters: feedback = true") and "set feedback = false" in sentence
     else:
         assert combiner is not None and sentence.startswith(f"filters: {combiner.__struct_config__.tag!r}")

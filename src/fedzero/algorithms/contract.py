@@ -116,7 +116,7 @@ class Wire:
     remembers: clients keep something between their turns. self_correcting: a client sends next time, by the method
     itself, what a filter left out this time. first_order: clients are given gradients; all others get values only.
     delivery: updates a client missed, or the state. whole: numbers are values of functions, so that one left out cannot
-    count as 0.
+    count as 0, nor be added to that of another point.
     """
 
     replies: tuple[int, ...]

@@ -117,6 +117,11 @@ class Chain:
                     f"filters: {shaper.name!r} leaves numbers out, which then count as 0, but those of {method} are "
                     "values of functions: drop the filter"
                 )
+        if self.feedback and whole:
+            raise FedzeroError(
+                f"filters: feedback = true adds what was left out to the next contribution, but numbers of {method} are "
+                "values of functions, and the next ones are those of other points: set feedback = false"
+            )
         if self.feedback and self_correcting:
             raise FedzeroError(
                 f"filters: feedback = true adds what was left out to the next contribution, but {method} does so "
