@@ -119,8 +119,8 @@ class Chain:
                 )
         if self.feedback and whole:
             raise FedzeroError(
-                f"filters: feedback = true adds what was left out to the next contribution, but numbers of {method} are "
-                "values of functions, and the next ones are those of other points: set feedback = false"
+                "filters: feedback = true adds what was left out to the next contribution, but numbers of "
+                f"{method} are values of functions, and the next ones are those of other points: set feedback = false"
             )
         if self.feedback and self_correcting:
             raise FedzeroError(
