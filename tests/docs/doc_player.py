@@ -74,6 +74,9 @@ class Player:
         path = self._folder / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
+        package = Path(block.title).parts[0].removesuffix(".py")
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            del sys.modules[name]  # of another test, which chose the same name
         if path.match("local/fedzero.toml"):
             assert Settings.read(path) != Settings()
 
@@ -183,7 +186,7 @@ def _value(text: str) -> Any:
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
     """This process in that folder, which modules are imported from, too; afterwards as before."""
-    before, modules = Path.cwd(), set(sys.modules)
+    before, modules = Path.cwd(), dict(sys.modules)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     try:
@@ -191,6 +194,7 @@ def _inside(folder: Path) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         os.chdir(before)
-        for name in set(sys.modules) - modules:
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
                 del sys.modules[name]
+        sys.modules.update({name: module for name, module in modules.items() if name not in sys.modules})
