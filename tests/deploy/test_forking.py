@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import psutil
 import pytest
@@ -62,6 +64,20 @@ def test_a_process_is_forked_and_not_started_anew(server):
         found.terminate()
     found.wait()
     assert found.poll() == -signal.SIGKILL and ended(found.pid)
+
+
+def test_processes_can_be_looked_at_by_one_with_many_files_open(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 2048), hard), hard))
+    with ExitStack() as files:
+        for _ in range(1100):
+            files.enter_context(open(os.devnull))  # noqa: PTH123
+        found = Forked(*SLEEP, dict(os.environ))
+        assert found.poll() is None
+        found.terminate()
+        found.wait()
+        assert found.poll() == -signal.SIGKILL
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_site_that_is_killed_takes_its_process_along_and_no_other(server):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import tomllib
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,11 +16,9 @@ from small_language import words
 
 from fedzero.errors import FedzeroError
 from fedzero.oracles.language import measured
-from fedzero.runs import recipe as recipes
-from fedzero.tasks.language import TEXTS, Language, Text
+from fedzero.tasks.language import TEXTS, Text
 from fedzero.tasks.language import rows as loader
 from fedzero.tasks.language.encoding import Encoder
-from fedzero.tasks.language.trainable import Train
 
 ROWS = {
     "sst2": ({"sentence": "a fine film", "label": 1}, "a fine film It was", "great"),
@@ -242,21 +238,3 @@ def test_metrics_are_those_of_scikit_learn(pairs):
     truth = torch.from_numpy(labels)
     assert float(measured("f1", logits, truth)) == pytest.approx(1 - f1_score(labels, said, average="macro"))
     assert float(measured("accuracy", logits, truth)) == pytest.approx(np.mean(labels != said))
-
-
-def test_recipes_of_the_documentation_decode():
-    page = (Path(__file__).parents[2] / "docs" / "language.md").read_text()
-    lines = [line[4:] for line in page.split("## The fine-tune")[0].splitlines() if line.startswith("    ")]
-    first = tomllib.loads("\n".join(line for line in lines if not line.startswith("pip ")))
-    task = recipes.decode(first).task
-    assert isinstance(task, Language)
-    assert task.text == "sst2"
-    own = page.split("## Your own task")[1].split("Gaps are")[0]
-    table = tomllib.loads("\n".join(line[4:] for line in own.splitlines() if line.startswith("    ")))
-    text = recipes.decode(first | table).task.text
-    text.check()
-    assert text.render({"message": "Fire!"}) == "Ticket: Fire!\nIs this urgent? Yes or No?\n"
-    for line in page.splitlines():
-        if line.startswith("    train = {"):
-            chosen = tomllib.loads(line.strip().split("#")[0])
-            msgspec.convert(chosen["train"], Train)

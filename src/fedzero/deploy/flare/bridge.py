@@ -15,6 +15,7 @@ import select
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
 from queue import Queue
+from socket import socket
 from threading import Event, Thread
 from typing import Any
 
@@ -47,7 +48,7 @@ def send(connection: Connection, message: Hello | Orders | Answered) -> None:
     connection.send_bytes(msgspec.msgpack.encode(message))
 
 
-def readable(connection: Connection, seconds: float) -> bool:
+def readable(connection: Connection | socket, seconds: float) -> bool:
     """Whether something comes in time. (`Connection.poll` takes five times as long; `select` fails once a process has
     more than 1,024 files open.)"""
     waiting = select.poll()

@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedzero.deploy.flare.bridge import readable
+
 VARIABLE = "FEDZERO_FORK_SERVER"
 """In the environment of a site's process: the socket of the fork server; without it, processes are started plainly."""
 JOB = "nvflare.private.fed.app.client.worker_process"
@@ -94,7 +96,7 @@ class Forked:
         return int.from_bytes(found, "big", signed=True)
 
     def poll(self) -> int | None:
-        if self._status is None and select.select([self._socket], [], [], 0)[0]:
+        if self._status is None and readable(self._socket, 0.0):
             self.wait()
         return self._status
 
