@@ -40,8 +40,8 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         self._over = threading.Event()
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
-        while not abort_signal.triggered:
-            self._over.wait(LOOK_EVERY)
+        while not (abort_signal.triggered or self._over.wait(LOOK_EVERY)):
+            pass
         return make_reply(ReturnCode.TASK_ABORTED)
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:

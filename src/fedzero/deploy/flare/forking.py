@@ -29,12 +29,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedzero.deploy.flare.bridge import readable
+from fedzero.deploy.flare.processes import SITE_JOB, die_with_parent
 
 VARIABLE = "FEDZERO_FORK_SERVER"
 """In the environment of a site's process: the socket of the fork server; without it, processes are started plainly."""
-JOB = "nvflare.private.fed.app.client.worker_process"
 PRELOADED = (
-    JOB,
+    SITE_JOB,
     "fedzero.deploy.flare.executor",
     "fedzero.deploy.flare.presence",
     "fedzero.deploy.site",
@@ -170,14 +170,13 @@ def _fork(listener: socket.socket, others: list[socket.socket]) -> tuple[int, so
         for file in files:
             os.close(file)
     connection.settimeout(None)
-    connection.sendall(pid.to_bytes(STATUS, "big", signed=True))
+    with suppress(OSError):  # it died since; the closed connection ends the process in the next turn
+        connection.sendall(pid.to_bytes(STATUS, "big", signed=True))
     return pid, connection
 
 
 def _become(program: str, arguments: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
     """A program, in a process that was just forked; does not return."""
-    from fedzero.deploy.flare.processes import die_with_parent
-
     status = 1
     try:
         die_with_parent()

@@ -11,7 +11,8 @@ from nvflare.app_common.job_launcher.client_process_launcher import ClientProces
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
 from nvflare.utils.job_launcher_utils import get_credential_env
 
-from fedzero.deploy.flare.forking import JOB, VARIABLE, Forked
+from fedzero.deploy.flare.forking import VARIABLE, Forked
+from fedzero.deploy.flare.processes import SITE_JOB
 
 
 class JobLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
@@ -22,5 +23,5 @@ class JobLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
             return super().launch_job(job_meta, fl_ctx)
         command = shlex.split(self.get_command(job_meta, fl_ctx))
         credentials = get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS) or {})
-        arguments = command[command.index(JOB) + 1 :]
-        return ProcessHandle(process_adapter=Forked(JOB, arguments, {**os.environ, **credentials}))
+        arguments = command[command.index(SITE_JOB) + 1 :]
+        return ProcessHandle(process_adapter=Forked(SITE_JOB, arguments, {**os.environ, **credentials}))

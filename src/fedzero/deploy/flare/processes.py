@@ -19,7 +19,8 @@ from fedzero.deploy.flare.project import HEARTBEAT, ORGANISATION, SERVER
 
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG; of a parent with threads it is the thread that counts."""
-JOB_PROGRAMS = {"nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process"}
+SITE_JOB = "nvflare.private.fed.app.client.worker_process"
+JOB_PROGRAMS = {SITE_JOB, "nvflare.private.fed.app.server.runner_process"}
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
