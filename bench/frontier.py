@@ -6,12 +6,17 @@
 
 All have the same rounds, clients, mini-batches and number of directions, and but for `feedsign-1` the same queries;
 bytes are those of whole messages, a client's turn, up and down. One thread.
+
+`--model sst2 --data DIR` is SmolLM2-135M on SST-2, as recipe e3-sst2 has it, with directions of rank one (HiSo, which
+needs dense ones: ±1), judged by 1,000 held-out sentences, one seed and `--tuning-rounds`; for a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import to_builtins
 from table import show
 from torch import nn
 
@@ -39,6 +45,10 @@ HELD_OUT = 800
 WIDEST = 12
 """Step sizes tried for a method, at most."""
 TUNED_WITH, SEEDS = (11, 12), (1, 2, 3)
+TITLE = "SmolLM2-135M, 8 clients, 2 a round, batch 128, μ 3e-3, rank one"
+
+SENTENCES = 1000
+"""Rows of SST-2's training set that tuning is judged by."""
 
 Kind = Literal["linear", "mlp"]
 
@@ -107,9 +117,62 @@ METHODS: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
     "rms, average once": ({"kind": "decomfl", "step": "rms", "average": ONCE, "average_from": ONCE}, 1.6e-2, constant),
 }
 """The table of a method, the step size that the search begins with, and the schedule."""
+SST2: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
+    "decomfl": ({"kind": "decomfl"}, 2e-3, constant),
+    "fedkseed": ({"kind": "fedkseed", "local_steps": 1, "pool": 4096}, 2e-3, constant),
+    "fedkseed-pro": ({"kind": "fedkseed-pro", "local_steps": 1, "pool": 4096}, 2e-3, constant),
+    "feedsign": ({"kind": "feedsign"}, 2e-3, constant),
+    "hiso": ({"kind": "hiso", "distribution": "rademacher"}, 1e-3, constant),
+    "lozo": ({"kind": "decomfl", "hold": 50}, 2e-3, constant),
+    "normalised": ({"kind": "decomfl", "step": "normalised"}, 2e-3, constant),
+    "rms": ({"kind": "decomfl", "step": "rms"}, 1e-3, constant),
+    "average once": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 2e-3, constant),
+}
+
+
+def methods(how: argparse.Namespace) -> dict[str, tuple[Recipe, float, Callable[[float, int], Any]]]:
+    return SST2 if how.model == "sst2" else METHODS
+
+
+def sentences(data: Path, tuning: bool) -> Path:
+    """The folder of SST-2's rows; for tuning one whose test set was drawn out of the training set."""
+    if not tuning:
+        return data
+    made = Path(tempfile.gettempdir()) / "fedzero-frontier-held-out"
+    if not (made / "sst2").exists():
+        lines = gzip.decompress((data / "sst2" / "train.jsonl.gz").read_bytes()).splitlines(keepends=True)
+        order = np.random.default_rng(0).permutation(len(lines))
+        folder = Path(tempfile.mkdtemp(dir=made.parent))
+        for name, part in (("train", order[SENTENCES:]), ("dev", order[:SENTENCES])):
+            (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[i] for i in part), 1))
+        made.mkdir(exist_ok=True)
+        try:
+            folder.rename(made / "sst2")  # at once, as other processes may look for it
+        except OSError:  # one of them was first
+            shutil.rmtree(folder)
+    return made
+
+
+def played_on_sst2(name: str, rate: float, seed: int, tuning: bool, how: argparse.Namespace) -> Summary:
+    given, _, schedule = SST2[name]
+    rounds = how.tuning_rounds if tuning else how.rounds
+    table = {key: rounds // 2 if value == ONCE else value for key, value in given.items()}
+    base: Any = to_builtins(recipes.load("e3-sst2"))
+    sampling = {"directions": how.directions, "difference": "central", "distribution": "rank1", "radius": 3e-3}
+    recipe = recipes.decode(
+        base
+        | {"rounds": rounds, "evaluate_every": rounds, "seed": seed}
+        | {"algorithm": sampling | table | {"rate": schedule(rate, rounds)}}
+        | {"filters": [] if given["kind"] == "feedsign" else base["filters"]}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = session.Environment(sentences(how.data, tuning))
+        return session.start(recipe, Path(folder) / "run", environment, Silent())
 
 
 def played(name: str, rate: float, seed: int, tuning: bool, how: argparse.Namespace) -> Summary:
+    if how.model == "sst2":
+        return played_on_sst2(name, rate, seed, tuning, how)
     given, _, schedule = METHODS[name]
     table = {key: how.rounds // 2 if value == ONCE else value for key, value in given.items()}
     sampling = {"directions": how.directions, "difference": "central", "distribution": "rademacher", "radius": 1e-3}
@@ -132,11 +195,11 @@ def played(name: str, rate: float, seed: int, tuning: bool, how: argparse.Namesp
 def tuned(name: str, how: argparse.Namespace) -> tuple[float, int]:
     """(the step size with the lowest mean loss on held-out rows, how many were tried)."""
     losses: dict[int, float] = {}
-    first = METHODS[name][1]
+    first, seeds = methods(how)[name][1], TUNED_WITH[:1] if how.model == "sst2" else TUNED_WITH
 
     def loss(power: int) -> float:
         if power not in losses:
-            done = [played(name, first * 2.0**power, seed, True, how) for seed in TUNED_WITH]
+            done = [played(name, first * 2.0**power, seed, True, how) for seed in seeds]
             found = [math.inf if run.final_loss is None else run.final_loss for run in done]
             losses[power] = sum(found) / len(found)
             if how.verbose:
@@ -155,12 +218,14 @@ def tuned(name: str, how: argparse.Namespace) -> tuple[float, int]:
 def row(name: str, how: argparse.Namespace) -> tuple[str, ...]:
     rate, tried = tuned(name, how)
     runs = [played(name, rate, seed, False, how) for seed in SEEDS]
-    turns = how.rounds * 5
+    turns = how.rounds * (2 if how.model == "sst2" else 5)
 
     def of(values: Sequence[float | None], scale: float, digits: int) -> str:
         known = [math.nan if value is None else value * scale for value in values]
         return f"{np.mean(known):.{digits}f} ({min(known):.{digits}f}–{max(known):.{digits}f})"
 
+    if how.verbose:
+        print(name, *(f"{run.final_accuracy:.4f} {run.final_loss:.4f}" for run in runs), sep=" | ", flush=True)
     return (
         name,
         f"{rate:.3g} of {tried}",
@@ -177,19 +242,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(METHODS)}; none: all")
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--tuning-rounds", type=int, default=60, help="of the search on SST-2")
+    parser.add_argument("--data", type=Path, help="folder with the datasets, for SST-2")
     parser.add_argument("--directions", type=int, default=10)
-    parser.add_argument("--model", choices=["linear", "mlp"], default="linear")
+    parser.add_argument("--model", choices=["linear", "mlp", "sst2"], default="linear")
     parser.add_argument("--verbose", action="store_true", help="print losses and rows as they come")
     how = parser.parse_args()
     torch.set_num_threads(1)
     fedzero.register(Rows)
     rows = []
-    for name in how.names or METHODS:
+    for name in how.names or methods(how):
         rows.append(row(name, how))
         if how.verbose:
             print(*rows[-1], sep=" | ", flush=True)
-    sampling = f"batch 32, P = {how.directions}, μ 1e-3, ±1, central"
-    title = f"MNIST (4,000 rows of 14 × 14), {how.model}, {how.rounds} rounds, 10 clients, 5 a round, {sampling}"
+    sampling = f"P = {how.directions}, central"
+    what = "MNIST (4,000 rows of 14 × 14), 10 clients, 5 a round, batch 32, μ 1e-3, ±1"
+    title = f"{TITLE if how.model == 'sst2' else what}, {how.model}, {how.rounds} rounds, {sampling}"
     show(title, rows, ("method", "step size", "test accuracy %", "test loss", "queries", "B up", "B down", "s a run"))
 
 

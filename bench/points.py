@@ -3,6 +3,7 @@
     PYTHONPATH=src python bench/points.py mlp cnn     rounds on a CPU: MLP 784-200-10, P 100; the CNN of E1, P 10
     PYTHONPATH=src python bench/points.py opt         OPT-1.3B's shape on a GPU, random weights, 64 points
     PYTHONPATH=src python bench/points.py generate    the same, with 32 tokens generated after each prompt
+    PYTHONPATH=src python bench/points.py sst2 --data DIR     rounds of e3-sst2 on a GPU, beside gaussian directions
 
 A round is a whole one (m 10, batch 32, forward difference): draw, evaluate, fold, write to the ledger. On the GPU an
 ask is timed as a method makes it, numbers on the host at the end, and the replay of its recorded pass alone.
@@ -73,8 +74,31 @@ def rounds(
     title: str, task: dict[str, Any], directions: int, wanted: str, environment: Callable[[], Environment]
 ) -> None:
     setups = [setup_of(task, directions, distribution, exact, environment()) for _, distribution, exact in WAYS]
+    compared(f"{title}, m {COHORT}, batch 32, P {directions} (wanted {wanted})", [name for name, *_ in WAYS], setups)
+
+
+LANGUAGE = (
+    ("gaussian, compiled", "gaussian", True),
+    ("gaussian", "gaussian", False),
+    ("rank one, compiled", "rank1", True),
+    ("rank one", "rank1", False),
+)
+
+
+def sentiment(given: argparse.Namespace) -> None:
+    """Whole rounds of recipe e3-sst2."""
+
+    def setup(distribution: str, compiled: bool) -> Setup:
+        sets = [f'algorithm.distribution="{distribution}"', f"task.compile={str(compiled).lower()}", "task.testing=8"]
+        return prepare(recipes.load("e3-sst2", sets), Environment(given.data))
+
+    names, setups = [name for name, *_ in LANGUAGE], [setup(*how) for _, *how in LANGUAGE]
+    compared("One round of e3-sst2 (wanted ≥ 1.5×)", names, setups)
+
+
+def compared(title: str, names: list[str], setups: list[Setup]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        places = [Path(folder, str(i)) for i in range(len(WAYS))]
+        places = [Path(folder, str(i)) for i in range(len(setups))]
         for place in places:
             place.mkdir()
         # Rounds take turns, so that a noisy neighbour disturbs all ways alike.
@@ -87,13 +111,9 @@ def rounds(
             *(name, f"{1e3 * t:.1f}", f"{found[0] / t:.1f}×", f"{1e3 * m:.1f}", f"{least[0] / m:.1f}×"),
             way.way if way is not None and way.way else "views",
         )
-        for (name, *_), t, m, way in zip(WAYS, found, least, beside, strict=True)
+        for name, t, m, way in zip(names, found, least, beside, strict=True)
     ]
-    show(
-        f"{title}, m {COHORT}, batch 32, P {directions} (wanted {wanted})",
-        rows,
-        ("", "median ms", "", "least ms", "", "way"),
-    )
+    show(title, rows, ("", "median ms", "", "least ms", "", "way"))
 
 
 POINTS, WIDTH, RADIUS, GENERATED = 64, 64, 1e-2, 32
@@ -236,9 +256,10 @@ def generation(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["mlp", "cnn", "opt", "generate"], default=["mlp", "cnn"])
+    parser.add_argument("parts", nargs="*", choices=["mlp", "cnn", "opt", "generate", "sst2"], default=["mlp", "cnn"])
     parser.add_argument("--directions", type=int, help="P of the CPU's rounds")
     parser.add_argument("--rounds", type=int, default=15, help="that are timed, after five others")
+    parser.add_argument("--data", type=Path, help="folder with the datasets, for sst2")
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
@@ -249,7 +270,7 @@ def main() -> None:
         rounds("One round of MNIST, MLP 784-200-10", task, given.directions or 100, "≥ 10×", perceptron)
     if "cnn" in given.parts:
         rounds("One round of E1, CNN", {"kind": "mnist"}, given.directions or 10, "≥ 1.3×", Environment)
-    for part, run in (("opt", gpu), ("generate", generation)):
+    for part, run in (("opt", gpu), ("generate", generation), ("sst2", sentiment)):
         if part in given.parts and torch.cuda.is_available():
             run(given)
         elif part in given.parts:

@@ -102,6 +102,9 @@ def train(arguments: argparse.Namespace) -> list[Found]:
     if not isinstance(objective, RewardObjective):
         raise SystemExit(f'{arguments.recipe} has no reward: choose a recipe with task.measure = "reward"')
     objective.decoding = replace(objective.decoding, temperature=arguments.temperature)
+    for part in objective.module.modules():
+        if type(part).__name__.endswith("RotaryEmbedding"):  # what generation kept of it cannot be part of a gradient
+            part.register_forward_hook(lambda _, given, tables: tuple(each.clone() for each in tables))
     trained = [p for p in objective.module.parameters() if p.requires_grad]
     kinds: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     optimizer = kinds[arguments.optimizer](trained, lr=arguments.rate)

@@ -298,3 +298,17 @@ def test_a_gpu_says_the_same(small_model, kind):
             gpu.module, PaddedPrompts.of(PROMPTS).to(torch.device("cuda")), Decoding(MOST, ends.cuda()), there
         )
         assert torch.equal(found.cpu(), wanted)
+
+
+def test_groups_of_heads_in_any_order_of_memory(monkeypatch):
+    """With gradients a GPU's attention gives (rows, heads, T, d) in the memory order of (rows, T, heads, d)."""
+    usual = attention.F.scaled_dot_product_attention
+
+    def permuted(*given, **named):
+        return usual(*given, **named).transpose(1, 2).contiguous().transpose(1, 2)
+
+    query, key = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 9, 8)
+    mask = torch.zeros(3, 1, 5, 9)
+    expected, _ = attention._grouped(None, torch.nn.Identity(), query, key, key, mask)
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", permuted)
+    assert torch.equal(attention._grouped(None, torch.nn.Identity(), query, key, key, mask)[0], expected)

@@ -26,7 +26,7 @@ from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, 
 from fedzero_papers.experiments.curves import Reading, averaged, by_round, loss, percentage
 from fedzero_papers.experiments.outcome import Cell, Figure, Line, Outcome, Panel, Table
 
-TASKS = {"sst2": "SST-2", "cb": "CB", "wsc": "WSC", "wic": "WiC", "rte": "RTE", "boolq": "BoolQ"}
+TASKS = {"sst2": "SST-2", "cb": "CB", "wsc": "WSC", "wic": "WiC", "rte": "RTE", "boolq": "BoolQ", "multirc": "MultiRC"}
 METHODS = {"decomfl-5": "DeComFL, P = 5", "decomfl-10": "DeComFL, P = 10", "fedzo-5": "FedZO, P = 5", "mezo": "MeZO"}
 WEIGHTS = {
     "stochastic": ("bfloat16, rounded stochastically", []),
@@ -37,16 +37,18 @@ WEIGHTS = {
 SMALL_STEPS = ["rounds=1000", "evaluate_every=100", "task.batch=32", "algorithm.rate=3e-5"]
 """The setting they are compared in: steps below half a unit in the last place of most weights."""
 STYLES = {name: style for style, name in enumerate([*METHODS, *WEIGHTS])}
-PAPER = {
+PAPER: Mapping[str, Sequence[float | None]] = {
     "sst2": (84.02, 85.08, 84.11, 83.99),
     "cb": (74.28, 75.00, 73.97, 72.49),
     "wsc": (59.13, 59.59, 59.43, 55.18),
     "wic": (53.28, 53.38, 53.31, 53.25),
     "rte": (54.33, 57.05, 53.42, 52.91),
     "boolq": (61.36, 61.60, 61.20, 61.46),
+    "multirc": (None, None, None, None),
 }
-"""Table 1, OPT-125M, per cent, in the order of METHODS."""
-MAJORITY = {"sst2": 50.9, "cb": 50.0, "wsc": 63.5, "wic": 50.0, "rte": 52.7, "boolq": 62.2}
+"""Table 1, OPT-125M, per cent, in the order of METHODS; MultiRC is in table 3 only, which has its settings."""
+MAJORITY = {"sst2": 50.9, "cb": 50.0, "wsc": 63.5, "wic": 50.0, "rte": 52.7, "boolq": 62.2,
+            "multirc": 57.2}  # fmt: skip
 """Per cent of the development set that have its most frequent answer: what one gets without reading."""
 NUMBER = 4
 """Bytes of a number of a model on the wire."""

@@ -61,4 +61,4 @@ def _grouped(
     mask = attention_mask.expand(-1, -1, group, -1) if tokens == 1 else attention_mask.repeat(1, 1, group, 1)
     queries = query.reshape(rows, heads // group, group * tokens, size)
     found = F.scaled_dot_product_attention(queries, key, value, mask, scale=how.get("scaling"))
-    return found.view(rows, heads, tokens, size).transpose(1, 2).contiguous(), None
+    return found.reshape(rows, heads, tokens, size).transpose(1, 2).contiguous(), None
