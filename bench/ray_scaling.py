@@ -1,6 +1,6 @@
 """A round on 1, 2, 4, … workers of a Ray of this machine's own, beside the local engine in the same run.
 
-    python bench/ray_scaling.py [--workers 1,2,4,8,16] [--rounds 20] [--repeats 3] [--only MLP]
+    python bench/ray_scaling.py [--workers 1,2,4,8,16] [--slices 1,3] [--rounds 20] [--repeats 3] [--only MLP]
 
 E1's round is that of `bench/e1_round.py` (CNN of 28,938 weights, MNIST, DeComFL with P 10, batch 32), with its cohort
 of 10 and with one of 80, of which 16 workers get equal slices; the MLP has a million weights, P 5, batch 16, a cohort
@@ -35,7 +35,7 @@ WARM = 3
 """First rounds of a run, which are not counted."""
 CLIENTS = 160
 
-Problem = Callable[[str, int, Path, Silent], object]
+Problem = Callable[[Any, int, Path, Silent], object]
 """(engine, rounds, folder, watch): a whole run"""
 
 
@@ -59,7 +59,7 @@ class Clock(Silent):
 
 
 def e1(cohort: int) -> Problem:
-    def run(engine: str, rounds: int, folder: Path, watch: Silent) -> object:
+    def run(engine: Any, rounds: int, folder: Path, watch: Silent) -> object:
         table = {
             "name": "e1-round",
             "rounds": rounds,
@@ -80,7 +80,7 @@ def mlp(cohort: int = 80, samples: int = 16) -> Problem:
     y = generator.integers(0, 10, (CLIENTS, samples))
     data = list(zip(x, y, strict=True))
 
-    def run(engine: str, rounds: int, folder: Path, watch: Silent) -> object:
+    def run(engine: Any, rounds: int, folder: Path, watch: Silent) -> object:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 200), nn.ReLU(), nn.Linear(200, 10))
         return fedzero.train(
@@ -101,7 +101,7 @@ def mlp(cohort: int = 80, samples: int = 16) -> Problem:
     return run
 
 
-def measured(problem: Problem, ways: dict[str, tuple[str, int]], rounds: int, repeats: int) -> dict[str, float]:
+def measured(problem: Problem, ways: dict[str, tuple[Any, int]], rounds: int, repeats: int) -> dict[str, float]:
     """Seconds of a round, by way: (engine, threads of this process)."""
     found: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeats):
@@ -118,13 +118,17 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", default=",".join(str(w) for w in (1, 2, 4, 8, 16) if w <= cores))
+    parser.add_argument("--slices", default="1", help="of a cohort for each worker, one number or several")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="problems with this in their names")
     options = parser.parse_args()
     counts = [int(count) for count in options.workers.split(",")]
-    ways = {"local, 1 thread": ("local", 1), f"local, {cores} threads": ("local", cores)}
-    ways |= {f"ray, {w} worker{'s' * (w > 1)}": (f"ray:{w}", cores) for w in counts}
+    ways: dict[str, tuple[Any, int]] = {"local, 1 thread": ("local", 1), f"local, {cores} threads": ("local", cores)}
+    for share in map(int, options.slices.split(",")):
+        more = f", {share} slices each" if share > 1 else ""
+        engines = [{"kind": "ray", "workers": w, "slices": share} for w in counts]
+        ways |= {f"ray, {w} worker{'s' * (w > 1)}{more}": (e, cores) for w, e in zip(counts, engines, strict=True)}
     problems = {
         "E1's round, cohort of 10": e1(10),
         "E1's round, cohort of 80": e1(80),
@@ -135,7 +139,8 @@ def main() -> None:
             times = measured(problem, ways, options.rounds, options.repeats)
             one, many = list(times.values())[:2]
             rows = []
-            for (way, seconds), w in zip(times.items(), (1, cores, *counts), strict=True):
+            used = (1, cores, *counts * len(options.slices.split(",")))
+            for (way, seconds), w in zip(times.items(), used, strict=True):
                 figures = f"{1e3 * seconds:.1f}", f"{one / seconds:.2f}", f"{one / seconds / w:.2f}"
                 rows.append((way, *figures, f"{seconds / many:.2f}"))
             show(name, rows, ("", "ms/round", "speed-up", "efficiency", f"× local, {cores} threads"))

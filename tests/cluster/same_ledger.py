@@ -22,8 +22,10 @@ def content_of(folder: Path) -> dict[str, Any]:
         return found | {"head": ledger.head, "model": (folder / session.MODEL).read_bytes()}
 
 
-def same_as_local(made: recipes.Recipe, folder: Path, environment: Environment, watch: Any) -> None:
+def same_as_local(
+    made: recipes.Recipe, folder: Path, environment: Environment, watch: Any, engine: Any = "ray"
+) -> None:
     """Run by two workers and in this process; the ledgers are equal."""
     session.start(made, folder / "local", environment, watch)
-    session.start(recipes.with_engine(made, "ray"), folder / "ray", environment, watch)
+    session.start(recipes.with_engine(made, engine), folder / "ray", environment, watch)
     assert content_of(folder / "ray") == content_of(folder / "local")

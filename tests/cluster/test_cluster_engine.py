@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
+from fedzero.runs.cluster.slices import Dealer
 from fedzero.runs.engines import Local, Ray, chosen, recorded
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
@@ -206,6 +208,42 @@ def test_a_task_that_workers_cannot_import_is_refused_in_a_sentence(
     monkeypatch.setattr(Halved, "__module__", "__main__")
     with pytest.raises(FedzeroError, match="is defined in the program itself"):
         session.start(made, tmp_path / "main", Environment(), Silent())
+
+
+@pytest.mark.parametrize("algorithm", METHODS[:3], ids=lambda algorithm: algorithm["kind"])
+def test_several_slices_for_a_worker_give_the_same_ledger(
+    cluster: Any, recipe: Any, tmp_path: Path, killing: list[tuple[int, int]], algorithm: Any
+) -> None:
+    killing.append((2, 0))
+    same_as_local(recipe(algorithm, rounds=4), tmp_path, Environment(), Silent(), {"kind": "ray", "slices": 2})
+    assert not killing
+
+
+def test_a_worker_that_is_done_takes_slices_of_one_that_is_slow(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def box(seconds: float) -> Any:
+        def f(x: Any) -> float:
+            time.sleep(seconds)
+            return float((x**2).sum())
+
+        f.__qualname__ = f"box{seconds}"
+        return f
+
+    begin, moved = Dealer._begin, list[tuple[int, int]]()
+
+    def noting(dealer: Any, job: Any, worker: int, step: Any) -> None:
+        moved.append((job.slice.worker, worker))
+        begin(dealer, job, worker, step)
+
+    monkeypatch.setattr(Dealer, "_begin", noting)
+    boxes = [box(seconds) for seconds in (0.2, 0.2, 0.2, 0.0, 0.0, 0.0)]
+    method = {"kind": "fedzo", "rate": 0.02, "directions": 2}
+    options: dict[str, Any] = {"bounds": (-5, 5), "dimension": 3, "rounds": 1, "algorithm": method, "budget": 20}
+    fedzero.minimise(boxes, **options, out=tmp_path / "local")
+    fedzero.minimise(boxes, **options, out=tmp_path / "ray", engine={"kind": "ray", "slices": 3})
+    assert content_of(tmp_path / "ray") == content_of(tmp_path / "local")
+    assert {pair for pair in moved if pair[0] != pair[1]} == {(0, 1)}
 
 
 def test_merged_slices_are_the_same_again(

@@ -36,7 +36,7 @@ def on_cluster(setup: Setup, environment: Environment, watch: Watch) -> Iterator
             assert replica is not None
             here = local_engine(setup, replica)
             remembers = replica.wire.remembers or setup.chain.feedback
-            return ClusterEngine(replica, crew, here.measure, here.alter, remembers, watch.warn)
+            return ClusterEngine(replica, crew, how.slices, here.measure, here.alter, remembers, watch.warn)
 
         def attach(engine: ClusterEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:
             watch.phase(f"{crew.size} workers build the task")

@@ -30,18 +30,21 @@ PART = 10_000
 
 
 class ClusterEngine:
-    """replica: the driver's own. remembers: whether clients keep a memory, which is at the worker that has them."""
+    """replica: the driver's own. share: slices of a cohort, for each worker. remembers: whether clients keep a memory,
+    which is at the worker that has them: as many slices as workers then."""
 
     def __init__(
         self,
         replica: Replica,
         crew: Crew,
+        share: int,
         measure: Callable[[Params, int, bool], Metrics],
         alter: Alter | None,
         remembers: bool,
         report: Callable[[str], None],
     ):
         self.replica, self.crew, self.measure, self.alter, self.remembers = replica, crew, measure, alter, remembers
+        self.share = 1 if remembers else share
         self.dealer = Dealer(crew, replica.digest(), self._standing, self._write, report)
         self.slices: list[Slice] = []
         self._server: Server | None = None
@@ -86,13 +89,14 @@ class ClusterEngine:
         yield from ((client, found[client]) for client in instructions)
 
     def _dealt(self, cohort: Sequence[int]) -> list[Slice]:
-        """As many slices as workers, or as clients. What keeps a memory stays where that is."""
-        count = min(self.crew.size, len(cohort))
+        """`share` slices for every worker, or one for every client. What keeps a memory stays where that is."""
+        count = min(self.share * self.crew.size, len(cohort))
         if self.remembers:
             parts = [[client for client in cohort if client % self.crew.size == i] for i in range(self.crew.size)]
         else:
             parts = [list(cohort[len(cohort) * i // count : len(cohort) * (i + 1) // count]) for i in range(count)]
-        return [Slice(part, worker) for worker, part in enumerate(parts) if part]
+        size, pinned = self.crew.size, self.remembers
+        return [Slice(part, i * size // len(parts), pinned) for i, part in enumerate(parts) if part]
 
     def _bare(self, round: int, instruction: bytes) -> bytes:
         """An instruction without the model: the worker's replica is there already."""

@@ -1,6 +1,7 @@
 """Slices of a cohort, dealt to workers; where a worker dies, what it had played of the round is played by another.
 
-There are as many slices as workers, whoever is alive, so losses merged within a slice have the same bits after a death.
+How many slices there are depends on the number of workers, not on who is alive or done first, so losses merged within a
+slice have the same bits after a death, and wherever it is played.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ Step = Callable[[int], Ref]
 
 @dataclass(eq=False)
 class Slice:
-    """Clients that are played together, the worker they are at, and the steps of the round that it has done. life:
-    which of the worker's it was. lost: how many died meanwhile."""
+    """Clients that are played together, the worker they are at, and the steps of the round that it has done. pinned:
+    they have memories there. life: which of the worker's it was. lost: how many died meanwhile."""
 
     clients: Sequence[int]
     worker: int
+    pinned: bool = False
     done: list[Step] = field(default_factory=list)
     life: int = 0
     lost: int = 0
@@ -89,12 +91,13 @@ class Dealer:
         waiting = [_Job(slice) for slice in slices]
         busy: dict[int, _Job] = {}
         while waiting or busy:
-            for job in list(waiting):
-                worker = self._worker_for(job.slice, busy)
-                if worker is not None:
-                    waiting.remove(job)
-                    self._begin(job, worker, step(job.slice))
-                    busy[worker] = job
+            for anywhere in (False, True):  # a worker's own slices come first
+                for job in list(waiting):
+                    worker = self._worker_for(job.slice, busy, anywhere)
+                    if worker is not None:
+                        waiting.remove(job)
+                        self._begin(job, worker, step(job.slice))
+                        busy[worker] = job
             if not busy:
                 self._returned(None)
                 continue
@@ -147,10 +150,13 @@ class Dealer:
             return False
         return True
 
-    def _worker_for(self, slice: Slice, busy: dict[int, Any]) -> int | None:
-        """Its own, or, where that is not alive, one that has nothing to do."""
-        if slice.worker in self.alive:
-            return None if slice.worker in busy else slice.worker
+    def _worker_for(self, slice: Slice, busy: dict[int, Any], anywhere: bool) -> int | None:
+        """Its own, or, where that is not alive, one that has nothing to do. anywhere: also where that is busy, if the
+        slice has not been begun in this round."""
+        if slice.worker in self.alive and slice.worker not in busy:
+            return slice.worker
+        if slice.worker in self.alive and (slice.done or slice.pinned or not anywhere):
+            return None
         return next((worker for worker in self.alive if worker not in busy), None)
 
     def restart(self, worker: int) -> None:
