@@ -88,8 +88,8 @@ def curve(name: str, entry: dict[str, Any]) -> Curve:
 def rate_of(entry: dict[str, Any]) -> str:
     """The learning rate, and among which it was searched."""
     if entry["search"]:
-        best = min(entry["search"], key=entry["search"].get)
-        return f"{float(best):g}, better of {' and '.join(f'{float(rate):g}' for rate in entry['search'])}"
+        tried = ", ".join(f"{rate:g}" for rate in sorted(map(float, entry["search"])))
+        return f"{entry['runs'][0]['rate']:g} of {tried}"
     rate = entry["recipe"]["algorithm"]["rate"]
     return f"{rate['points'][0][1] if isinstance(rate, dict) else rate:g}"
 
