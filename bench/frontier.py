@@ -45,7 +45,7 @@ HELD_OUT = 800
 WIDEST = 12
 """Step sizes tried for a method, at most."""
 TUNED_WITH, SEEDS = (11, 12), (1, 2, 3)
-TITLE = "SmolLM2-135M, 8 clients, 2 a round, batch 128, μ 3e-3, rank one"
+SST2_TITLE = "SmolLM2-135M, 8 clients, 2 a round, batch 128, μ 3e-3, rank one"
 
 SENTENCES = 1000
 """Rows of SST-2's training set that tuning is judged by."""
@@ -240,7 +240,9 @@ def row(name: str, how: argparse.Namespace) -> tuple[str, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(METHODS)}; none: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(METHODS)}; SST-2: of {', '.join(SST2)}; none: all"
+    )
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--tuning-rounds", type=int, default=60, help="of the search on SST-2")
     parser.add_argument("--data", type=Path, help="folder with the datasets, for SST-2")
@@ -248,6 +250,10 @@ def main() -> None:
     parser.add_argument("--model", choices=["linear", "mlp", "sst2"], default="linear")
     parser.add_argument("--verbose", action="store_true", help="print losses and rows as they come")
     how = parser.parse_args()
+    if how.model == "sst2" and how.data is None:
+        parser.error("--model sst2 needs --data, the folder that has sst2/train.jsonl.gz")
+    if strange := sorted(set(how.names) - methods(how).keys()):
+        parser.error(f"{strange[0]}: with --model {how.model} there are {', '.join(methods(how))}")
     torch.set_num_threads(1)
     fedzero.register(Rows)
     rows = []
@@ -257,7 +263,7 @@ def main() -> None:
             print(*rows[-1], sep=" | ", flush=True)
     sampling = f"P = {how.directions}, central"
     what = "MNIST (4,000 rows of 14 × 14), 10 clients, 5 a round, batch 32, μ 1e-3, ±1"
-    title = f"{TITLE if how.model == 'sst2' else what}, {how.model}, {how.rounds} rounds, {sampling}"
+    title = f"{SST2_TITLE if how.model == 'sst2' else what}, {how.model}, {how.rounds} rounds, {sampling}"
     show(title, rows, ("method", "step size", "test accuracy %", "test loss", "queries", "B up", "B down", "s a run"))
 
 
