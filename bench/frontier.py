@@ -118,15 +118,15 @@ METHODS: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
 }
 """The table of a method, the step size that the search begins with, and the schedule."""
 SST2: dict[str, tuple[Recipe, float, Callable[[float, int], Any]]] = {
-    "decomfl": ({"kind": "decomfl"}, 2e-3, constant),
-    "fedkseed": ({"kind": "fedkseed", "local_steps": 1, "pool": 4096}, 2e-3, constant),
-    "fedkseed-pro": ({"kind": "fedkseed-pro", "local_steps": 1, "pool": 4096}, 2e-3, constant),
+    "decomfl": ({"kind": "decomfl"}, 4e-3, constant),
+    "fedkseed": ({"kind": "fedkseed", "local_steps": 1, "pool": 4096}, 4e-3, constant),
+    "fedkseed-pro": ({"kind": "fedkseed-pro", "local_steps": 1, "pool": 4096}, 4e-3, constant),
     "feedsign": ({"kind": "feedsign"}, 2e-3, constant),
     "hiso": ({"kind": "hiso", "distribution": "rademacher"}, 1e-3, constant),
-    "lozo": ({"kind": "decomfl", "hold": 50}, 2e-3, constant),
+    "lozo": ({"kind": "decomfl", "hold": 50}, 4e-3, constant),
     "normalised": ({"kind": "decomfl", "step": "normalised"}, 2e-3, constant),
     "rms": ({"kind": "decomfl", "step": "rms"}, 1e-3, constant),
-    "average once": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 2e-3, constant),
+    "average once": ({"kind": "decomfl", "average": ONCE, "average_from": ONCE}, 4e-3, constant),
 }
 
 

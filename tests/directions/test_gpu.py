@@ -138,8 +138,9 @@ def test_interpreter() -> None:
     """The tests marked `kernels`, on CPU tensors."""
     source = str(Path(gpu.__file__).parents[3])
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    others = [str(Path(__file__).with_name(name)) for name in ("test_rank1.py", "test_gpu_layers.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:xdist", __file__, str(Path(__file__).with_name("test_rank1.py"))],
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", __file__, *others],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from torch import _dynamo as dynamo
 from fedzero.directions import Domain, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.graphs import as_if_capturing
+from fedzero.oracles.capture import as_if_capturing
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language.pretrained import compile_layers, load, packs_upto
 

@@ -9,8 +9,12 @@ import pytest
 import torch
 from small_language import KINDS
 
+from fedzero.directions import Domain, Terms
+from fedzero.model.params import Params
 from fedzero.oracles.generation import (
     ENDED,
+    STEP,
+    Decoder,
     Decoding,
     KeyValues,
     PaddedPrompts,
@@ -22,11 +26,13 @@ from fedzero.oracles.generation import (
     generate,
     read,
 )
+from fedzero.oracles.reward import Judge, Prompts, RewardObjective
 from fedzero.tasks.language import Layers, Lora, attention
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.pretrained import adapt, decodes_upto, load
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+NEEDS_CUDA = (pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 PROMPTS = ([5, 17, 9], [8], [99, 1, 250, 7, 12, 30], [31] * 9, [40, 41, 42, 43], [3, 200], [60, 61, 5])
 BEGUN = tuple([*range(70, 82), *prompt] for prompt in PROMPTS)
 """The same after tokens that all have in common."""
@@ -141,16 +147,25 @@ def test_adapters_and_layers(small_model):
         assert lists(said) == [alone(model.module, prompt, MOST, ends) for prompt in PROMPTS]
 
 
-def test_buffers_may_be_used_again(small_model):
-    """What another text left in them is not read."""
+@pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])
+def test_buffers_may_be_used_again(small_model, stepwise):
+    """What another text left in them is not read, not even where it is not a number."""
     model = opened(small_model("smollm"))
-    tokens, kept = PaddedPrompts.of(PROMPTS), KeyValues(len(PROMPTS), 9 + MOST)
-    decoding = Decoding(MOST, ends_of(model))
     noise = torch.rand(len(PROMPTS), MOST, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    fresh = [generate(model.module, tokens, decoding, some) for some in (noise, None)]
-    again = [generate(model.module, tokens, decoding, some, kept) for some in (noise, None)]
-    assert all(map(torch.equal, fresh, again))
-    assert not torch.equal(*fresh)
+    decoding, tokens = Decoding(MOST, ends_of(model), stepwise=stepwise), PaddedPrompts.of(PROMPTS)
+    for some in (noise, None):
+        wanted = generate(model.module, tokens, decoding, some)
+        decoder = Decoder(model.module, tokens, decoding, some is not None)
+        others = PaddedPrompts.of([prompt[::-1] for prompt in PROMPTS])
+        assert not torch.equal(decoder(others, some), wanted)
+        assert torch.equal(decoder(tokens, some), wanted)
+        with torch.no_grad():
+            layer = model.module.model.layers[0].self_attn.v_proj.weight
+            before = layer.clone()
+            layer.fill_(torch.nan)
+            decoder(tokens, some)
+            layer.copy_(before)
+        assert torch.equal(decoder(tokens, some), wanted)
 
 
 @pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])
@@ -298,6 +313,54 @@ def test_a_gpu_says_the_same(small_model, kind):
             gpu.module, PaddedPrompts.of(PROMPTS).to(torch.device("cuda")), Decoding(MOST, ends.cuda()), there
         )
         assert torch.equal(found.cpu(), wanted)
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["likeliest", "sampled"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("device", [CPU, pytest.param(CUDA, marks=NEEDS_CUDA)], ids=["cpu", "gpu"])
+def test_what_is_recorded_serves_other_prompts_points_and_weights(small_model, device, kind, sampled):
+    """The same tokens as by views that are made anew, which are not recorded; and as by the module itself."""
+
+    def objective(exact):
+        model = load(str(small_model(kind)), torch.float32, device)
+        ends = torch.zeros(len(model.head.weight), dtype=torch.bool, device=device)
+        judge, asked = Judge(str, lambda pairs: [0.0] * len(pairs)), asked_of(PROMPTS, False)
+        return model.module, RewardObjective(model.module, model.head, Decoding(MOST, ends), judge, asked, exact=exact)
+
+    module, beside = objective(False)
+    params, (_, views) = Params.of_module(module), objective(True)
+    for turn in range(4):
+        asked = asked_of([[*prompt, 3 + turn] for prompt in PROMPTS], sampled, turn)
+        points = [Terms.of([10 * turn + p], [0.02], Domain.RANK1) for p in range(3)]
+        found = beside.generated(params, points, asked)
+        assert beside.sides is not None
+        assert (found == views.generated(params, points, asked)).all()
+        assert len(np.unique(found, axis=0)) > 1, "points say different things"
+        noise = None if asked.noise is None else torch.from_numpy(asked.noise).to(device)
+        wanted = generate(module, PaddedPrompts.of(asked.prompts, STEP).to(device), beside.decoding, noise)
+        assert (beside.generated(params, [Terms.of([], [], Domain.RANK1)], asked)[0] == wanted.cpu().numpy()).all()
+        for tensor in params.tensors.values():
+            tensor.mul_(1.05)  # in place, as a fold is
+    recorded = [decoder._token._graph for decoder, _ in beside.decoders._kept.values()]
+    assert len(recorded) == (2 if device == CUDA else 0), "one shape of points, one without"
+    assert all(recorded)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_cannot_be_recorded_runs_as_it_is(small_model):
+    model, gpu = opened(small_model("smollm")), load(str(small_model("smollm")), torch.float32, torch.device("cuda"))
+    gpu.module.model.norm.register_forward_hook(lambda layer, inputs, output: output * (float(output.max()) > -1e9))
+    decoding = Decoding(MOST, torch.zeros(len(gpu.head.weight), dtype=torch.bool, device="cuda"))
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        found = generate(gpu.module, PaddedPrompts.of(PROMPTS).to(torch.device("cuda")), decoding)
+    wanted = generate(model.module, PaddedPrompts.of(PROMPTS), Decoding(MOST, decoding.ends.cpu()))
+    assert torch.equal(found.cpu(), wanted)
+
+
+def asked_of(prompts, sampled, seed=0) -> Prompts:
+    noise = np.random.default_rng(seed).random((len(prompts), MOST)) if sampled else None
+    return Prompts(tuple(prompts), tuple({} for _ in prompts), noise=noise)
 
 
 def test_groups_of_heads_in_any_order_of_memory(monkeypatch):

@@ -10,10 +10,9 @@ points side by side is of one number of them, and makes their factors from terms
 
 from __future__ import annotations
 
-import gc
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from fedzero.directions import Domain, Terms, kernels
 from fedzero.model.params import Params, View
+from fedzero.oracles.capture import as_if_capturing, no_garbage_collection, on_stream
 from fedzero.oracles.frozen_prefix import FrozenPrefix
 from fedzero.oracles.low_rank import Neighbours, NeighboursBuffer, most_terms
 from fedzero.oracles.packing import PackedBatch
@@ -213,12 +213,12 @@ class Recorder:
         with as_if_capturing():
             for _ in range(2):  # kernels are compiled and chosen, buffers allocated, before anything is recorded
                 for run, side in zip(runs, streams, strict=True):
-                    with _on_stream(side, device):
+                    with on_stream(side, device):
                         run()
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool), _no_garbage_collection():
+        with torch.cuda.graph(graph, pool=self._pool), no_garbage_collection():
             if len(runs) == 1:
                 return Captured(graph, (runs[0](),), (streams,))
             here = torch.cuda.current_stream(device)
@@ -245,40 +245,3 @@ def _terms(stream: Domain, capacity: int, device: torch.device) -> Any:
     buffer = gpu.TermsBuffer(stream, capacity, device)
     buffer.load(buffer.upload([Terms.of([0], [0.0], stream)])[0])
     return buffer
-
-
-@contextmanager
-def as_if_capturing() -> Iterator[None]:
-    """`torch.cuda.is_current_stream_capturing()` is true, so that a warm-up takes the path of the recording.
-
-    Some releases of transformers make a causal mask in a recording that they leave out otherwise. A compiled layer
-    that first gets it in the recording would be compiled there, which is impossible.
-    """
-    original = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = original
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Freeing a graph of an earlier run would invalidate the recording in progress."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextmanager
-def _on_stream(side: Any, device: torch.device) -> Iterator[None]:
-    """On another stream, as warm-ups have to be."""
-    here = torch.cuda.current_stream(device)
-    side.wait_stream(here)
-    with torch.cuda.stream(side):
-        yield
-    here.wait_stream(side)

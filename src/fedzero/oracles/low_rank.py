@@ -50,11 +50,27 @@ class Factors:
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Points around a base: factors of its matrices, and offsets (points, n), float32, of its vectors, by name."""
+    """Points around a base: factors of its matrices, and offsets (points, n), float32, of its vectors, by name. The
+    coefficients of all matrices are the same tensor."""
 
     count: int
     matrices: dict[str, Factors]
     vectors: dict[str, Tensor]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Points, and terms of each."""
+        terms = (len(factors.coefficients) for factors in self.matrices.values())
+        return self.count, next(terms, 1)
+
+    def load(self, others: Neighbours) -> None:
+        """Other points of the same shape, in the place of these."""
+        torch._foreach_copy_(self._tensors(), others._tensors())
+
+    def _tensors(self) -> list[Tensor]:
+        coefficients = [factors.coefficients for factors in self.matrices.values()][:1]
+        signs = [each for factors in self.matrices.values() for each in (factors.left, factors.right)]
+        return [*coefficients, *signs, *self.vectors.values()]
 
     def some(self, first: int, last: int) -> Neighbours:
         """Points first … last − 1, in the same memory."""

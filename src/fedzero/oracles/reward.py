@@ -23,17 +23,20 @@ from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.oracles.frozen_prefix import FrozenPrefix
 from fedzero.oracles.generation import (
     ENDED,
+    STEP,
     Around,
+    Decoder,
+    Decoders,
     Decoding,
     KeyValues,
     PaddedPrompts,
     Stepwise,
     chunks,
-    generate,
+    columns_of,
     read,
 )
 from fedzero.oracles.language import NO_TERMS, TOKENS, tf32_allowed
-from fedzero.oracles.low_rank import has_factors
+from fedzero.oracles.low_rank import has_factors, neighbours
 from fedzero.oracles.piecewise import Piecewise
 from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
 
@@ -79,6 +82,22 @@ class Judge:
     right: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """The layers before the first trained one, what they made of the prompts in each pass, (R, T, H), and what they
+    keep of it. Nothing, where there are no such layers."""
+
+    prefix: FrozenPrefix | None = None
+    hidden: tuple[Tensor, ...] = ()
+    kept: KeyValues | None = None
+
+    def around(self, points: int) -> list[Around]:
+        """In the passes over the prompts, those of so many points, they return this instead of running."""
+        if self.prefix is None:
+            return []
+        return [partial(self.prefix.returning, each.repeat(points, 1, 1)) for each in self.hidden]
+
+
 class RewardObjective:
     """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
@@ -103,17 +122,18 @@ class RewardObjective:
         self.pieces = Piecewise(module, head)
         self.prefix = FrozenPrefix.of(module) if decoding.stepwise else None
         self.tokens = TOKENS[self.device.type]
+        self.step = 1 if self.device.type == "cpu" else STEP  # of the width of prompts: few shapes to be recorded
         sides = SideBySide(module, head)
         self.sides = sides if sides.possible and not exact else None
         self._tried = False
-        self.columns = self._columns() if decoding.stepwise else self.tokens
+        self.decoders = Decoders(module, self._columns() if decoding.stepwise else self.tokens)
 
     def _columns(self) -> int:
         """Of keys and values, those of all rows together, at most."""
         trial = Stepwise(self.module, PaddedPrompts.of([[5]]).to(self.device), 0)
         with torch.no_grad():
             read(trial)
-        return KEPT_BYTES[self.device.type] // max(1, trial.kept.bytes)
+        return trial.kept.capacity * KEPT_BYTES[self.device.type] // max(1, trial.kept.bytes)
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Prompts], basis: Basis | None = None
@@ -131,9 +151,9 @@ class RewardObjective:
         """(points, prompts, most): what the model says at every point."""
         found = np.full((len(points), len(asked), self.decoding.most), ENDED, np.int64)
         with tf32_allowed(self.tf32), self.around():
-            for which in chunks(asked.prompts, self.decoding.most, self.tokens, self.columns):
+            for which in chunks(asked.prompts, self.decoding.most, self.tokens, self.decoders.columns):
                 noise = None if asked.noise is None else torch.from_numpy(asked.noise[which]).to(self.device)
-                prompts = PaddedPrompts.of([asked.prompts[i] for i in which]).to(self.device)
+                prompts = PaddedPrompts.of([asked.prompts[i] for i in which], self.step).to(self.device)
                 found[:, which] = self._at_points(base, points, prompts, noise, basis).cpu().numpy()
         return found
 
@@ -145,12 +165,15 @@ class RewardObjective:
             found = self._side_by_side(base, points, prompts, noise)
             if found is not None:
                 return found
-        kept = KeyValues(prompts.rows, prompts.width + self.decoding.most)
-        around = self._returning(self._frozen(prompts, kept))
+        frozen = self._frozen(prompts)
+        if basis is None and not any(map(len, points)):
+            decoder, _ = self.decoders.of(base, prompts, self.decoding, noise is not None)
+        else:  # weights of every point are made as it runs: nothing can be recorded
+            decoder = Decoder(self.module, prompts, self.decoding, noise is not None, recorded=False)
         each = []
         for i, terms in enumerate(points):
             with self.pieces.at(base.view(terms), None if basis is None else basis.offset(i)):
-                each.append(generate(self.module, prompts, self.decoding, noise, kept, around))
+                each.append(decoder(prompts, noise, frozen.around(1), frozen.kept))
         return torch.stack(each)
 
     def _side_by_side(
@@ -165,21 +188,19 @@ class RewardObjective:
         if self.sides is None:
             return None
         rows, generated = prompts.rows, self.decoding.most
-        own, all_columns = prompts.own.shape[2] + generated, prompts.width + generated
-        most = max(1, min(self.tokens // (rows * own), self.columns // (rows * all_columns)))
+        own, all_columns = prompts.own.shape[2] + generated, columns_of(prompts, generated)
+        most = max(1, min(self.tokens // (rows * own), self.decoders.columns // (rows * all_columns)))
         size = -(-len(points) // -(-len(points) // most))
-        kept = KeyValues(rows, all_columns)
-        hidden = self._frozen(prompts, kept)
+        frozen = self._frozen(prompts)
         found = []
         for first in range(0, len(points), size):
             some = points[first : first + size]
-            count = len(some)
-            around = self._returning([each.repeat(count, 1, 1) for each in hidden])
-            repeated = None if noise is None else noise.repeat(count, 1)
-            with self.sides.at(base, some):
-                here = prompts.repeated(count)
-                said = generate(self.module, here, self.decoding, repeated, kept.repeated(count), around)
-            found.append(said.view(count, rows, -1))
+            count, here = len(some), prompts.repeated(len(some))
+            decoder, near = self.decoders.of(base, here, self.decoding, noise is not None, neighbours(base, some))
+            assert near is not None
+            with self.sides.at(base, near):
+                repeated = None if noise is None else noise.repeat(count, 1)
+                found.append(decoder(here, repeated, frozen.around(count), frozen.kept).view(count, rows, -1))
         return torch.cat(found)
 
     def _agrees(self, base: Params, points: Sequence[Terms], prompts: PaddedPrompts) -> bool:
@@ -206,15 +227,13 @@ class RewardObjective:
         exact = all(t.dtype == torch.float32 for t in base.tensors.values()) and not self.tf32
         return bool(found.isfinite().all()) and agree(found, torch.cat(wanted), exact)
 
-    def _frozen(self, prompts: PaddedPrompts, kept: KeyValues) -> list[Tensor]:
-        """What the frozen layers make of the prompts, of each pass over them; the keys they keep go to `kept`."""
+    def _frozen(self, prompts: PaddedPrompts) -> Frozen:
+        """What the frozen layers make of the prompts, of each pass over them, and the keys and values they keep."""
         if self.prefix is None:
-            return []
-        return [self.prefix.compute(run) for run in Stepwise(self.module, prompts, self.decoding.most, kept).passes]
-
-    def _returning(self, hidden: Sequence[Tensor]) -> list[Around]:
-        """In the passes over the prompts the frozen layers return this instead of running."""
-        return [] if self.prefix is None else [partial(self.prefix.returning, each) for each in hidden]
+            return Frozen()
+        kept = KeyValues(prompts.rows, columns_of(prompts, self.decoding.most))
+        passes = Stepwise(self.module, prompts, self.decoding.most, kept).passes
+        return Frozen(self.prefix, tuple(self.prefix.compute(run) for run in passes), kept)
 
     def scored(self, asked: Prompts, said: Tokens) -> F64:
         """The rewards (points, prompts) of what was said, (points, prompts, most). A text of a row is judged once."""

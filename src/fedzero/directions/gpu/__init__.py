@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions.gpu import kernels, matrices
+from fedzero.directions.gpu.launch import start
+from fedzero.directions.gpu.layers import add_terms as add_terms
+from fedzero.directions.gpu.layers import layer_norm as layer_norm
 from fedzero.directions.gpu.lists import BLOCKS, Matrices, Plan, addresses, aligned, matrices_of, owned, plan_of
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
@@ -39,25 +42,6 @@ SUM_PROGRAMS = 1 << 14
 """Programs that share a checksum or a sum of squares, each with many tiles: few additions to one address."""
 
 KINDS = {torch.float32: _FLOAT32.value, torch.bfloat16: _BFLOAT16.value, torch.float16: _FLOAT16.value}
-_compiled: dict[tuple[Any, ...], Any] = {}
-
-
-def _start(kernel: Any, programs: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
-    """Launch on the current device. Triton's own look-up of a compiled kernel takes longer than most tensors do, so
-    they are kept here by all it specialises on: device, type and alignment of tensors, width of integers, constants."""
-    traits: list[Any] = [kernel.__name__, warps, constants]
-    for value in arguments:
-        if isinstance(value, Tensor):
-            traits.append((value.dtype, value.get_device(), value.data_ptr() % 16 == 0))
-        else:
-            traits.append(value.bit_length() < 32)
-    known = _compiled.get(tuple(traits))
-    if known is None:
-        launched = kernel[(programs,)](*arguments, *constants, num_warps=warps, enable_fp_fusion=False)
-        if launched is not None:  # the interpreter compiles nothing
-            _compiled[tuple(traits)] = launched
-    else:
-        known[(programs, 1, 1)](*arguments, *constants)
 
 
 def _launch(kernel: Any, n: int, warps: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
@@ -65,9 +49,9 @@ def _launch(kernel: Any, n: int, warps: int, arguments: tuple[Any, ...], constan
     whole, rest = divmod(n, 8 * LANES)
     with torch.cuda.device_of(arguments[0]):
         if whole:
-            _start(kernel, whole, warps, (n, 0, *arguments), (*constants, False, LANES))
+            start(kernel, whole, warps, (n, 0, *arguments), (*constants, False, LANES))
         if rest:
-            _start(kernel, 1, warps, (n, whole, *arguments), (*constants, True, LANES))
+            start(kernel, 1, warps, (n, whole, *arguments), (*constants, True, LANES))
 
 
 def _total(kernel: Any, n: int, device: torch.device, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> int:
@@ -77,9 +61,9 @@ def _total(kernel: Any, n: int, device: torch.device, arguments: tuple[Any, ...]
     with torch.cuda.device_of(total):
         if whole:
             programs = min(whole, SUM_PROGRAMS)
-            _start(kernel, programs, WARPS, (n, 0, whole, total, *arguments), (*constants, False, LANES))
+            start(kernel, programs, WARPS, (n, 0, whole, total, *arguments), (*constants, False, LANES))
         if rest:
-            _start(kernel, 1, WARPS, (n, whole, whole + 1, total, *arguments), (*constants, True, LANES))
+            start(kernel, 1, WARPS, (n, whole, whole + 1, total, *arguments), (*constants, True, LANES))
     return int(total.item())
 
 
@@ -182,14 +166,14 @@ def _run_lists(
     for dtype, table, owners in many.lists:
         with torch.cuda.device_of(table):
             constants = (int(stream), int(rule), rule.slots, KINDS[dtype], stochastic, one, LANES)
-            _start(kernels._advance_list, len(owners), _warps(stream, rule), (table, owners, *tables), constants)
+            start(kernels._advance_list, len(owners), _warps(stream, rule), (table, owners, *tables), constants)
 
 
 def _make_factors(plan: Plan, room: tuple[Tensor, Tensor], tables: Tables) -> None:
     terms = tables.terms
     made = (plan.jobs, plan.jobs_of_rows, len(plan.jobs), *room, terms, tables.integers, terms, tables.steps)
     if programs := len(plan.jobs) * terms:
-        _start(matrices._factor_tables, programs, 1, made, (BLOCKS,))
+        start(matrices._factor_tables, programs, 1, made, (BLOCKS,))
 
 
 def _run_matrices(
@@ -203,9 +187,9 @@ def _run_matrices(
         constants = (int(rule), rule.slots, KINDS[many.dtype], stochastic)
         if many.aligned:
             shape = (1 if rule.slots else GROUPS, LANES, AHEAD)
-            _start(matrices._advance_aligned, len(many.owners), MATRIX_WARPS, arguments, (*constants, *shape))
+            start(matrices._advance_aligned, len(many.owners), MATRIX_WARPS, arguments, (*constants, *shape))
         else:
-            _start(matrices._advance_general, len(many.owners), WARPS, arguments, (*constants, LANES))
+            start(matrices._advance_general, len(many.owners), WARPS, arguments, (*constants, LANES))
 
 
 def advance_all(many: Listing, program: Program) -> None:
@@ -237,7 +221,7 @@ def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms | TermsBuffer, tensor
     if programs:
         with torch.cuda.device_of(out):
             arguments = (width, _integers(x), ids, _integers(out), tensor, tables.integers, tables.floats, tables.terms)
-            _start(kernels._rows, programs, WARPS, arguments, (int(terms.stream), KINDS[x.dtype], SPAN))
+            start(kernels._rows, programs, WARPS, arguments, (int(terms.stream), KINDS[x.dtype], SPAN))
 
 
 def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
@@ -252,7 +236,7 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     if programs:
         with torch.cuda.device_of(out):
             arguments = (n, out, tensor, tables.integers, tables.floats)
-            _start(kernels._spread, programs, _warps(stream), arguments, (int(stream), LANES))
+            start(kernels._spread, programs, _warps(stream), arguments, (int(stream), LANES))
 
 
 def factors(
@@ -304,7 +288,7 @@ def checksums(many: Listing) -> dict[int, int]:
     for dtype, table, owners in many.lists:
         totals = torch.zeros(len(table), dtype=torch.int64, device=many.device)
         with torch.cuda.device_of(table):
-            _start(kernels._checksum_list, len(owners), WARPS, (table, owners, totals), (KINDS[dtype], LANES))
+            start(kernels._checksum_list, len(owners), WARPS, (table, owners, totals), (KINDS[dtype], LANES))
         ordinals = [piece.ordinal for piece in many.together if piece.source.dtype == dtype]
         found |= {ordinal: total % (1 << 64) for ordinal, total in zip(ordinals, totals.tolist(), strict=True)}
     return found | {piece.ordinal: checksum(piece.source) for piece in many.apart}

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedzero.directions import kernels
 from fedzero.oracles.low_rank import Factors
 from fedzero.oracles.side_by_side.scope import Layer
 
 PAYS = 64
 """On a CPU the factors of a matrix are worth their passes over what goes in and comes out if rows · columns is so many
 times rows + columns; otherwise its weights are made for every point."""
+
+
+def fused(x: Tensor) -> Any:
+    """The kernels that do what a layer adds in one pass: on a GPU, where `torch.compile` does not do it; else None."""
+    return None if x.device.type == "cpu" or torch.compiler.is_compiling() else kernels(x.device)
 
 
 def _inner(x: Tensor, b: Tensor) -> Tensor:
@@ -25,24 +33,15 @@ def add(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | None) -> 
     """y + Σ c (x·b) a + shift of (points, n, out), (points, n, in) and (points, out); y may be overwritten."""
     if factors is None:
         return y if shift is None else y + shift[:, None].to(y.dtype)
-    if y.device.type != "cpu" and not torch.compiler.is_compiling():
-        return _add_by_products(y, x, factors, shift)
+    if (gpu := fused(y)) is not None:
+        moved: Tensor = gpu.add_terms(y, x, factors.coefficients, factors.left, factors.right, shift)
+        return moved
     scaled = [(c * _inner(x, b)).to(y.dtype) for c, b in zip(factors.coefficients, factors.right, strict=True)]
     if y.dtype != torch.float32:
         return y + _moved(scaled, factors, shift, y.dtype)
     for s, a in zip(scaled, factors.left, strict=True):
         y = y.addcmul_(s, a)
     return y if shift is None else y.add_(shift[:, None])
-
-
-def _add_by_products(y: Tensor, x: Tensor, factors: Factors, shift: Tensor | None) -> Tensor:
-    """The same by two products, all terms at once: on a GPU the fewest passes over x and y where nothing is fused."""
-    left, right = (each[:, :, 0].transpose(0, 1) for each in (factors.left, factors.right))  # (points, terms, …)
-    scaled = torch.bmm(x, right.to(x.dtype).mT) * factors.coefficients[:, :, 0].permute(1, 2, 0)
-    if shift is not None:  # as another term
-        scaled = torch.cat([scaled, torch.ones_like(scaled[..., :1])], 2)
-        left = torch.cat([left, shift[:, None]], 1)
-    return y.baddbmm_(scaled.to(y.dtype), left.to(y.dtype))
 
 
 def _add_shared(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | None, count: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedzero.oracles.patches import PatchConv
-from fedzero.oracles.side_by_side.arithmetic import add, linear
+from fedzero.oracles.side_by_side.arithmetic import add, fused, linear
 from fedzero.oracles.side_by_side.scope import BESIDE, Layer
 
 
@@ -138,6 +139,10 @@ class LayerNormBeside(nn.LayerNorm):
         layer: Layer = getattr(self, BESIDE)
         scope, size = layer.scope, len(self.normalized_shape)
         x = scope.spread(x)
+        if (gpu := fused(x)) is not None:
+            rows = x.reshape(scope.count, -1, math.prod(self.normalized_shape))
+            normed: Tensor = gpu.layer_norm(rows, layer.parts("weight"), layer.parts("bias"), self.eps)
+            return normed.view(x.shape)
         y = F.layer_norm(x.float(), self.normalized_shape, None, None, self.eps)
         y = y.view(scope.count, -1, *x.shape[x.dim() - size :])
         for name, join in (("weight", torch.mul), ("bias", torch.add)):

@@ -95,6 +95,10 @@ class Layer:
         """A vector at every point, (points, 1, n), float32."""
         return (self.tensors[name].float() + self.offsets[name].view(-1, *self.tensors[name].shape))[:, None]
 
+    def parts(self, name: str) -> tuple[Tensor, Tensor | None] | None:
+        """A vector at the base and its offsets (points, n), where there are any; None where there is no such vector."""
+        return (self.tensors[name], self.offsets.get(name)) if name in self.tensors else None
+
     def all(self) -> dict[str, Tensor]:
         """All parameters at every point, (points, …)."""
         made = {}
