@@ -193,6 +193,7 @@ def test_a_failure_in_the_module_leaves_it_as_it_was_and_is_told():
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_values_do_not_depend_on_the_number_of_threads(monkeypatch, count):
     monkeypatch.setattr(grouped, "GROUP", 3)
+    monkeypatch.setattr(grouped, "LARGE", 3)
     module, params = made(SmallCnn)
     objective, batches = ModuleObjective(module, ()), images(3, 8)
     with threads(1):
@@ -201,9 +202,27 @@ def test_values_do_not_depend_on_the_number_of_threads(monkeypatch, count):
         assert np.array_equal(objective.losses(params, points(), batches), alone)
 
 
+def test_points_with_few_products_are_in_large_groups(monkeypatch):
+    """Products are counted in the trial: of a perceptron those of its first layer are shared, of a CNN few are."""
+    batch = images(4)
+    work = {}
+    for build in (perceptron, SmallCnn):
+        module, params = made(build)
+        objective = ModuleObjective(module, ())
+        objective.losses(params, points(), batch)
+        work[build] = objective.beside.work
+    assert work[SmallCnn] > 100 * work[perceptron]
+    sides = objective.beside
+    monkeypatch.setattr(grouped, "NUMBERS", 1 << 30)
+    for work, sizes in ((1 << 30, {1: 1, 8: 8, 11: 6, 101: 8}), (1, {1: 1, 64: 64, 65: 33, 101: 51, 200: 50})):
+        sides.work = work
+        assert {count: sides._size(count, batch) for count in sizes} == sizes
+
+
 def test_groups_and_replicas(monkeypatch):
     """What is asked about need not be the module's own weights, and the last group may be a single point."""
     monkeypatch.setattr(grouped, "GROUP", 5)
+    monkeypatch.setattr(grouped, "LARGE", 5)
     module, params = made(perceptron)
     other = params.clone()
     other.fold(Terms.of([11], [0.1], Domain.GAUSSIAN))

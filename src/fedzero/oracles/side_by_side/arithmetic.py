@@ -74,9 +74,11 @@ def linear(x: Tensor, layer: Layer, weight: Tensor) -> Tensor:
     shared = scope.is_shared(x)
     x = scope.every_row(x) if shared else x
     lead = (count * len(x) if shared else len(x), *x.shape[1:-1])
+    scope.work += len(weight) * (count * x.numel() // x.shape[-1] if shared else x.numel())
     if x.device.type == "cpu" and x.dtype == torch.float32 and factors is not None and not _pays(weight):
         each = x.reshape(-1, x.shape[-1]).expand(count, -1, -1) if shared else x.reshape(count, -1, x.shape[-1])
-        return _apart(each, factors.at(weight), layer.vector("bias") if shift is not None else bias).view(*lead, -1)
+        made = factors.turned.at(weight.T.contiguous())
+        return _apart(each, made, layer.vector("bias") if shift is not None else bias).view(*lead, -1)
     if shared:
         flat = x.reshape(-1, x.shape[-1])
         y = scope.made_once(layer.name, lambda: F.linear(flat, weight, bias))
@@ -91,7 +93,11 @@ def _pays(weight: Tensor) -> bool:
 
 
 def _apart(x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """x (points, n, in) by weights (points, out, in) that were made for every point."""
+    """x (points, n, in) by weights (points, in, out) that were made for every point.
+
+    Not (points, out, in), as a layer has them: on Arm64, threads wait for each other in products with a transposed one.
+    """
     if len(x) == 1:
-        return F.linear(x[0], weights[0], None if bias is None else bias.view(-1))
-    return torch.bmm(x, weights.mT) if bias is None else torch.baddbmm(bias, x, weights.mT)
+        product = torch.mm(x[0], weights[0])
+        return product if bias is None else product.add_(bias.view(-1))
+    return torch.bmm(x, weights) if bias is None else torch.baddbmm(bias, x, weights)

@@ -27,7 +27,9 @@ from fedzero.oracles.side_by_side.scope import NotSideBySide, Once, Scope
 from fedzero.oracles.side_by_side.trial import agree, trial_points
 
 GROUP, NUMBERS = 8, 1 << 21
-"""Points of a pass on a CPU at most, and numbers of their inputs: what they need should stay in the cache."""
+"""Points of a pass on a CPU, and numbers of their inputs at most: what they need should stay in the cache."""
+LARGE, WORK = 64, 1 << 25
+"""More points, up to so many, where a pass has few products: its calls take a millisecond whatever they compute."""
 ROWS = 1 << 16
 """Samples of a pass on a GPU, all points together; at least those of one point."""
 KEPT = 4
@@ -53,6 +55,8 @@ class GroupedLosses:
         self.untried = list[Way](["same", "apart"] if isinstance(criterion, Supervised) else ["apart"])
         self.untried = self.untried if SideBySide(module).possible else []
         self.way: Way | None = None
+        self.work = 0
+        """Products of a sample at a point, about, once a pass has counted them."""
         self._kept: OrderedDict[Points, Neighbours] = OrderedDict()
 
     def losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor | None:
@@ -83,7 +87,7 @@ class GroupedLosses:
 
     def _losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor:
         cpu = base.device.type == "cpu"
-        size = max(1, min(GROUP, NUMBERS // _numbers(passes)) if cpu else ROWS // max(map(samples_of, passes)))
+        size = self._size(len(points), passes) if cpu else max(1, ROWS // max(map(samples_of, passes)))
         starts, near = range(0, len(points), size), self._neighbours(base, points)
         at_once = torch.get_num_threads() if cpu else 1
         few = not cpu or (len(starts) < at_once and base.size >= WORTH_ALL_THREADS)
@@ -107,6 +111,14 @@ class GroupedLosses:
                 list(workers(len(modules)).map(work, modules))
         return torch.cat(found)
 
+    def _size(self, count: int, passes: Sequence[Batch]) -> int:
+        """Of a group, on a CPU: the same for all of an even number of groups, whatever the number of threads."""
+        most = max(1, min(GROUP, NUMBERS // _numbers(passes)))
+        if self.work:
+            most = max(most, min(LARGE, WORK // (self.work * sum(map(samples_of, passes)))))
+        groups = -(-count // most)
+        return -(-count // (groups + groups % 2 if groups > 1 else 1))
+
     def _neighbours(self, base: Params, points: Sequence[Terms]) -> Neighbours:
         """All points, from the cache where the same were asked for before."""
         if not isinstance(points, Points):
@@ -126,15 +138,18 @@ class GroupedLosses:
         criterion, samples = self.criterion, samples_of(batch)
         if isinstance(criterion, Supervised):
             x, y = batch
-            count = put(self.way == "same", once if self.way == "same" else None).count
+            scope = put(self.way == "same", once if self.way == "same" else None)
+            count = scope.count
             outputs = module(x if self.way == "same" else repeated(x, count))
             losses = criterion.loss(outputs, repeated(y, count))
             if losses.dim() == 0:  # of a batch as a whole
                 each = outputs.unflatten(0, (count, -1))
                 return torch.stack([criterion.loss(output, y) for output in each])[:, None]
         else:
-            count = put().count
+            scope = put()
+            count = scope.count
             losses = criterion.losses(module, repeated(batch, count))
+        self.work = self.work or max(1, scope.work // (count * samples))
         if losses.dim() == 0 or len(losses) != count * samples:
             raise NotSideBySide("the loss is not one for each sample")
         return losses.reshape(count, samples, -1).mean(2)

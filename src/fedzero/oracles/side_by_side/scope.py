@@ -43,6 +43,8 @@ class Scope:
         self.rows = 0
         """Of all points together; set when the module is called."""
         self.chosen: Chosen | None = None
+        self.work = 0
+        """Products of two numbers in a pass, about; what is made once for all points does not count."""
 
     def called(self, _: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """Before the module runs: the number of rows is that of its first tensor."""
