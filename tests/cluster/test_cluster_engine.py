@@ -288,3 +288,13 @@ def test_an_engine_is_not_on_the_ledger(recipe: Any) -> None:
 def test_an_engine_that_is_none_is_refused(wanted: Any) -> None:
     with pytest.raises(FedzeroError, match=r"engine"):
         chosen(Local(), wanted)
+
+
+def test_overrides_are_of_the_engine_that_is_given() -> None:
+    loaded = recipes.load("demo", ["engine.slices=3", "engine.merge=false", "rounds=5"], "ray:2")
+    assert loaded.engine == Ray(workers=2, slices=3, merge=False)
+    assert loaded.rounds == 5
+    with pytest.raises(FedzeroError, match=r"slices"):
+        recipes.load("demo", ["engine.slices=0"], "ray")
+    with pytest.raises(FedzeroError, match=r"slices"):
+        recipes.load("demo", ["engine.slices=3"])  # one process has none

@@ -65,7 +65,7 @@ def run(
     from fedzero.runs.progress import watch_on
     from fedzero.web import beside
 
-    loaded = recipes.with_engine(recipes.load(recipe, set_, rounds=rounds, seed=seed), engine)
+    loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
     folder = out_ or Path("runs") / loaded.name
     with interruptible(folder), beside(folder, web_at or web, say):
         summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -237,14 +237,25 @@ def upgraded(algorithm: Any) -> tuple[Any, dict[str, Any]]:
     return kept, moved
 
 
-def load(source: str | Path, overrides: list[str] | None = None, **replacements: Any) -> Recipe:
-    """Read a recipe from a file or from those in the package, with `a.b=c` overrides."""
+def load(
+    source: str | Path, overrides: Sequence[str] | None = None, engine: Wanted = None, **replacements: Any
+) -> Recipe:
+    """Read a recipe from a file or from those in the package, with `a.b=c` overrides; those of `engine` are of the one
+    that is given, if one is."""
     path = find(source)
     table = read(path)
-    for each in overrides or []:
-        override(table, each)
+    of_engine = [each for each in overrides or () if engine is not None and each.startswith("engine.")]
+    for each in overrides or ():
+        if each not in of_engine:
+            override(table, each)
     table |= {key: value for key, value in replacements.items() if value is not None}
-    return decode(table, str(path))
+    recipe = with_engine(decode(table, str(path)), engine)
+    if not of_engine:
+        return recipe
+    changed = {"engine": msgspec.to_builtins(recipe.engine)}
+    for each in of_engine:
+        override(changed, each)
+    return with_engine(recipe, changed["engine"])
 
 
 def read(path: Path) -> dict[str, Any]:
