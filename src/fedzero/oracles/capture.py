@@ -18,9 +18,9 @@ class Replayed:
     at the same time.
     """
 
-    def __init__(self, device: torch.device, pool: Any = None):
+    def __init__(self, device: torch.device, recorded: bool = True, pool: Any = None):
         self.device, self.pool = device, pool
-        self._records, self._warm = device.type == "cuda", False
+        self._records, self._warm = recorded and device.type == "cuda", False
         self._graph: Any = None
 
     def __call__(self, work: Callable[[], object]) -> None:

@@ -58,8 +58,7 @@ class Decoder:
         self.chosen = torch.empty(rows, dtype=torch.int64, device=device)
         self.step = torch.empty(1, dtype=torch.int64, device=device)
         self.noise = torch.empty(rows, decoding.most, dtype=torch.float64, device=device) if sampled else None
-        recorded = recorded and decoding.stepwise
-        self._token = Replayed(device if recorded else torch.device("cpu"), pool)
+        self._token = Replayed(device, recorded and decoding.stepwise, pool)
 
     @property
     def columns(self) -> int:

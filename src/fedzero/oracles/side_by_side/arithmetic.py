@@ -74,7 +74,7 @@ def linear(x: Tensor, layer: Layer, weight: Tensor) -> Tensor:
     shared = scope.is_shared(x)
     x = scope.every_row(x) if shared else x
     lead = (count * len(x) if shared else len(x), *x.shape[1:-1])
-    scope.work += len(weight) * (count * x.numel() // x.shape[-1] if shared else x.numel())
+    scope.computes(len(weight) * (count * x.numel() // x.shape[-1] if shared else x.numel()))
     if x.device.type == "cpu" and x.dtype == torch.float32 and factors is not None and not _pays(weight):
         each = x.reshape(-1, x.shape[-1]).expand(count, -1, -1) if shared else x.reshape(count, -1, x.shape[-1])
         made = factors.turned.at(weight.T.contiguous())

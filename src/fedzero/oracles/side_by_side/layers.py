@@ -68,10 +68,8 @@ class EachBeside(nn.Module):
         inputs = (*positional, *named.values())
         split = [isinstance(x, Tensor) and x.dim() > 0 and not scope.is_shared(x) for x in inputs]
         given = [x.reshape(scope.count, -1, *x.shape[1:]) if cut else x for x, cut in zip(inputs, split, strict=True)]
-        reused = max(
-            t.numel() // t.shape[1] if t.dim() > 1 else 1 for t in layer.tensors.values()
-        )  # by so many weights
-        scope.work += reused * sum(x.numel() for x, cut in zip(inputs, split, strict=True) if cut)
+        weights_of_a_number = max(t.numel() // t.shape[1] if t.dim() > 1 else 1 for t in layer.tensors.values())
+        scope.computes(weights_of_a_number * sum(x.numel() for x, cut in zip(inputs, split, strict=True) if cut))
 
         def run(weights: dict[str, Tensor], *some: Any) -> Any:
             each, others = some[: len(positional)], some[len(positional) :]
@@ -118,7 +116,7 @@ class ConvBeside(EachBeside):
         how = (conv.stride, conv.padding, conv.dilation)
         weight, bias, factors = layer.tensors["weight"], layer.tensors.get("bias"), layer.factors["weight"]
         y = layer.scope.made_once(layer.name, lambda: F.conv2d(x, weight, bias, *how))[None]
-        layer.scope.work += layer.scope.count * y.numel()
+        layer.scope.computes(layer.scope.count * y.numel())
         for c, a, b in zip(factors.coefficients, factors.left, factors.right, strict=True):
             s = F.conv2d(x, b.to(x.dtype).view(-1, *weight.shape[1:]), None, *how).transpose(0, 1)[:, :, None]
             y = torch.addcmul(y, (c[..., None, None] * s).to(y.dtype), a.to(y.dtype).mT[:, None, :, :, None])

@@ -46,6 +46,11 @@ class Scope:
         self.work = 0
         """Products of two numbers in a pass, about; what is made once for all points does not count."""
 
+    def computes(self, products: int) -> None:
+        """Count them; not in compiled code, which would be compiled again for every count."""
+        if not torch.compiler.is_compiling():
+            self.work += products
+
     def called(self, _: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         """Before the module runs: the number of rows is that of its first tensor."""
         first = next((len(x) for x in (*positional, *named.values()) if isinstance(x, Tensor) and x.dim()), 0)
