@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from fedzero.directions import Domain, LowRank, Terms
 from fedzero.errors import FedzeroError
@@ -286,3 +287,16 @@ def test_forward_of_points_major_rows():
         wanted = torch.func.functional_call(module, params.view(terms).tensors(), (x,))
         assert torch.allclose(found[0][p], wanted, atol=1e-5)
         assert torch.allclose(found[1][p], wanted[:1], atol=1e-5)
+
+
+def test_layers_of_one_kind_are_compiled_once():
+    """What a pass counts is no part of the compiled code: it would be compiled again for every layer."""
+    counter = CompileCounter()
+    module = nn.Sequential(*(nn.Linear(300, 300) for _ in range(6)))
+    layer = torch.compile(lambda part, x: torch.relu(part(x)), backend=counter)
+    near = [Terms.of([p], [0.1], Domain.RANK1) for p in range(3)]
+    with torch.no_grad(), SideBySide(module).at(Params.of_module(module), near):
+        x = torch.ones(12, 300)
+        for part in module:
+            x = layer(part, x)
+    assert counter.frame_count == 1
