@@ -12,6 +12,7 @@ ask is timed as a method makes it, numbers on the host at the end, and the repla
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import tempfile
 import time
@@ -159,6 +160,7 @@ class Gpu:
 
     def __init__(self, given: argparse.Namespace):
         torch.compiler.reset()
+        gc.collect()  # the model before this one, whose parts refer to each other
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         self.module = opt(given)

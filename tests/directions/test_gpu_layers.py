@@ -108,3 +108,18 @@ def test_a_module_at_many_points(monkeypatch, terms):
         wanted = functional_call(module, base.view(point).tensors(), (rows,))
         assert torch.allclose(each, wanted, atol=1e-4)
     assert not torch.allclose(found[0], module(x[0]), atol=1e-1)
+
+
+@pytest.mark.parametrize("terms", [1, 3])
+def test_an_embedding_at_many_points(monkeypatch, terms):
+    """Rows of W + Σ c a bᵀ."""
+    monkeypatch.setattr(beside, "fused", lambda x: gpu)
+    torch.manual_seed(1)
+    module = nn.Embedding(50, 33).to(DEVICE)
+    base, ids = Params.of_module(module), torch.randint(0, 50, (4, 6, 5), device=DEVICE)
+    near = [Terms.of([10 * p + t for t in range(terms)], [0.1, -0.2, 0.3][:terms], Domain.RANK1) for p in range(4)]
+    with torch.no_grad(), SideBySide(module).at(base, near):
+        found = module(ids.flatten(0, 1)).view(4, 6, 5, 33)
+    for point, rows, each in zip(near, ids, found, strict=True):
+        assert torch.allclose(each, base.view(point).tensors()["weight"][rows], atol=1e-6)
+    assert not torch.allclose(found[0], module(ids[0]), atol=1e-2)

@@ -59,7 +59,8 @@ def test_the_settings_are_the_papers(stage):
         assert job.recipe.seed == 1 + task.repetition
         if not isinstance(method, FZooS):
             assert (method.directions, method.difference, method.distribution) == (20, "forward", "gaussian")
-            assert (method.rate, method.form) == (0.01, "dense")
+            rate = METHODS["fedzo-3"].rate if "/fedzo-3/" in job.folder else 0.01
+            assert (method.rate, method.form) == (rate, "dense")
             assert isinstance(method.local_optimizer, Adam)
 
 
@@ -75,8 +76,8 @@ def test_every_method_has_every_case_five_times(stage):
 
 
 def test_it_is_sized_for_two_cores(stage):
-    """By the costs measured when it was written."""
-    assert sum(job.cost for job in stage.jobs if not job.folder.startswith("windows/")) / 2 / 60 <= 60
+    """By the costs measured when it was written; the paper's 50 rounds, five times, take an hour and a half."""
+    assert sum(job.cost for job in stage.jobs if not job.folder.startswith("windows/")) / 2 / 60 <= 90
     assert sum(job.cost for job in next(E7.plan(Options(quick=True))).jobs) / 2 / 60 <= 3
     assert not QUICK.full
 

@@ -13,11 +13,16 @@ from fedzero_papers.experiments.outcome import Panel
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method; what a round of it costs, FedZO's being 1, and the share of the rounds that it is given for that."""
+    """A method; what a round of it costs, FedZO's being 1, and the share of the rounds that it is given for that.
+
+    A control is a method (`of`) with another learning rate than its recipe's.
+    """
 
     label: str
     cost: float = 1.0
     share: float = 1.0
+    of: str = ""
+    rate: float | None = None
 
     def rounds(self, given: int) -> int:
         return max(1, round(self.share * given))
@@ -29,8 +34,10 @@ METHODS = {
     "fedprox": Baseline("FedProx-ZO"),
     "scaffold-1": Baseline("SCAFFOLD-ZO (type I)", cost=1.1),
     "scaffold-2": Baseline("SCAFFOLD-ZO (type II)"),
+    "fedzo-3": Baseline("FedZO, 3 η", of="fedzo", rate=0.03),
 }
-"""By the end of their recipes' names, `e6-fedzo` and so on."""
+"""By the end of their recipes' names, `e6-fedzo` and so on. FZooS moves further than the others at the same rate; the
+control shows what three times the rate does for FedZO."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +71,12 @@ def job(
     rounds, draw = baseline.rounds(case.rounds), seed - 1
     tables = {
         "task": {"share": case.share, "repetition": draw, **task},
-        "algorithm": {"local_steps": case.steps},
+        "algorithm": {"local_steps": case.steps} | ({} if baseline.rate is None else {"rate": baseline.rate}),
         "federation": {"clients": clients, "cohort": clients},
     }
     cost = case.cost * baseline.cost * rounds * case.steps / 10
-    return Job(f"{case.name}/{method}/draw-{draw}{folder}", load(f"{recipe}-{method}", seed, rounds, 1, **tables), cost)
+    made = load(f"{recipe}-{baseline.of or method}", seed, rounds, 1, **tables)
+    return Job(f"{case.name}/{method}/draw-{draw}{folder}", made, cost)
 
 
 def panels(

@@ -242,19 +242,26 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
 def factors(
     terms: Terms | TermsBuffer, shapes: Sequence[tuple[int, int, int]], device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
-    """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32, in one launch."""
+    """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32."""
     tables, plan = tables_of(terms, device), plan_of(tuple(shapes), device)
     room = plan.room(tables.terms)
     with torch.cuda.device_of(plan.jobs):
         _make_factors(plan, room, tables)
-    bit = torch.arange(32, dtype=torch.int32, device=device)
-    words = room[0].view(-1, tables.terms).T, room[1].view(-1, tables.terms, 8).transpose(0, 1)
-    a, b = (1 - 2 * ((word[..., None] >> bit) & 1).reshape(tables.terms, -1).float() for word in words)
-    a *= tables.floats[: tables.terms, None]
+        a, b = (_spread_signs(words, tables, across) for words, across in zip(room, (1, 8), strict=True))
     return [
         (a[:, 32 * i : 32 * i + height], b[:, 256 * k : 256 * k + width])
         for (_, height, width), (i, k) in zip(shapes, plan.places, strict=True)
     ]
+
+
+def _spread_signs(words: Tensor, tables: Tables, across: int) -> Tensor:
+    """The signs in a table of words as numbers (terms, n): of rows (`across` 1) times c, of columns (8) ±1."""
+    n = 32 * words.numel() // max(1, tables.terms)
+    out = torch.empty(tables.terms, n, dtype=torch.float32, device=words.device)
+    if programs := tables.terms * triton.cdiv(n, 8 * LANES):
+        arguments = (out, words, tables.floats, n, tables.terms)
+        start(matrices._spread_signs, programs, WARPS, arguments, (across, across == 1, 8 * LANES))
+    return out
 
 
 def points(x: Tensor, out: Tensor, program: Program, tensor: int, columns: int = 0) -> None:

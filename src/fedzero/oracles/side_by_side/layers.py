@@ -52,6 +52,12 @@ class EmbeddingBeside(nn.Embedding):
         rows = (scope.count * len(ids) if shared else len(ids), *ids.shape[1:])
         each = ids.reshape(1, -1).expand(scope.count, -1) if shared else ids.reshape(scope.count, -1)
         y = F.embedding(each, layer.tensors["weight"])
+        if (gpu := fused(y)) is not None:
+            # c a[id] b = c (x·e) b, where x has the a[id] of all terms and e is the unit vector of one of them.
+            terms = len(factors.left)
+            x = factors.left[:, :, 0].gather(2, each.expand(terms, *each.shape)).permute(1, 2, 0)
+            e = torch.eye(terms, device=y.device)[:, None].expand(-1, scope.count, -1)
+            return gpu.add_terms(y, x, factors.coefficients, factors.right, e).view(*rows, -1)  # type: ignore[no-any-return]
         for c, a, b in zip(factors.coefficients, factors.left, factors.right, strict=True):
             y = y + (c * a[:, 0].gather(1, each)[..., None]).to(y.dtype) * b.to(y.dtype)
         return y.view(*rows, -1)
