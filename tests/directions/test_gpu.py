@@ -310,6 +310,17 @@ def test_terms_side_by_side_are_the_reference(name: str) -> None:
 
 
 @kernels
+def test_offsets_of_many_vectors_are_the_reference() -> None:
+    """Vectors of several tiles and of a part of one, in one launch; directions of rank one are signs there."""
+    keys, coefficients, sizes = [3, LAST], np.array([0.5, -2], np.float32), [(4, 2 * TILE + 3), (9, 1), (2, TILE)]
+    found = gpu.offsets(Terms.of(keys, coefficients, Domain.RANK1), sizes, torch.device(DEVICE))
+    for (tensor, n), each in zip(sizes, found, strict=True):
+        z = np.stack([reference.direction(Domain.RADEMACHER, key, tensor, n) for key in keys])
+        same(each, coefficients[:, None] * z)
+    assert gpu.offsets(Terms.of(keys, coefficients, Domain.RANK1), [], torch.device(DEVICE)) == []
+
+
+@kernels
 @pytest.mark.parametrize("keys", [[[], [3], [LAST]], [[3, 4], [], [LAST]]], ids=["one term", "several"])
 @pytest.mark.parametrize("name", STREAMS)
 def test_points_side_by_side_are_the_reference(name: str, keys: list[list[int]]) -> None:

@@ -222,13 +222,16 @@ class Params:
         """
         if any(len(terms) > 1 for terms in points):
             raise ValueError("offsets are of points with one term at most: use views")
-        out = torch.zeros(len(points), self.size, dtype=torch.float32, device=self.device)
         rows = [row for row, terms in enumerate(points) if len(terms)]
-        if rows:
-            p = Program.of([points[row] for row in rows], [0] * len(rows))
-            terms = Terms(p.keys, p.coefficients, p.stream)
-            columns = self._columns
-            out[rows] = self._filled(lambda piece, i: self._kernels.spread(piece, terms, i, columns[i]), len(rows))
+        if not rows:
+            return torch.zeros(len(points), self.size, dtype=torch.float32, device=self.device)
+        p, columns = Program.of([points[row] for row in rows], [0] * len(rows)), self._columns
+        terms = Terms(p.keys, p.coefficients, p.stream)
+        moved = self._filled(lambda piece, i: self._kernels.spread(piece, terms, i, columns[i]), len(rows))
+        if len(rows) == len(points):
+            return moved
+        out = torch.zeros(len(points), self.size, dtype=torch.float32, device=self.device)
+        out[rows] = moved
         return out
 
 

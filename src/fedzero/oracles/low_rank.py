@@ -139,10 +139,12 @@ def _made(base: Params, signs: Any, moved: Any, coefficients: Tensor) -> Neighbo
         name: Factors(coefficients, *(each.view(width, count, 1, -1) for each in pair))
         for name, pair in zip(matrices, found, strict=True)
     }
-    vectors = {}
-    for name, tensor in base.tensors.items():
-        if name not in matrices:
-            spread = torch.empty(width * count, tensor.numel(), dtype=torch.float32, device=device)
-            kernel.spread(spread, moved, base.ordinal(name))
-            vectors[name] = spread.view(width, count, -1).sum(0) if width > 1 else spread
+    others = {
+        name: (base.ordinal(name), tensor.numel()) for name, tensor in base.tensors.items() if name not in matrices
+    }
+    spread = kernel.offsets(moved, list(others.values()), device)
+    vectors = {
+        name: each.view(width, count, -1).sum(0) if width > 1 else each
+        for name, each in zip(others, spread, strict=True)
+    }
     return Neighbours(count, factors, vectors)

@@ -175,6 +175,14 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     kernels._spread(out.numpy(), u32(tensor), stream, terms.keys, terms.coefficients)
 
 
+def offsets(terms: Terms, sizes: Sequence[tuple[int, int]], device: torch.device) -> list[Tensor]:
+    """c_j z(key_j) of vectors (ordinal, n), (terms, n) float32 each."""
+    found = [torch.empty(len(terms), n, dtype=torch.float32) for _, n in sizes]
+    for out, (tensor, _) in zip(found, sizes, strict=True):
+        spread(out, terms, tensor)
+    return found
+
+
 def points(x: Tensor, out: Tensor, program: Program, tensor: int, columns: int = 0) -> None:
     """out[p] ← x + Σ c z over the terms of step p, (steps, n) float32: what `perturb` gives, all points at once."""
     p, stream = program, _stream(program.stream, program.keys, tensor, x.numel(), columns)

@@ -21,7 +21,17 @@ from fedzero.directions.gpu import kernels, matrices
 from fedzero.directions.gpu.launch import start
 from fedzero.directions.gpu.layers import add_terms as add_terms
 from fedzero.directions.gpu.layers import layer_norm as layer_norm
-from fedzero.directions.gpu.lists import BLOCKS, Matrices, Plan, addresses, aligned, matrices_of, owned, plan_of
+from fedzero.directions.gpu.lists import (
+    BLOCKS,
+    Matrices,
+    Plan,
+    addresses,
+    aligned,
+    matrices_of,
+    owned,
+    plan_of,
+    side_by_side,
+)
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
 from fedzero.directions.spec import Domain
@@ -231,11 +241,24 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
         ((a, b),) = factors(terms, [(tensor, n // columns, columns)], out.device)
         torch.mul(a[:, :, None], b[:, None, :], out=out.view(len(terms), n // columns, columns))
         return
+    _spread(out, terms, ((tensor, n),), stream)
+
+
+def offsets(terms: Terms | TermsBuffer, sizes: Sequence[tuple[int, int]], device: torch.device) -> list[Tensor]:
+    """c_j z(key_j) of vectors (ordinal, n), (terms, n) float32 each, parts of one table made in one launch."""
+    count, ends = tables_of(terms, device).terms, list(accumulate(n for _, n in sizes))
+    out = torch.empty(count, ends[-1] if ends else 0, dtype=torch.float32, device=device)
+    _spread(out, terms, tuple(sizes), stream_at(terms.stream, 0))
+    return [out[:, end - n : end] for end, (_, n) in zip(ends, sizes, strict=True)]
+
+
+def _spread(out: Tensor, terms: Terms | TermsBuffer, sizes: tuple[tuple[int, int], ...], stream: Domain) -> None:
+    """Of tensors (ordinal, n) that lie side by side in the rows of `out`."""
     tables = tables_of(terms, out.device)
-    programs = len(terms) * triton.cdiv(n, 8 * LANES)
-    if programs:
+    pieces, owners = side_by_side(sizes, 8 * LANES, out.device)
+    if programs := tables.terms * len(owners):
         with torch.cuda.device_of(out):
-            arguments = (n, out, tensor, tables.integers, tables.floats)
+            arguments = (pieces, owners, len(owners), out.shape[1], out, tables.integers, tables.floats)
             start(kernels._spread, programs, _warps(stream), arguments, (int(stream), LANES))
 
 

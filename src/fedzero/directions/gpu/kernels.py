@@ -140,14 +140,18 @@ def _generate(n, first, out, tensor, key, STREAM: tl.constexpr, MASKED: tl.const
     tl.store(out + base + off, z, mask)
 
 
-@triton.jit(do_not_specialize=["n", "tensor"])
-def _spread(n, out, tensor, keys, coefs, STREAM: tl.constexpr, LANES: tl.constexpr):
-    """out[j] ← c_j z(key_j) on one tile; programs go through the tiles of row 0, then 1, … Always masked."""
-    tiles = tl.cdiv(n, 8 * LANES)
-    j = (tl.program_id(0) // tiles).to(tl.int64)
-    base = (tl.program_id(0) % tiles).to(tl.int64) * (8 * LANES)
+@triton.jit(do_not_specialize=["tiles", "total"])
+def _spread(pieces, owners, tiles, total, out, keys, coefs, STREAM: tl.constexpr, LANES: tl.constexpr):
+    """out[j] ← c_j z(key_j) on one tile; programs go through the tiles of row 0, then 1, … Always masked.
+
+    Row p of `pieces`: coordinates, ordinal, first tile and first column of tensor p; tile t is of tensor owners[t].
+    """
+    j, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    row = pieces + tl.load(owners + tile) * 4
+    n, tensor, first = tl.load(row), tl.load(row + 1), out + j * total + tl.load(row + 3)
+    base = (tile - tl.load(row + 2)) * (8 * LANES)
     off = _offsets(LANES)
-    tl.store(out + j * n + base + off, _term(base, tensor, keys, coefs, j, STREAM, LANES), off < n - base)
+    tl.store(first + base + off, _term(base, tensor, keys, coefs, j, STREAM, LANES), off < n - base)
 
 
 @triton.jit

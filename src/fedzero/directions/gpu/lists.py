@@ -44,6 +44,15 @@ def owned(rows: Sequence[tuple[int, ...]], tiles: Sequence[int], device: torch.d
     )
 
 
+@lru_cache(maxsize=1024)
+def side_by_side(sizes: tuple[tuple[int, int], ...], tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`owned` of tensors (ordinal, n) that lie side by side in a row: n, ordinal, first tile, first column of each."""
+    tiles = [_blocks(n, tile) for _, n in sizes]
+    firsts, columns = [0, *accumulate(tiles)], [0, *accumulate(n for _, n in sizes)]
+    rows = [(n, ordinal, *place) for (ordinal, n), *place in zip(sizes, firsts[:-1], columns[:-1], strict=True)]
+    return owned(rows, tiles, device)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """Which program makes which piece of which factor, and where the factors of a matrix lie in the two tables."""
