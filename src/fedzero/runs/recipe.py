@@ -248,14 +248,25 @@ def load(
     for each in overrides or ():
         if each not in of_engine:
             override(table, each)
-    table |= {key: value for key, value in replacements.items() if value is not None}
-    recipe = with_engine(decode(table, str(path)), engine)
+    given = {key: value for key, value in replacements.items() if value is not None}
+    recipe = with_engine(_decode_changed(table | given, path, changed=bool(overrides or given)), engine)
     if not of_engine:
         return recipe
     changed = {"engine": msgspec.to_builtins(recipe.engine)}
     for each in of_engine:
         override(changed, each)
     return with_engine(recipe, changed["engine"])
+
+
+def _decode_changed(table: dict[str, Any], path: Path, changed: bool) -> Recipe:
+    """A recipe with what was given beside its file; an error names the file alone if that is wrong by itself."""
+    try:
+        return decode(table, str(path))
+    except FedzeroError:
+        if not changed:
+            raise
+    decode(read(path), str(path))
+    return decode(table, f"{path} with the options given")
 
 
 def read(path: Path) -> dict[str, Any]:
