@@ -30,7 +30,7 @@ from fedzero.directions.gpu.lists import (
     matrices_of,
     owned,
     plan_of,
-    side_by_side,
+    row_layout,
 )
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
@@ -255,7 +255,7 @@ def offsets(terms: Terms | TermsBuffer, sizes: Sequence[tuple[int, int]], device
 def _spread(out: Tensor, terms: Terms | TermsBuffer, sizes: tuple[tuple[int, int], ...], stream: Domain) -> None:
     """Of tensors (ordinal, n) that lie side by side in the rows of `out`."""
     tables = tables_of(terms, out.device)
-    pieces, owners = side_by_side(sizes, 8 * LANES, out.device)
+    pieces, owners = row_layout(sizes, 8 * LANES, out.device)
     if programs := tables.terms * len(owners):
         with torch.cuda.device_of(out):
             arguments = (pieces, owners, len(owners), out.shape[1], out, tables.integers, tables.floats)

@@ -45,7 +45,7 @@ def owned(rows: Sequence[tuple[int, ...]], tiles: Sequence[int], device: torch.d
 
 
 @lru_cache(maxsize=1024)
-def side_by_side(sizes: tuple[tuple[int, int], ...], tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def row_layout(sizes: tuple[tuple[int, int], ...], tile: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """`owned` of tensors (ordinal, n) that lie side by side in a row: n, ordinal, first tile, first column of each."""
     tiles = [_blocks(n, tile) for _, n in sizes]
     firsts, columns = [0, *accumulate(tiles)], [0, *accumulate(n for _, n in sizes)]
