@@ -26,8 +26,9 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.oracles.generation import ENDED, left_padded
-from fedzero.oracles.language import NO_TERMS, tf32_allowed
+from fedzero.oracles.language import NO_TERMS
 from fedzero.oracles.packing import mask_of
+from fedzero.oracles.products import products
 from fedzero.oracles.reward import Prompts, RewardObjective
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
@@ -78,7 +79,7 @@ def step(
             continue  # all answers of these prompts are equally good
         tokens = left_padded(asked.prompts[part]).to(objective.device)
         answers = torch.from_numpy(said[0, part]).to(objective.device)
-        with torch.enable_grad(), tf32_allowed(objective.tf32):
+        with torch.enable_grad(), products(objective.device, objective.dtype, objective.tf32):
             chances = log_probabilities(objective.module, tokens, answers, objective.decoding.temperature)
             loss = -(flat[part] * chances).sum() / len(asked)
             loss.backward()  # type: ignore[no-untyped-call]

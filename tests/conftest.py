@@ -247,18 +247,14 @@ def fedzero(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.fixture(scope="session")
-def warm_server() -> Callable[..., Any]:
-    """warm_server(folder, *modules): a context whose processes are forked from a server that has loaded these."""
-
-    def start(folder: Path, *modules: str) -> Any:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(modules))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-            forkserver.ensure_running()
-        return context
-
-    return start
+def warm_server() -> Any:
+    """A context whose processes are forked from a server that has loaded fedzero, see warm.py."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
+    return context
 
 
 @pytest.fixture(scope="session")

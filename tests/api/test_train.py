@@ -97,10 +97,8 @@ def go_far(folder: Path) -> None:
 
 
 def test_killed_the_same_call_resumes(tmp_path: Path, warm_server) -> None:
-    server = warm_server(Path(__file__).parent, "test_train")
-
     def process(name: str) -> Any:
-        started = server.Process(target=go_far, args=(tmp_path / name,), daemon=True)
+        started = warm_server.Process(target=go_far, args=(tmp_path / name,), daemon=True)
         started.start()
         return started
 

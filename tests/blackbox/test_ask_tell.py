@@ -26,11 +26,6 @@ from fedzero.runs.outcome import Result
 PROCESSES, PARTIES = 8, 2
 
 
-@pytest.fixture(scope="module")
-def server(warm_server) -> Any:
-    return warm_server(Path(__file__).parent, "blackbox_server", "ask_tell_child")
-
-
 def finish(mine: fedzero.Optimiser) -> Result:
     """Alone, to the end."""
     while not mine.finished:
@@ -68,11 +63,13 @@ def check(folder: Path, right: Result) -> None:
     assert sorted(logged) == sorted((c, r, o, value) for c, r, o, _, value in told)
 
 
-def test_eight_processes_any_of_which_is_killed(server, right, tmp_path):
+def test_eight_processes_any_of_which_is_killed(warm_server, right, tmp_path):
     folder, choose, kills = tmp_path / "run", random.Random(3), 0
 
     def start() -> Any:
-        process = server.Process(target=ask_tell_child.work, args=(str(folder), PARTIES, Death(), 0.01), daemon=True)
+        process = warm_server.Process(
+            target=ask_tell_child.work, args=(str(folder), PARTIES, Death(), 0.01), daemon=True
+        )
         process.start()
         return process
 
@@ -94,12 +91,12 @@ def test_eight_processes_any_of_which_is_killed(server, right, tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_statements_of_the_databases(server, right, tmp_path, when):
+def test_killed_at_statements_of_the_databases(warm_server, right, tmp_path, when):
     """Between asking and telling, within either, while the run is played on: another process goes on."""
     folder, died = tmp_path / "run", 0
     for statement in (30, 41, 67, 120, 131, 260):
         death = Death(statement=(statement, when))
-        process = server.Process(target=ask_tell_child.work, args=(str(folder), PARTIES, death), daemon=True)
+        process = warm_server.Process(target=ask_tell_child.work, args=(str(folder), PARTIES, death), daemon=True)
         process.start()
         process.join(30)
         died += process.exitcode == -signal.SIGKILL
@@ -109,11 +106,13 @@ def test_killed_at_statements_of_the_databases(server, right, tmp_path, when):
     check(folder, right)
 
 
-def test_a_surrogate_asks_the_same_points_in_every_process(server, tmp_path):
+def test_a_surrogate_asks_the_same_points_in_every_process(warm_server, tmp_path):
     """It computes points from earlier values, several times a round, with however many threads a process has."""
     alone = finish(optimiser(tmp_path / "alone", algorithm=SURROGATE, rounds=2))
     for threads in (1, 2, 3, 1, 2):
-        process = server.Process(target=ask_tell_child.a_few, args=(str(tmp_path / "run"), threads, 2), daemon=True)
+        process = warm_server.Process(
+            target=ask_tell_child.a_few, args=(str(tmp_path / "run"), threads, 2), daemon=True
+        )
         process.start()
         process.join(60)
         assert process.exitcode == 0

@@ -174,11 +174,15 @@ HURRY = Conditions(timeout=0.2, retries=0)
 
 
 def test_a_function_that_hangs_is_abandoned():
-    release = threading.Event()
+    release, ended = threading.Event(), threading.Event()
+
+    def hang(x):
+        release.wait(60)
+        ended.set()
+
     try:
-        began = time.monotonic()
-        failure = asked(PythonBox(name="f"), {"f": lambda x: release.wait(60)}, conditions=HURRY)
-        assert time.monotonic() - began < 5
+        failure = asked(PythonBox(name="f"), {"f": hang}, conditions=HURRY)
+        assert not ended.is_set()
         assert "did not answer within 0.2 s" in str(failure)
     finally:
         release.set()
@@ -186,15 +190,18 @@ def test_a_function_that_hangs_is_abandoned():
 
 def test_a_late_answer_is_not_listened_to():
     """The first attempt answers while the second is under way; only the second's answer counts."""
-    calls = []
+    threads, second = [], threading.Event()
 
     def f(x):
-        calls.append(time.monotonic())
-        number = len(calls)
-        time.sleep(0.5 if number == 1 else 0.25)
-        return float(number)
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            second.wait(60)
+            return 1.0
+        second.set()
+        threads[0].join(60)
+        return 2.0
 
-    values = asked(PythonBox(name="f"), {"f": f}, POINTS[:1], Conditions(timeout=0.4, retries=1, backoff=0.0))
+    values = asked(PythonBox(name="f"), {"f": f}, POINTS[:1], Conditions(timeout=1.0, retries=1, backoff=0.0))
     assert values.tolist() == [2.0]
 
 
@@ -210,24 +217,24 @@ def test_a_service_that_hangs(web):
 
 def test_a_service_that_drips_is_cut_off_by_the_deadline_of_the_whole_attempt():
     """Every wait on the socket is short enough; all of them together are not."""
+    enough = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def drip():
             connection, _ = listener.accept()
             with connection, suppress(OSError):
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n")
-                for _ in range(25):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6000\r\n\r\n")
+                while not enough.wait(0.05):
                     connection.sendall(b"1")
-                    time.sleep(0.05)
 
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
-        began = time.monotonic()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         failure = asked(HttpBox(url=url), points=POINTS[:1], conditions=HURRY)
         assert "did not answer within 0.2 s" in str(failure)
-        assert time.monotonic() - began < 2.5
-        thread.join(10)
+        assert thread.is_alive()
+        enough.set()
+        thread.join(60)
 
 
 def alive(pid: int) -> bool:
@@ -240,8 +247,7 @@ def alive(pid: int) -> bool:
 def test_a_command_that_hangs_is_killed_with_its_whole_group(tmp_path):
     """The shell, the child it waits for, and the one in the background that holds on to its output."""
     note = tmp_path / "pids"
-    box = CommandBox(argv=("/bin/sh", "-c", f"sleep 60 & echo $$ $! > {note}; sleep 60; echo 1"))
-    began = time.monotonic()
+    box = CommandBox(argv=("/bin/sh", "-c", f"sleep 600 & echo $$ $! > {note}; sleep 600; echo 1"))
     failure = asked(box, points=POINTS[:1], conditions=Conditions(timeout=0.7, retries=0))
     assert "did not answer within 0.7 s" in str(failure)
     pids = [int(pid) for pid in note.read_text().split()]
@@ -251,7 +257,6 @@ def test_a_command_that_hangs_is_killed_with_its_whole_group(tmp_path):
         time.sleep(0.02)
     assert [pid for pid in pids if alive(pid)] == []
     assert [p.name for p in Path("/proc").glob("[0-9]*") if _group(p.name) == pids[0] and alive(int(p.name))] == []
-    assert time.monotonic() - began < 20
 
 
 def _group(pid: str) -> int:

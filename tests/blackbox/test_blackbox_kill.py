@@ -25,11 +25,6 @@ TOGETHER = {"together": True}
 SAME = ("x", "value", "model", "rounds", "reason", "refused")
 
 
-@pytest.fixture(scope="module")
-def server(warm_server) -> Any:
-    return warm_server(Path(__file__).parent, "blackbox_server", "blackbox_child")
-
-
 @dataclass(frozen=True)
 class Run:
     """A run in a folder that processes begin, die in, and go on with."""
@@ -71,9 +66,9 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def right(server, tmp_path_factory) -> dict[str, Any]:
+def right(warm_server, tmp_path_factory) -> dict[str, Any]:
     """What comes out if nobody dies."""
-    return Run(server, tmp_path_factory.mktemp("undisturbed") / "a", TOGETHER).finish()
+    return Run(warm_server, tmp_path_factory.mktemp("undisturbed") / "a", TOGETHER).finish()
 
 
 def points(log: list[dict[str, Any]]) -> list[Counter[str]]:
@@ -103,39 +98,39 @@ def survives(run: Run, death: Death, right: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("client", range(CLIENTS))
 @pytest.mark.parametrize("call", [0, 1, 2, TURN + 1, ROUNDS * TURN - 1])
-def test_killed_during_a_call(server, right, tmp_path, client, call):
+def test_killed_during_a_call(warm_server, right, tmp_path, client, call):
     """The attempt is lost, and paid for; its value is the same the second time."""
-    assert survives(Run(server, tmp_path / "a", TOGETHER), Death(call=(client, call)), right)
+    assert survives(Run(warm_server, tmp_path / "a", TOGETHER), Death(call=(client, call)), right)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_statements_of_the_database(server, right, tmp_path, when):
+def test_killed_at_statements_of_the_database(warm_server, right, tmp_path, when):
     """Between reserving and calling, between value and log, between log and round, and everywhere else."""
     steps, lost = random.Random(when).sample(range(right["steps"]), 40), []
     while len(lost) < 12 or {True, False} != set(lost):  # two threads: which statement comes when is theirs to say
         assert steps, "no statement is between an attempt and its value, or all are"
         n = steps.pop()
-        lost.append(survives(Run(server, tmp_path / str(n), TOGETHER), Death(statement=(n, when)), right))
+        lost.append(survives(Run(warm_server, tmp_path / str(n), TOGETHER), Death(statement=(n, when)), right))
 
 
 @pytest.mark.parametrize(("evaluate", "together"), [("query", True), ("query", False), ("ends", True)])
-def test_killed_during_an_evaluation_that_queries(server, tmp_path, evaluate, together):
+def test_killed_during_an_evaluation_that_queries(warm_server, tmp_path, evaluate, together):
     """Before the first round and after the last; and in the first round, which asks at the same point again."""
     options = {"evaluate": evaluate, "together": together}
-    right = Run(server, tmp_path / "right", options).finish()
+    right = Run(warm_server, tmp_path / "right", options).finish()
     for call in (0, 1, 1 + ROUNDS * TURN):
-        assert survives(Run(server, tmp_path / str(call), options), Death(call=(1, call)), right)
+        assert survives(Run(warm_server, tmp_path / str(call), options), Death(call=(1, call)), right)
 
 
 @pytest.mark.parametrize("round", [0, ROUNDS - 2])
-def test_killed_between_rounds(server, right, tmp_path, round):
+def test_killed_between_rounds(warm_server, right, tmp_path, round):
     """Nothing is lost: the same ledger, to the last link."""
-    assert not survives(Run(server, tmp_path / "a", TOGETHER), Death(round=round), right)
+    assert not survives(Run(warm_server, tmp_path / "a", TOGETHER), Death(round=round), right)
 
 
-def test_killed_from_outside_again_and_again(server, right, tmp_path):
+def test_killed_from_outside_again_and_again(warm_server, right, tmp_path):
     """The parent shoots, a few calls and any fraction of one after a process began: no fast machine gets away."""
-    run, choose, pause = Run(server, tmp_path / "a", TOGETHER), random.Random(7), 0.02
+    run, choose, pause = Run(warm_server, tmp_path / "a", TOGETHER), random.Random(7), 0.02
     for _ in range(6):
         before = sum(map(Counter.total, run.calls()))
         process = run.process(Death(pause=pause))
@@ -155,10 +150,10 @@ def test_killed_from_outside_again_and_again(server, right, tmp_path):
 
 
 @pytest.mark.parametrize("spare", [0, 1, 4])
-def test_a_budget_is_never_overspent_however_often_the_process_dies(server, tmp_path, spare):
+def test_a_budget_is_never_overspent_however_often_the_process_dies(warm_server, tmp_path, spare):
     """Die in every second call until nothing is left to die for."""
     budget = ROUNDS * TURN + spare
-    run, deaths = Run(server, tmp_path / "a", {"budget": budget}), 0
+    run, deaths = Run(warm_server, tmp_path / "a", {"budget": budget}), 0
     while deaths < 30:
         code = run.code(Death(call=(deaths % CLIENTS, 1)))
         if code == 0:
@@ -177,9 +172,9 @@ def test_a_budget_is_never_overspent_however_often_the_process_dies(server, tmp_
     assert found == run.finish()
 
 
-def test_who_has_paid_for_a_round_before_the_crash_does_not_pay_again(server, tmp_path):
+def test_who_has_paid_for_a_round_before_the_crash_does_not_pay_again(warm_server, tmp_path):
     """Budgets are just enough. In the last round client 0 has its values when client 1 dies: 0 counts, 1 is broke."""
-    run = Run(server, tmp_path / "a", {"budget": ROUNDS * TURN, "together": False})
+    run = Run(warm_server, tmp_path / "a", {"budget": ROUNDS * TURN, "together": False})
     assert run.code(Death(call=(1, ROUNDS * TURN - 1))) == -signal.SIGKILL
     found = run.finish()
     assert (found["rounds"], found["reason"]) == (ROUNDS, "")
@@ -188,8 +183,8 @@ def test_who_has_paid_for_a_round_before_the_crash_does_not_pay_again(server, tm
     assert [calls.total() for calls in run.calls()] == [ROUNDS * TURN] * 2
 
 
-def test_resume_after_the_end_asks_nothing(server, right, tmp_path):
-    run = Run(server, tmp_path / "a", TOGETHER)
+def test_resume_after_the_end_asks_nothing(warm_server, right, tmp_path):
+    run = Run(warm_server, tmp_path / "a", TOGETHER)
     first = run.finish()
     calls, log = run.calls(), run.log()
     assert {**run.finish(), "steps": 0} == {**first, "steps": 0}
@@ -197,10 +192,10 @@ def test_resume_after_the_end_asks_nothing(server, right, tmp_path):
 
 
 @pytest.mark.parametrize("which", ["value", "digest"])
-def test_a_value_in_the_log_is_used_and_that_of_another_point_is_not(server, tmp_path, which):
+def test_a_value_in_the_log_is_used_and_that_of_another_point_is_not(warm_server, tmp_path, which):
     """Forge a row of the interrupted round: a value is believed if the point fits; if it does not, the box is asked,
     and both attempts stay on record."""
-    run = Run(server, tmp_path / "a", {"together": False})
+    run = Run(warm_server, tmp_path / "a", {"together": False})
     assert run.code(Death(call=(1, TURN))) == -signal.SIGKILL  # in round 1, when client 0 was through with it
     change = "value = 1234.5, point = NULL" + (", digest = zeroblob(16)" if which == "digest" else "")
     with closing(sqlite3.connect(run.folder / "run" / "ledger.db", isolation_level=None)) as db:

@@ -35,8 +35,8 @@ class Diary(MemoryLog):
 class Function:
     """f(x) = x_0, but as `moods` say for the first calls at each point: an exception to raise or a value to give."""
 
-    def __init__(self, moods=(), pause: float = 0.0):
-        self.moods, self.pause, self.calls, self.at_once, self.most = moods, pause, [], 0, 0
+    def __init__(self, moods=(), meeting: threading.Barrier | None = None):
+        self.moods, self.meeting, self.calls, self.at_once, self.most = moods, meeting, [], 0, 0
         self.counts: Counter[float] = Counter()
         self.lock = threading.Lock()
 
@@ -48,7 +48,8 @@ class Function:
             self.counts[at] += 1
             self.at_once += 1
             self.most = max(self.most, self.at_once)
-        time.sleep(self.pause)
+        if self.meeting is not None:
+            self.meeting.wait(60)
         with self.lock:
             self.at_once -= 1
         if isinstance(mood, Exception):
@@ -134,7 +135,7 @@ def test_clients_do_not_fail_each_other():
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_workers_are_how_many_points_are_out_at_once(workers):
-    f = Function(pause=0.05)
+    f = Function(meeting=threading.Barrier(workers))  # a call ends when as many are under way
     assert one(f, workers=workers).tolist() == [0.0, 2.0, 4.0, 6.0]
     assert f.most == workers
 

@@ -41,12 +41,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def process(warm_server, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
     """process("run", path, …, limit=None): the command in a process of its own; limit: the largest file it may write,
     in bytes."""
-    server = warm_server(Path(__file__).parent, "forked_command")
 
     def call(*arguments: object, limit: int | None = None) -> Outcome:
         folder = tmp_path_factory.mktemp("streams")
         streams = str(folder / "out"), str(folder / "err")
-        process = server.Process(target=forked_command.run, args=([*map(str, arguments)], streams, limit), daemon=True)
+        process = warm_server.Process(
+            target=forked_command.run, args=([*map(str, arguments)], streams, limit), daemon=True
+        )
         process.start()
         process.join(300)
         assert process.exitcode is not None, "the process hangs"

@@ -109,16 +109,18 @@ def test_a_weight_read_elsewhere(small_model):
 
 
 def test_sixteen_bits(small_model):
-    """The products are not rounded into the weights, so these losses are nearer to float32's than those of views."""
+    """The products are not rounded into the weights, so these losses are nearer to float32's than those of views, on
+    average over many points."""
     params, objective = opened(small_model("smollm"), dtype=torch.bfloat16)
     _, exact = opened(small_model("smollm"), dtype=torch.bfloat16, exact=True)
     wide, reference = opened(small_model("smollm"), exact=True)
     wide.load({name: tensor.float() for name, tensor in params.tensors.items()})
-    right = reference.losses(wide, points(), BATCHES)
-    found, views = (each.losses(params, points(), BATCHES) for each in (objective, exact))
+    many = points(count=120)
+    right = reference.losses(wide, many, BATCHES)
+    found, views = (each.losses(params, many, BATCHES) for each in (objective, exact))
     assert objective.sides is not None
     assert np.abs(found - right).max() < 0.1 * np.abs(right - right[:, :1]).max()
-    assert np.abs(found - right).mean() < 1.5 * np.abs(views - right).mean()
+    assert np.abs(found - right).mean() < np.abs(views - right).mean()
 
 
 @pytest.mark.parametrize("kind", KINDS)

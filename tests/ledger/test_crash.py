@@ -35,11 +35,6 @@ Steps = Generator[Any, Any, T]
 SAME = ("rounds", "head", "bodies", "model")
 
 
-@pytest.fixture(scope="module")
-def server(warm_server) -> Any:
-    return warm_server(Path(__file__).parent, "crash_server", "crash_child")
-
-
 @dataclass(frozen=True)
 class Run:
     """A recipe, and what it gives when nobody disturbs it."""
@@ -101,7 +96,7 @@ def together(tasks: Iterable[Steps[T]]) -> list[T]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, list[str]], Run]:
+def undisturbed(warm_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, list[str]], Run]:
     """The reference for a recipe with overrides, made once."""
     made: dict[tuple[str, ...], Run] = {}
 
@@ -114,10 +109,10 @@ def undisturbed(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Callab
             table = json.loads(recipes.canonical(recipes.load(path, overrides)))
             recipe = folder / "recipe.toml"
             recipe.write_text(_toml(table))
-            process = Run(server, recipe, {}).process(folder / "run")
+            process = Run(warm_server, recipe, {}).process(folder / "run")
             process.join(60)
             assert process.exitcode == 0
-            made[name] = Run(server, recipe, json.loads((folder / "run.json").read_text()))
+            made[name] = Run(warm_server, recipe, json.loads((folder / "run.json").read_text()))
         return made[name]
 
     return make

@@ -68,10 +68,10 @@ def test_only_the_tables_of_a_ledger_are_read(fedzero, run: Path, tmp_path: Path
     with sqlite3.connect(run / "ledger.db") as db:
         for statement in schema:
             db.execute(statement)
-    began = time.monotonic()
+    began = time.process_time()
     out = ["--out", tmp_path / "x"] if command in ("report", "replay") else []
     fedzero(command, run, *out).refused("damaged", "views")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_verify_calls_it_not_intact(fedzero, run: Path) -> None:
@@ -198,11 +198,11 @@ def test_verify_reads_every_update_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_client_that_is_away_for_ever_costs_nothing() -> None:
     clients, rounds = 1_000_000, 20_000
     tracker = ClientTracker(Federation(clients=clients, cohort=2), Turns.of(clients), 0, lambda first, last: ())
-    began = time.monotonic()
+    began = time.process_time()
     for round in range(rounds):
         tracker.note(Round(round, (round % 998, 998), b"u", False, 0, 0, 0, None))
         tracker.prune(round + 1, None)
-    assert time.monotonic() - began < 5, "quadratic in the rounds, or linear in the clients"
+    assert time.process_time() - began < 5, "quadratic in the rounds, or linear in the clients"
     assert tracker.oldest == 0 == min(tracker.known) and len(tracker.history) == rounds
     tracker = ClientTracker(Federation(clients=3, cohort=2), Turns.of(3), 0, lambda first, last: ())
     for round, cohort in enumerate([(0, 1), (0, 1), (1, 2), (0, 1)]):

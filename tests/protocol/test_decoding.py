@@ -131,9 +131,9 @@ def test_updates_that_do_not_fit(table, update) -> None:
 
 def test_rounds_without_an_answer_are_not_counted_one_by_one() -> None:
     at = replica(kind="zofedht", tau=2, directions=6, form="dense")
-    began = time.monotonic()
+    began = time.process_time()
     at.follow([Dense(10**15 + 2 * (10**15 % 2), SIX)])
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("kind", ["|O", "V8", "<U4", "i8,f4", "datetime64", "<f16", "\x1b"])
@@ -206,8 +206,8 @@ def test_a_patch_of_many_clients(clients: int, words: str, tmp_path: Path) -> No
     where = content.index(b"8" * 8)
     content = content[:where] + Params(base).digest() + content[where + 8 :]
     (tmp_path / "x.patch").write_bytes(hashlib.sha256(content[32:]).digest() + content[32:])
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(FedzeroError, match=words):
         apply_patch(tmp_path / "x.patch", str(tmp_path / "base.safetensors"), tmp_path / "out.safetensors")
-    assert time.monotonic() - began < 2 and not (tmp_path / "out.safetensors").exists()
+    assert time.process_time() - began < 2 and not (tmp_path / "out.safetensors").exists()
     assert MOST_CLIENTS < 20_000_000

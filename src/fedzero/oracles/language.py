@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -21,6 +21,7 @@ from fedzero.oracles.graphs import MAX_TERMS, Recorder
 from fedzero.oracles.low_rank import Neighbours, has_factors, neighbours
 from fedzero.oracles.packing import PackedBatch, mask_of, pack_prompts
 from fedzero.oracles.piecewise import Chosen, Piecewise
+from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
 
 Measure = Literal["loss", "accuracy", "f1"]
@@ -190,7 +191,7 @@ class LanguageObjective:
             where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
         self.pieces.chosen = Chosen(self.answer_ids, ends)
         try:
-            with tf32_allowed(self.tf32):
+            with products(self.device, self.dtype, self.tf32):
                 logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None
@@ -211,16 +212,6 @@ class LanguageObjective:
         labels = torch.tensor(self.test.labels, device=self.device)
         loss, errors, f1_errors = (float(measured(name, logits, labels)) for name in ("loss", "accuracy", "f1"))
         return Metrics(loss=loss, accuracy=1 - errors, others={"f1": 1 - f1_errors})
-
-
-@contextmanager
-def tf32_allowed(allowed: bool) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | None = None) -> Tensor:

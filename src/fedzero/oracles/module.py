@@ -30,6 +30,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics, Points
 from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
 from fedzero.oracles.low_rank import has_factors
+from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side import GroupedLosses
 
 KEPT_NUMBERS = 1 << 27
@@ -188,7 +189,9 @@ class ModuleObjective:
     def _call(module: nn.Module, tensors: dict[str, Tensor], f: Callable[..., Any], *arguments: Any) -> Any:
         """f(module, …) with the module's parameters replaced."""
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        return functional_call(module, named, (f, *arguments))
+        first = next(iter(tensors.values()))
+        with products(first.device, first.dtype):
+            return functional_call(module, named, (f, *arguments))
 
     def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:
         """Σ c z of each point, (points, d), from the cache where the same points were asked for before."""

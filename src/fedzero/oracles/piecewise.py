@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.model.params import Params, View
+from fedzero.oracles.products import products
 
 ALIGNED = 128
 """Pieces of the scratch buffer start at multiples of so many numbers: whole cache lines for every type."""
@@ -186,9 +187,9 @@ class Piecewise:
 
 def logits_of(module: nn.Module, tokens: Tensor, **where: Tensor) -> Tensor:
     """Logits (R, T, V), float32, of tokens (R, T), for trials of a model."""
-    device = next(module.parameters()).device
-    with torch.no_grad():
-        logits: Tensor = module(input_ids=tokens.to(device), use_cache=False, **where).logits
+    first = next(module.parameters())
+    with torch.no_grad(), products(first.device, first.dtype):
+        logits: Tensor = module(input_ids=tokens.to(first.device), use_cache=False, **where).logits
     return logits.float()
 
 

@@ -35,9 +35,10 @@ from fedzero.oracles.generation import (
     columns_of,
     read,
 )
-from fedzero.oracles.language import NO_TERMS, TOKENS, tf32_allowed
+from fedzero.oracles.language import NO_TERMS, TOKENS
 from fedzero.oracles.low_rank import has_factors, neighbours
 from fedzero.oracles.piecewise import Piecewise
+from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
 
 Row = Mapping[str, Any]
@@ -119,6 +120,7 @@ class RewardObjective:
         self.around = around
         self.module, self.decoding, self.judge, self.test = module.eval(), decoding, judge, test
         self.tf32, self.device = tf32, decoding.ends.device
+        self.dtype = next(module.parameters()).dtype
         self.pieces = Piecewise(module, head)
         self.prefix = FrozenPrefix.of(module) if decoding.stepwise else None
         self.tokens = TOKENS[self.device.type]
@@ -131,7 +133,7 @@ class RewardObjective:
     def _columns(self) -> int:
         """Of keys and values, those of all rows together, at most."""
         trial = Stepwise(self.module, PaddedPrompts.of([[5]]).to(self.device), 0)
-        with torch.no_grad():
+        with torch.no_grad(), products(self.device, self.dtype):
             read(trial)
         return trial.kept.capacity * KEPT_BYTES[self.device.type] // max(1, trial.kept.bytes)
 
@@ -150,7 +152,7 @@ class RewardObjective:
     def generated(self, base: Params, points: Sequence[Terms], asked: Prompts, basis: Basis | None = None) -> Tokens:
         """(points, prompts, most): what the model says at every point."""
         found = np.full((len(points), len(asked), self.decoding.most), ENDED, np.int64)
-        with tf32_allowed(self.tf32), self.around():
+        with products(self.device, self.dtype, self.tf32), self.around():
             for which in chunks(asked.prompts, self.decoding.most, self.tokens, self.decoders.columns):
                 noise = None if asked.noise is None else torch.from_numpy(asked.noise[which]).to(self.device)
                 prompts = PaddedPrompts.of([asked.prompts[i] for i in which], self.step).to(self.device)

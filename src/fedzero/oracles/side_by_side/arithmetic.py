@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedzero.directions import kernels
 from fedzero.oracles.low_rank import Factors
+from fedzero.oracles.products import narrow
 from fedzero.oracles.side_by_side.scope import Layer
 
 PAYS = 64
@@ -68,9 +69,13 @@ def _moved(scaled: list[Tensor], factors: Factors, shift: Tensor | None, dtype: 
 
 
 def linear(x: Tensor, layer: Layer, weight: Tensor) -> Tensor:
-    """A linear layer with a weight (out, in) at the base."""
+    """A linear layer with a weight (out, in) at the base. Where a CPU would make 16-bit products in float32, all of it
+    is, and what comes out is rounded once."""
+    if narrow(x):
+        return linear(x.float(), layer, weight.float()).to(x.dtype)
     scope, factors, shift = layer.scope, layer.factors.get("weight"), layer.offsets.get("bias")
     bias, count = layer.tensors.get("bias"), scope.count
+    bias = None if bias is None else bias.to(x.dtype)
     shared = scope.is_shared(x)
     x = scope.every_row(x) if shared else x
     lead = (count * len(x) if shared else len(x), *x.shape[1:-1])

@@ -22,6 +22,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.contract import Points
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, samples_of
 from fedzero.oracles.low_rank import Neighbours, neighbours
+from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side.module import SideBySide
 from fedzero.oracles.side_by_side.scope import NotSideBySide, Once, Scope
 from fedzero.oracles.side_by_side.trial import agree, trial_points
@@ -86,7 +87,7 @@ class GroupedLosses:
         return found.shape == wanted.shape and agree(found.float(), wanted.float(), exact)
 
     def _losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor:
-        cpu = base.device.type == "cpu"
+        cpu, dtype = base.device.type == "cpu", next(iter(base.tensors.values())).dtype
         size = self._size(len(points), passes) if cpu else max(1, ROWS // max(map(samples_of, passes)))
         starts, near = range(0, len(points), size), self._neighbours(base, points)
         at_once = torch.get_num_threads() if cpu else 1
@@ -99,7 +100,8 @@ class GroupedLosses:
             def work(module: nn.Module) -> None:
                 if module not in self.sides:
                     self.sides[module] = SideBySide(module)
-                with torch.no_grad(), self.sides[module].entered() as place:  # no_grad holds for the thread it is in
+                # no_grad and how products are made hold for the thread they are entered in
+                with torch.no_grad(), products(base.device, dtype), self.sides[module].entered() as place:
                     for i in left:
                         put = partial(place, base, near.some(starts[i], starts[i] + size))
                         each = zip(passes, once, strict=True)

@@ -26,6 +26,7 @@ from fedzero.model.files import cache_folder, locked, share
 from fedzero.oracles.generation import PaddedPrompts, Stepwise, read
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks, logits_of
+from fedzero.oracles.products import products
 from fedzero.tasks.language.trainable import Full, Layers, Lora, Names, Span, Train
 
 SMOLLM2 = "smollm2-135m"
@@ -313,13 +314,13 @@ def decodes_upto(model: Pretrained) -> int:
     Found by trial: a padded prompt with another token must get the logits of both read at once, without the padding. A
     text is not longer than the window of attention, since the mask replaces it.
     """
-    device = next(model.module.parameters()).device
+    first = next(model.module.parameters())
     alone, wrong = (logits_of(model.module, torch.tensor([ids]))[0, -1] for ids in ([6, 7, 9], [0, 0, 6, 7, 9]))
     try:
-        with torch.no_grad():
-            trial = Stepwise(model.module, PaddedPrompts.of([[2, 3, 4, 5], [6, 7]]).to(device), 2)
+        with torch.no_grad(), products(first.device, first.dtype):
+            trial = Stepwise(model.module, PaddedPrompts.of([[2, 3, 4, 5], [6, 7]]).to(first.device), 2)
             read(trial)
-            found = trial.next(torch.tensor([8, 9], device=device))[1].float()
+            found = trial.next(torch.tensor([8, 9], device=first.device))[1].float()
     except Exception:  # of any kind, from a model that does not know the arguments
         return 0
     same = float((found - alone).abs().max()) <= 0.1 * float((wrong - alone).abs().max())
