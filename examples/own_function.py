@@ -46,10 +46,10 @@ def services() -> Iterator[str]:
         server.server_close()
 
 
-def main(rounds: int = 30, out: str | Path | None = None) -> Result:
+def main(rounds: int = 30, budget: int = 600, out: str | Path | None = None) -> Result:
     with services() as address:
         boxes = [http(f"{address}/{party}") for party in IDEAL]
-        result = minimise(boxes, bounds=[(-5, 5)] * 4, rounds=rounds, timeout=10, budget=5000, out=out)
+        result = minimise(boxes, bounds=[(-5, 5)] * 4, rounds=rounds, timeout=10, budget=budget, out=out)
     print(f"settings {result.x.round(2)}, mean cost {result.value:.3f}, {result.queries} queries")
     return result
 

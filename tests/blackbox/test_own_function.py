@@ -12,10 +12,10 @@ from fedzero.runs import session
 
 def test_three_services_agree(tmp_path, capsys) -> None:
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_function.py"))
-    result = example["main"](rounds=12, out=tmp_path)
+    result = example["main"](rounds=4, budget=300, out=tmp_path)
     ideal = np.array(list(example["IDEAL"].values()))
     before, after = (((x - ideal.mean(axis=0)) ** 2).sum() for x in (np.zeros(4), result.x))
     assert after < 0.1 * before
     assert "queries" in capsys.readouterr().out
     view = session.verified(tmp_path, session.Environment())
-    assert [len(record.refused) for record in view.rounds] == [0] * 12
+    assert [len(record.refused) for record in view.rounds] == [0] * 4

@@ -185,9 +185,13 @@ def test_a_program_in_parts_is_the_program(dtype: torch.dtype, rule: Rule, monke
         assert all(map(torch.equal, slots, others))
 
 
+STEPS = [(rule, dtype) for rule in Rule for dtype in TYPES]
+if INTERPRETED:  # a rule before the rounding to 16 bits, and the rounding after any rule: not every pair, at 4 s each
+    STEPS = [(rule, dtype) for rule, dtype in STEPS if rule is Rule.ADAM or dtype is torch.float32]
+
+
 @pytest.mark.skipif(len(sides()) == 1, reason="no CUDA device; test_gpu.test_interpreter runs this one")
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize(("rule", "dtype"), STEPS)
 def test_steps_on_the_gpu_are_those_on_the_cpu(dtype: torch.dtype, rule: Rule) -> None:
     gpu, device = sides()[1]
     here, there = start(dtype, torch.device("cpu"), rule), start(dtype, device, rule)

@@ -45,7 +45,7 @@ def test_more_local_steps_send_as_many_numbers():
 
 
 def test_a_small_one_for_real(tmp_path: Path):
-    sizes = replace(QUICK.sizes, rounds=5, large_rounds=5, fedavg_rounds=2, slow_rounds=2, directions=2)
+    sizes = replace(QUICK.sizes, rounds=2, large_rounds=2, fedavg_rounds=2, slow_rounds=2, directions=2)
     tiny = replace(QUICK, seeds=2, sizes=sizes, common=(*QUICK.common, "federation.cohort=2", "evaluate_every=1"))
     plan = replace(E1, quick=tiny).plan(Options(quick=True, only="p5,k5*,fedavg"))
     outcome, histories = drive(plan, tmp_path)
