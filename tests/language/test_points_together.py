@@ -115,7 +115,7 @@ def test_sixteen_bits(small_model):
     _, exact = opened(small_model("smollm"), dtype=torch.bfloat16, exact=True)
     wide, reference = opened(small_model("smollm"), exact=True)
     wide.load({name: tensor.float() for name, tensor in params.tensors.items()})
-    many = points(count=120)
+    many = points(count=300)
     right = reference.losses(wide, many, BATCHES)
     found, views = (each.losses(params, many, BATCHES) for each in (objective, exact))
     assert objective.sides is not None
