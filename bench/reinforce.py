@@ -79,7 +79,7 @@ def step(
             continue  # all answers of these prompts are equally good
         tokens = left_padded(asked.prompts[part]).to(objective.device)
         answers = torch.from_numpy(said[0, part]).to(objective.device)
-        with torch.enable_grad(), products(objective.device, objective.dtype, objective.tf32):
+        with torch.enable_grad(), products(objective.weight, objective.tf32):
             chances = log_probabilities(objective.module, tokens, answers, objective.decoding.temperature)
             loss = -(flat[part] * chances).sum() / len(asked)
             loss.backward()  # type: ignore[no-untyped-call]

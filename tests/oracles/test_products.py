@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,6 @@ from fedzero.oracles.module import ModuleObjective
 from fedzero.oracles.products import InFloat32
 
 NARROW = [torch.bfloat16, torch.float16]
-CPU = torch.device("cpu")
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
@@ -93,8 +94,8 @@ def test_a_module_is_evaluated_so_where_the_cpu_lacks_them(monkeypatch, lacking)
 
 def test_a_gpu_setting_is_put_back():
     before = torch.backends.cuda.matmul.allow_tf32
-    with products.products(torch.device("cuda"), torch.float32, tf32=not before):
+    with products.products(SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32), tf32=not before):
         assert torch.backends.cuda.matmul.allow_tf32 is not before
     assert torch.backends.cuda.matmul.allow_tf32 is before
-    with products.products(CPU, torch.float32, tf32=not before):
+    with products.products(torch.ones(1), tf32=not before):
         assert torch.backends.cuda.matmul.allow_tf32 is before

@@ -73,7 +73,8 @@ class LanguageObjective:
         self.module, self.answer_ids, self.test, self.measure = module.eval(), answers, test, measure
         self.pack, self.tf32 = pack, tf32
         self.pieces = Piecewise(module, head)
-        self.device, self.dtype = answers.device, next(module.parameters()).dtype
+        self.weight = next(module.parameters())
+        self.device, self.dtype = answers.device, self.weight.dtype
         self.tokens = TOKENS[self.device.type]
         self.prefix = FrozenPrefix.of(module)
         sides = SideBySide(module, head)
@@ -191,7 +192,7 @@ class LanguageObjective:
             where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
         self.pieces.chosen = Chosen(self.answer_ids, ends)
         try:
-            with products(self.device, self.dtype, self.tf32):
+            with products(self.weight, self.tf32):
                 logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None

@@ -189,8 +189,7 @@ class ModuleObjective:
     def _call(module: nn.Module, tensors: dict[str, Tensor], f: Callable[..., Any], *arguments: Any) -> Any:
         """f(module, …) with the module's parameters replaced."""
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        first = next(iter(tensors.values()))
-        with products(first.device, first.dtype):
+        with products(next(iter(tensors.values()))):
             return functional_call(module, named, (f, *arguments))
 
     def _offsets_of(self, base: Params, points: Sequence[Terms]) -> Tensor:

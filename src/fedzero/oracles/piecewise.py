@@ -188,7 +188,7 @@ class Piecewise:
 def logits_of(module: nn.Module, tokens: Tensor, **where: Tensor) -> Tensor:
     """Logits (R, T, V), float32, of tokens (R, T), for trials of a model."""
     first = next(module.parameters())
-    with torch.no_grad(), products(first.device, first.dtype):
+    with torch.no_grad(), products(first):
         logits: Tensor = module(input_ids=tokens.to(first.device), use_cache=False, **where).logits
     return logits.float()
 

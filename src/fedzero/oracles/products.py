@@ -44,40 +44,40 @@ def _without_instructions() -> frozenset[torch.dtype]:
 WITHOUT_INSTRUCTIONS = _without_instructions()
 
 
-def products(device: torch.device, dtype: torch.dtype, tf32: bool | None = None) -> AbstractContextManager[Any]:
-    """To be entered around a forward pass of a model of this type, by the thread that computes it; `tf32` None leaves
-    torch's setting as it is."""
-    if device.type == "cpu" and dtype in WITHOUT_INSTRUCTIONS:
-        return InFloat32(dtype)
-    return nullcontext() if tf32 is None or device.type == "cpu" else _tf32_allowed(tf32)
+def products(weight: Tensor, tf32: bool | None = None) -> AbstractContextManager[Any]:
+    """To be entered around a forward pass of a model with such weights, by the thread that computes it; `tf32` None
+    leaves torch's setting as it is."""
+    if made_in_float32(weight):
+        return InFloat32(weight.dtype)
+    return nullcontext() if tf32 is None or weight.device.type == "cpu" else _tf32_allowed(tf32)
 
 
-def narrow(x: Tensor) -> bool:
-    """Whether products of such numbers are made in float32."""
+def made_in_float32(x: Tensor) -> bool:
+    """Whether products of such numbers are."""
     return x.device.type == "cpu" and x.dtype in WITHOUT_INSTRUCTIONS
 
 
 class InFloat32(TorchFunctionMode):
-    """Products of numbers of type `narrow` are made in float32 and rounded to it."""
+    """Products of numbers of a 16-bit type are made in float32 and rounded to it."""
 
-    def __init__(self, narrow: torch.dtype):
+    def __init__(self, dtype: torch.dtype):
         super().__init__()
-        self.narrow = narrow
+        self.dtype = dtype
 
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function not in PRODUCTS or "out" in kwargs or not self._all_narrow([*args, *kwargs.values()]):
+        if function not in PRODUCTS or "out" in kwargs or not self._all_short([*args, *kwargs.values()]):
             return function(*args, **kwargs)
         wide = function(*map(_wide, args), **{name: _wide(value) for name, value in kwargs.items()})
-        return wide.to(self.narrow)
+        return wide.to(self.dtype)
 
-    def _all_narrow(self, values: Sequence[Any]) -> bool:
+    def _all_short(self, values: Sequence[Any]) -> bool:
         """Whether there are floating-point numbers and all are of this type: of several types torch complains."""
         tensors = [each for value in values for each in (value if isinstance(value, tuple | list) else [value])]
         kinds = {each.dtype for each in tensors if isinstance(each, Tensor) and each.is_floating_point()}
-        return kinds == {self.narrow}
+        return kinds == {self.dtype}
 
 
 def _wide(value: Any) -> Any:

@@ -120,7 +120,7 @@ class RewardObjective:
         self.around = around
         self.module, self.decoding, self.judge, self.test = module.eval(), decoding, judge, test
         self.tf32, self.device = tf32, decoding.ends.device
-        self.dtype = next(module.parameters()).dtype
+        self.weight = next(module.parameters())
         self.pieces = Piecewise(module, head)
         self.prefix = FrozenPrefix.of(module) if decoding.stepwise else None
         self.tokens = TOKENS[self.device.type]
@@ -133,7 +133,7 @@ class RewardObjective:
     def _columns(self) -> int:
         """Of keys and values, those of all rows together, at most."""
         trial = Stepwise(self.module, PaddedPrompts.of([[5]]).to(self.device), 0)
-        with torch.no_grad(), products(self.device, self.dtype):
+        with torch.no_grad(), products(self.weight):
             read(trial)
         return trial.kept.capacity * KEPT_BYTES[self.device.type] // max(1, trial.kept.bytes)
 
@@ -152,7 +152,7 @@ class RewardObjective:
     def generated(self, base: Params, points: Sequence[Terms], asked: Prompts, basis: Basis | None = None) -> Tokens:
         """(points, prompts, most): what the model says at every point."""
         found = np.full((len(points), len(asked), self.decoding.most), ENDED, np.int64)
-        with products(self.device, self.dtype, self.tf32), self.around():
+        with products(self.weight, self.tf32), self.around():
             for which in chunks(asked.prompts, self.decoding.most, self.tokens, self.decoders.columns):
                 noise = None if asked.noise is None else torch.from_numpy(asked.noise[which]).to(self.device)
                 prompts = PaddedPrompts.of([asked.prompts[i] for i in which], self.step).to(self.device)

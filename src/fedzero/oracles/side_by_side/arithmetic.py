@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedzero.directions import kernels
 from fedzero.oracles.low_rank import Factors
-from fedzero.oracles.products import narrow
+from fedzero.oracles.products import made_in_float32
 from fedzero.oracles.side_by_side.scope import Layer
 
 PAYS = 64
@@ -71,7 +71,7 @@ def _moved(scaled: list[Tensor], factors: Factors, shift: Tensor | None, dtype: 
 def linear(x: Tensor, layer: Layer, weight: Tensor) -> Tensor:
     """A linear layer with a weight (out, in) at the base. Where a CPU would make 16-bit products in float32, all of it
     is, and what comes out is rounded once."""
-    if narrow(x):
+    if made_in_float32(x):
         return linear(x.float(), layer, weight.float()).to(x.dtype)
     scope, factors, shift = layer.scope, layer.factors.get("weight"), layer.offsets.get("bias")
     bias, count = layer.tensors.get("bias"), scope.count

@@ -87,7 +87,7 @@ class GroupedLosses:
         return found.shape == wanted.shape and agree(found.float(), wanted.float(), exact)
 
     def _losses(self, base: Params, points: Sequence[Terms], passes: Sequence[Batch]) -> Tensor:
-        cpu, dtype = base.device.type == "cpu", next(iter(base.tensors.values())).dtype
+        cpu, weight = base.device.type == "cpu", next(iter(base.tensors.values()))
         size = self._size(len(points), passes) if cpu else max(1, ROWS // max(map(samples_of, passes)))
         starts, near = range(0, len(points), size), self._neighbours(base, points)
         at_once = torch.get_num_threads() if cpu else 1
@@ -101,7 +101,7 @@ class GroupedLosses:
                 if module not in self.sides:
                     self.sides[module] = SideBySide(module)
                 # no_grad and how products are made hold for the thread they are entered in
-                with torch.no_grad(), products(base.device, dtype), self.sides[module].entered() as place:
+                with torch.no_grad(), products(weight), self.sides[module].entered() as place:
                     for i in left:
                         put = partial(place, base, near.some(starts[i], starts[i] + size))
                         each = zip(passes, once, strict=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedzero.oracles.patches import PatchConv
-from fedzero.oracles.products import narrow
+from fedzero.oracles.products import made_in_float32
 from fedzero.oracles.side_by_side.arithmetic import add, fused, linear
 from fedzero.oracles.side_by_side.scope import BESIDE, Layer
 
@@ -38,7 +38,7 @@ class HeadBeside(LinearBeside):
             return super().forward(x)
         ids, count = layer.scope.chosen.answers, layer.scope.count
         x, dtype = x[*layer.scope.chosen.ends].view(count, -1, x.shape[-1]), x.dtype
-        x = x.float() if narrow(x) else x
+        x = x.float() if made_in_float32(x) else x
         bias, factors, shift = layer.tensors.get("bias"), layer.factors.get("weight"), layer.offsets.get("bias")
         y = F.linear(x, layer.tensors["weight"][ids].to(x.dtype), None if bias is None else bias[ids].to(x.dtype))
         moved = add(y, x, factors and factors.rows(ids), None if shift is None else shift[:, ids])

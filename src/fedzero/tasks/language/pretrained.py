@@ -317,7 +317,7 @@ def decodes_upto(model: Pretrained) -> int:
     first = next(model.module.parameters())
     alone, wrong = (logits_of(model.module, torch.tensor([ids]))[0, -1] for ids in ([6, 7, 9], [0, 0, 6, 7, 9]))
     try:
-        with torch.no_grad(), products(first.device, first.dtype):
+        with torch.no_grad(), products(first):
             trial = Stepwise(model.module, PaddedPrompts.of([[2, 3, 4, 5], [6, 7]]).to(first.device), 2)
             read(trial)
             found = trial.next(torch.tensor([8, 9], device=first.device))[1].float()
