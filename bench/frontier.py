@@ -8,7 +8,8 @@ All have the same rounds, clients, mini-batches and number of directions, and bu
 bytes are those of whole messages, a client's turn, up and down. One thread.
 
 `--model sst2 --data DIR` is SmolLM2-135M on SST-2, as recipe e3-sst2 has it, with directions of rank one (HiSo, which
-needs dense ones: ±1), judged by 1,000 held-out sentences, one seed and `--tuning-rounds`; for a GPU.
+needs dense ones: ±1), judged by 1,000 held-out sentences, one seed and `--tuning-rounds`; for a GPU. `--rate` takes a
+step size that was found before in the place of the search.
 """
 
 from __future__ import annotations
@@ -216,8 +217,8 @@ def tuned(name: str, how: argparse.Namespace) -> tuple[float, int]:
 
 
 def row(name: str, how: argparse.Namespace) -> tuple[str, ...]:
-    rate, tried = tuned(name, how)
-    runs = [played(name, rate, seed, False, how) for seed in SEEDS]
+    rate, tried = (how.rate, 0) if how.rate is not None else tuned(name, how)
+    runs = [played(name, rate, seed, False, how) for seed in how.seeds]
     turns = how.rounds * (2 if how.model == "sst2" else 5)
 
     def of(values: Sequence[float | None], scale: float, digits: int) -> str:
@@ -228,7 +229,7 @@ def row(name: str, how: argparse.Namespace) -> tuple[str, ...]:
         print(name, *(f"{run.final_accuracy:.4f} {run.final_loss:.4f}" for run in runs), sep=" | ", flush=True)
     return (
         name,
-        f"{rate:.3g} of {tried}",
+        f"{rate:.3g} of {tried}" if tried else f"{rate:.3g}, given",
         of([run.final_accuracy for run in runs], 100, 1),
         of([run.final_loss for run in runs], 1, 3),
         f"{runs[0].queries / turns:g}",
@@ -245,6 +246,8 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--tuning-rounds", type=int, default=60, help="of the search on SST-2")
+    parser.add_argument("--rate", type=float, help="step size of all methods named, instead of a search")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the runs after the search")
     parser.add_argument("--data", type=Path, help="folder with the datasets, for SST-2")
     parser.add_argument("--directions", type=int, default=10)
     parser.add_argument("--model", choices=["linear", "mlp", "sst2"], default="linear")

@@ -120,7 +120,7 @@ def test_generate_and_factors_are_the_reference(
     out = torch.empty(rows * columns, device=device)
     kernels.generate(out, Domain.RANK1, key, tensor, columns=columns)
     np.testing.assert_array_equal(out.cpu().numpy(), reference.rank1(key, tensor, rows * columns, columns))
-    ((a, b),) = kernels.factors(Terms.of([key], [1.0], Domain.RANK1), [(tensor, rows, columns)], device)
+    ((a, b),) = kernels.factors(Terms.of([key], [0.5], Domain.RANK1), [(tensor, rows, columns)], device)
     for got, expected in zip((a, b), reference.factors(key, tensor, rows, columns), strict=True):
         np.testing.assert_array_equal(got[0].cpu().numpy(), expected)
 

@@ -23,8 +23,8 @@ MOST_TERMS = 64
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Of one matrix: `left` (terms, points, 1, rows) and `right` (terms, points, 1, columns), ±1, and `coefficients`
-    (terms, points, 1, 1), all float32. Signs may be rounded to 16 bits, coefficients not: that would change the radius.
+    """Of one matrix: `left` (terms, points, 1, rows) and `right` (terms, points, 1, columns), ±1 of any type (int8 on a
+    GPU, else float32), and `coefficients` (terms, points, 1, 1), float32: rounded, they would change the radius.
     """
 
     coefficients: Tensor
@@ -44,7 +44,7 @@ class Factors:
         """The matrix (rows, columns) at every point, (points, rows, columns), in its own type."""
         total = matrix.float()[None]
         for c, a, b in zip(self.coefficients, self.left, self.right, strict=True):
-            total = torch.addcmul(total, c * a.mT, b)
+            total = torch.addcmul(total, c * a.mT, b.float())
         return total.to(matrix.dtype)
 
 
@@ -95,9 +95,9 @@ def most_terms(points: Sequence[Terms]) -> int:
 def neighbours(base: Params, points: Sequence[Terms]) -> Neighbours:
     """The factors of points; those with fewer terms than others get terms of nought."""
     width = most_terms(points)
-    signs, moved = _flat(points, width)
-    coefficients = torch.from_numpy(moved.coefficients).to(base.device)
-    return _made(base, signs, moved, coefficients.view(width, len(points), 1, 1))
+    terms = _flat(points, width)
+    coefficients = torch.from_numpy(terms.coefficients).to(base.device)
+    return _made(base, terms, coefficients.view(width, len(points), 1, 1))
 
 
 class NeighboursBuffer:
@@ -107,34 +107,32 @@ class NeighboursBuffer:
     def __init__(self, count: int, terms: int, device: torch.device):
         gpu: Any = kernels(device)
         self.terms = terms
-        self._signs, self._moved = (gpu.TermsBuffer(Domain.RANK1, count * terms, device) for _ in range(2))
+        self._buffer = gpu.TermsBuffer(Domain.RANK1, count * terms, device)
         self._coefficients = torch.zeros(terms, count, 1, 1, device=device)
 
     def load(self, points: Sequence[Terms]) -> None:
-        signs, moved = _flat(points, self.terms)
-        self._signs.load(self._signs.upload([signs])[0])
-        self._moved.load(self._moved.upload([moved])[0])
-        self._coefficients.copy_(torch.from_numpy(moved.coefficients).view(self._coefficients.shape))
+        terms = _flat(points, self.terms)
+        self._buffer.load(self._buffer.upload([terms])[0])
+        self._coefficients.copy_(torch.from_numpy(terms.coefficients).view(self._coefficients.shape))
 
     def neighbours(self, base: Params) -> Neighbours:
-        return _made(base, self._signs, self._moved, self._coefficients)
+        return _made(base, self._buffer, self._coefficients)
 
 
-def _flat(points: Sequence[Terms], width: int) -> tuple[Terms, Terms]:
-    """The terms of all points, first terms first: with coefficients of one, and with their own."""
+def _flat(points: Sequence[Terms], width: int) -> Terms:
+    """The terms of all points, first terms first."""
     keys, table = np.zeros((width, len(points)), np.uint64), np.zeros((width, len(points)), np.float32)
     for p, point in enumerate(points):
         keys[: len(point), p], table[: len(point), p] = point.keys, point.coefficients
-    signs = Terms(keys.reshape(-1), np.ones(keys.size, np.float32), Domain.RANK1)
-    return signs, Terms(signs.keys, table.reshape(-1), Domain.RANK1)
+    return Terms(keys.reshape(-1), table.reshape(-1), Domain.RANK1)
 
 
-def _made(base: Params, signs: Any, moved: Any, coefficients: Tensor) -> Neighbours:
+def _made(base: Params, terms: Any, coefficients: Tensor) -> Neighbours:
     width, count = coefficients.shape[:2]
     device, kernel = base.device, kernels(base.device)
     matrices = {name: tensor for name, tensor in base.tensors.items() if columns_of(tensor)}
     shapes = [(base.ordinal(name), len(tensor), columns_of(tensor)) for name, tensor in matrices.items()]
-    found = kernel.factors(signs, shapes, device) if shapes else []
+    found = kernel.factors(terms, shapes, device) if shapes else []
     factors = {
         name: Factors(coefficients, *(each.view(width, count, 1, -1) for each in pair))
         for name, pair in zip(matrices, found, strict=True)
@@ -142,7 +140,7 @@ def _made(base: Params, signs: Any, moved: Any, coefficients: Tensor) -> Neighbo
     others = {
         name: (base.ordinal(name), tensor.numel()) for name, tensor in base.tensors.items() if name not in matrices
     }
-    spread = kernel.offsets(moved, list(others.values()), device)
+    spread = kernel.offsets(terms, list(others.values()), device)
     vectors = {
         name: each.view(width, count, -1).sum(0) if width > 1 else each
         for name, each in zip(others, spread, strict=True)

@@ -60,13 +60,13 @@ def _stream(stream: Domain, keys: U64, tensor: int, n: int, columns: int) -> tup
 
 
 def factors(terms: Terms, shapes: Sequence[tuple[int, int, int]], device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32."""
+    """a_j (terms, rows) and b_j (terms, columns), ±1, of matrices (ordinal, rows, columns); float32, which products
+    here take as they are."""
     found = []
     for tensor, rows, columns in shapes:
         _, words, signs = _stream(Domain.RANK1, terms.keys, tensor, rows * columns, columns)
         bits = np.unpackbits(words.T.astype("<u4", order="C").view(np.uint8), axis=1, bitorder="little")[:, :rows]
-        a = (1 - 2 * bits.astype(np.float32)) * terms.coefficients[:, None]
-        found.append((torch.from_numpy(a), torch.from_numpy(signs)))
+        found.append((torch.from_numpy(1 - 2 * bits.astype(np.float32)), torch.from_numpy(signs)))
     return found
 
 

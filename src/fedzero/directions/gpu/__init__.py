@@ -239,7 +239,8 @@ def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     n, stream = out.shape[1], stream_at(terms.stream, columns)
     if stream is Domain.RANK1:
         ((a, b),) = factors(terms, [(tensor, n // columns, columns)], out.device)
-        torch.mul(a[:, :, None], b[:, None, :], out=out.view(len(terms), n // columns, columns))
+        scaled = tables_of(terms, out.device).floats[: len(terms), None] * a
+        torch.mul(scaled[:, :, None], b[:, None, :], out=out.view(len(terms), n // columns, columns))
         return
     _spread(out, terms, ((tensor, n),), stream)
 
@@ -265,25 +266,25 @@ def _spread(out: Tensor, terms: Terms | TermsBuffer, sizes: tuple[tuple[int, int
 def factors(
     terms: Terms | TermsBuffer, shapes: Sequence[tuple[int, int, int]], device: torch.device
 ) -> list[tuple[Tensor, Tensor]]:
-    """c_j a_j (terms, rows) and b_j (terms, columns) of matrices (ordinal, rows, columns), float32."""
+    """a_j (terms, rows) and b_j (terms, columns), ±1, of matrices (ordinal, rows, columns); int8, parts of two
+    tables."""
     tables, plan = tables_of(terms, device), plan_of(tuple(shapes), device)
     room = plan.room(tables.terms)
     with torch.cuda.device_of(plan.jobs):
         _make_factors(plan, room, tables)
-        a, b = (_spread_signs(words, tables, across) for words, across in zip(room, (1, 8), strict=True))
+        a, b = (_spread_signs(words, tables.terms, across) for words, across in zip(room, (1, 8), strict=True))
     return [
         (a[:, 32 * i : 32 * i + height], b[:, 256 * k : 256 * k + width])
         for (_, height, width), (i, k) in zip(shapes, plan.places, strict=True)
     ]
 
 
-def _spread_signs(words: Tensor, tables: Tables, across: int) -> Tensor:
-    """The signs in a table of words as numbers (terms, n): of rows (`across` 1) times c, of columns (8) ±1."""
-    n = 32 * words.numel() // max(1, tables.terms)
-    out = torch.empty(tables.terms, n, dtype=torch.float32, device=words.device)
-    if programs := tables.terms * triton.cdiv(n, 8 * LANES):
-        arguments = (out, words, tables.floats, n, tables.terms)
-        start(matrices._spread_signs, programs, WARPS, arguments, (across, across == 1, 8 * LANES))
+def _spread_signs(words: Tensor, terms: int, across: int) -> Tensor:
+    """The signs in a table of words, `across` of a term side by side, as numbers (terms, n)."""
+    n = 32 * words.numel() // max(1, terms)
+    out = torch.empty(terms, n, dtype=torch.int8, device=words.device)
+    if programs := terms * triton.cdiv(n, 8 * LANES):
+        start(matrices._spread_signs, programs, WARPS, (out, words, n, terms), (across, 8 * LANES))
     return out
 
 

@@ -41,9 +41,9 @@ def _add_terms(
         for first in range(0, IN, SPAN):
             column = first + lane
             known = column < IN
-            numbers = tl.load(x + here[:, None] * IN + column[None, :], inside[:, None] & known[None, :], 0.0)
-            b = tl.load(right + t * RIGHT_TERM + point * RIGHT_POINT + column, known, 0.0)
-            products += numbers.to(tl.float32) * b[None, :]
+            numbers = tl.load(x + here[:, None] * IN + column[None, :], inside[:, None] & known[None, :], 0)
+            b = tl.load(right + t * RIGHT_TERM + point * RIGHT_POINT + column, known, 0)
+            products += numbers.to(tl.float32) * b.to(tl.float32)[None, :]
         c = tl.load(coefficients + t * COEFFICIENTS + point)
         scaled = tl.where(which[None, :] == t, (c * tl.sum(products, 1))[:, None], scaled)
 
@@ -53,8 +53,8 @@ def _add_terms(
         place = y + here[:, None] * OUT + column[None, :]
         total = tl.load(place, inside[:, None] & known[None, :], 0.0).to(tl.float32)
         for t in range(TERMS):
-            a = tl.load(left + t * LEFT_TERM + point * LEFT_POINT + column, known, 0.0)
-            total += tl.sum(tl.where(which[None, :] == t, scaled, 0.0), 1)[:, None] * a[None, :]
+            a = tl.load(left + t * LEFT_TERM + point * LEFT_POINT + column, known, 0)
+            total += tl.sum(tl.where(which[None, :] == t, scaled, 0.0), 1)[:, None] * a.to(tl.float32)[None, :]
         if SHIFTED:
             total += tl.load(shift + point * SHIFT_POINT + column, known, 0.0)[None, :]
         tl.store(place, total.to(y.dtype.element_ty), inside[:, None] & known[None, :])
@@ -65,8 +65,8 @@ def add_terms(
 ) -> Tensor:
     """y ← y + Σ c (x·b) a + shift of (points, n, out), (points, n, in), in place.
 
-    coefficients (terms, points, …), left (terms, points, …, out), right (terms, points, …, in) and shift (points, out)
-    are float32; y and x of any type, y without gaps.
+    coefficients (terms, points, …) and shift (points, out) are float32; left (terms, points, …, out), right (terms,
+    points, …, in), y and x of any type, y without gaps.
     """
     points, n, out = y.shape
     x = x.contiguous()

@@ -93,18 +93,15 @@ def _plus_or_minus_one(signed):
 
 
 @triton.jit(do_not_specialize=["n", "terms"])
-def _spread_signs(out, words, scales, n, terms, ACROSS: tl.constexpr, SCALED: tl.constexpr, SPAN: tl.constexpr):
-    """out[j, i] ← ±1, times scales[j] if SCALED, by bit i % 32 of word w = i // 32 of term j, which is
-    words[w // ACROSS, j, w % ACROSS]; n numbers a term, float32."""
+def _spread_signs(out, words, n, terms, ACROSS: tl.constexpr, SPAN: tl.constexpr):
+    """out[j, i] ← ±1 (int8) by bit i % 32 of word w = i // 32 of term j, which is words[w // ACROSS, j, w % ACROSS]; n
+    numbers a term."""
     blocks = tl.cdiv(n, SPAN)
     j = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks) * SPAN + tl.arange(0, SPAN)
     w = i // 32
     word = tl.load(words + ((w // ACROSS) * terms + j) * ACROSS + w % ACROSS, i < n, 0)
-    one = _plus_or_minus_one(_sign_of(word, i % 32))
-    if SCALED:
-        one *= tl.load(scales + j)
-    tl.store(out + j * n + i, one, i < n)
+    tl.store(out + j * n + i, (1 - 2 * ((word >> (i % 32)) & 1)).to(tl.int8), i < n)
 
 
 @triton.jit

@@ -41,7 +41,7 @@ def add(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | None) -> 
     if y.dtype != torch.float32:
         return y + _moved(scaled, factors, shift, y.dtype)
     for s, a in zip(scaled, factors.left, strict=True):
-        y = y.addcmul_(s, a)
+        y = y.addcmul_(s, a.to(y.dtype))
     return y if shift is None else y.add_(shift[:, None])
 
 
@@ -54,9 +54,9 @@ def _add_shared(y: Tensor, x: Tensor, factors: Factors | None, shift: Tensor | N
     scaled = [(c * s).to(y.dtype) for c, s in zip(factors.coefficients, inner, strict=True)]
     if y.dtype != torch.float32:
         return y + _moved(scaled, factors, shift, y.dtype)
-    total = torch.addcmul(y, scaled[0], factors.left[0])
+    total = torch.addcmul(y, scaled[0], factors.left[0].to(y.dtype))
     for s, a in zip(scaled[1:], factors.left[1:], strict=True):
-        total.addcmul_(s, a)
+        total.addcmul_(s, a.to(y.dtype))
     return total if shift is None else total.add_(shift[:, None])
 
 
