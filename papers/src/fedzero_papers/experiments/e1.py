@@ -27,9 +27,10 @@ METHODS = {
     "fedavg": "FedAvg",
     "fedavg-paper": "FedAvg, the paper's rate",
 }
-PAPER = ("algorithm.rate=1e-3", 'algorithm.optimizer={kind="momentum", beta=0.5}')
-FEDAVG = ("algorithm.rate=1e-3", "algorithm.momentum=0.5")
-"""The paper's rate and momentum."""
+RATE = "algorithm.rate=1e-3"
+"""The paper's. FedAvg has it without momentum: a client's starts from M = 0 at every turn, so that with one step
+β = ½ would halve the step and do nothing else."""
+PAPER = (RATE, 'algorithm.optimizer={kind="momentum", beta=0.5}')
 
 
 def falling(rate: float, rounds: int) -> str:
@@ -69,7 +70,7 @@ class Sizes:
             "k5-p10": (*usual, "algorithm.directions=10", "algorithm.local_steps=5", falling(k5, self.rounds)),
             "paper": (*usual, fifty, *slow),
             "fedavg": (f"rounds={self.fedavg_rounds}", f"task.batch={self.batch}"),
-            "fedavg-paper": (f"rounds={self.slow_rounds}", f"task.batch={self.batch}", *FEDAVG),
+            "fedavg-paper": (f"rounds={self.slow_rounds}", f"task.batch={self.batch}", RATE),
         }
 
 
