@@ -8,6 +8,9 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -183,6 +186,59 @@ def test_a_program_in_parts_is_the_program(dtype: torch.dtype, rule: Rule, monke
     for (a, slots), (b, others) in zip(whole, parts, strict=True):
         assert torch.equal(bits(a), bits(b))
         assert all(map(torch.equal, slots, others))
+
+
+@settings(max_examples=40)
+@given(rows=st.integers(1, 150), columns=st.integers(1, 1100), many=st.sampled_from([1, 3, 127, 128, 129, 260]))
+def test_any_shape_and_number_of_terms_is_the_reference(rows: int, columns: int, many: int) -> None:
+    """Blocks of rows, columns and terms that are not whole ones, in a fold and at points."""
+    terms = Terms.of(range(many), [0.01 * (k % 7 - 3.5) for k in range(many)], Domain.RANK1)
+    x = torch.linspace(-1, 1, rows * columns)
+    expected = by_reference(x, Program.of([terms], [0]), 3, columns)
+    out = torch.empty(1, x.numel())
+    cpu.points(x, out, Program.of([terms], [0]), 3, columns)
+    np.testing.assert_array_equal(out[0].numpy(), expected)
+    cpu.advance(x, (), Program.of([terms], [0]), 3, columns)
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rule", Rule)
+def test_bits_do_not_depend_on_tiles(dtype: torch.dtype, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, columns = 70 * 600, 600
+    steps = program(rule, 40)
+    found = []
+    for size in ({}, {"TILE_WIDTH": 256, "TILE_HEIGHT": 8, "TILE_NUMBERS": 1024}):
+        for name, value in size.items():
+            monkeypatch.setattr(cpu, name, value)
+        x, slots = torch.linspace(-1, 1, n).to(dtype), tuple(torch.zeros(n) for _ in range(rule.slots))
+        cpu.advance(x, slots, steps, 1, columns)
+        found.append((x, *slots))
+    assert all(map(torch.equal, *found))
+
+
+WITHOUT_WIDE_VECTORS = """
+from llvmlite import binding
+known = binding.get_host_cpu_features()
+known["avx512f"] = False
+binding.get_host_cpu_features = lambda: known
+import torch
+from fedzero.directions import Domain, Program, Terms, cpu
+x = torch.linspace(-1, 1, 37 * 75)
+cpu.advance(x, (), Program.of([Terms.of(range(9), [0.1] * 9, Domain.RANK1)], [0]), 0, 75)
+print(cpu.LANES, cpu.checksum(x))
+"""
+
+
+def test_bits_do_not_depend_on_the_width_of_vectors(tmp_path: Path) -> None:
+    """As on a processor without 512-bit vectors, whatever this one has."""
+    x = torch.linspace(-1, 1, 37 * 75)
+    cpu.advance(x, (), Program.of([Terms.of(range(9), [0.1] * 9, Domain.RANK1)], [0]), 0, 75)
+    child = [sys.executable, "-c", WITHOUT_WIDE_VECTORS]
+    done = subprocess.run(
+        child, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["16", str(cpu.checksum(x))]
 
 
 STEPS = [(rule, dtype) for rule in Rule for dtype in TYPES]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.directions.cpu import kernels
-from fedzero.directions.cpu.kernels import CHUNK, u16, u32, u64
+from fedzero.directions.cpu.kernels import CHUNK, LANES, u16, u32, u64
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import U64, Piece, Program, Rule, Terms, stream_at
 
@@ -45,18 +45,19 @@ def _bits(x: Tensor) -> Any:
 
 
 _NONE = np.empty(0, np.float32)
-_NO_FACTORS = np.empty((0, 0), np.uint32), np.empty((0, 0), np.float32)
+_NO_FACTORS = np.empty((0, 0), np.uint32), np.empty((0, 0, 0), np.float32), 0
 
 
 def _stream(stream: Domain, keys: U64, tensor: int, n: int, columns: int) -> tuple[Any, ...]:
-    """A stream as kernels take it: its number, and the factors of all terms of a matrix if it is of rank one."""
+    """A stream as kernels take it: its number, and if it is of rank one the factors of all terms of a matrix and its
+    number of columns."""
     known = stream_at(stream, columns)
     if known is not Domain.RANK1:
         return u32(known), *_NO_FACTORS
     words = -(-(n // columns) // 32)
-    rows, signs = np.empty((words, len(keys)), u32), np.empty((len(keys), columns), np.float32)
-    kernels._factors(rows, signs, u32(tensor), keys)
-    return u32(known), rows, signs
+    rows, signs = np.empty((words, len(keys)), u32), np.empty((-(-columns // LANES), len(keys), LANES), np.float32)
+    kernels._factors(rows, signs, columns, u32(tensor), keys)
+    return u32(known), rows, signs, columns
 
 
 def factors(terms: Terms, shapes: Sequence[tuple[int, int, int]], device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -64,7 +65,8 @@ def factors(terms: Terms, shapes: Sequence[tuple[int, int, int]], device: torch.
     here take as they are."""
     found = []
     for tensor, rows, columns in shapes:
-        _, words, signs = _stream(Domain.RANK1, terms.keys, tensor, rows * columns, columns)
+        _, words, blocks, _ = _stream(Domain.RANK1, terms.keys, tensor, rows * columns, columns)
+        signs = blocks.transpose(1, 0, 2).reshape(len(terms), -1)[:, :columns]
         bits = np.unpackbits(words.T.astype("<u4", order="C").view(np.uint8), axis=1, bitorder="little")[:, :rows]
         found.append((torch.from_numpy(1 - 2 * bits.astype(np.float32)), torch.from_numpy(signs)))
     return found
@@ -99,9 +101,9 @@ def _advance(
         _run(lambda lo, hi: kernels._advance16(*work, lo, hi), x.numel(), len(p.keys))
 
 
-TILE_WIDTH, TILE_WIDTH_16 = 512, 256
-"""Columns of a tile of a matrix that is wider than `TILE_WHOLE`; rounding to 16 bits makes its bits for as many."""
-TILE_WHOLE = 1024
+TILE_WIDTH, TILE_HEIGHT, TILE_NUMBERS = 1024, 64, 1 << 14
+"""Of a tile of a matrix, at most: columns (a multiple of 256, for which rounding to 16 bits makes its bits), rows (each
+is another page of memory), and numbers (they stay in the second-level cache)."""
 STRIPE_TERMS = 32
 """From so many terms on, tiles go down the columns: the signs of a stripe stay in the cache while all rows use them."""
 FACTOR_NUMBERS = 1 << 19
@@ -113,8 +115,8 @@ def _advance_rank1(
 ) -> None:
     a, b = (*(s.numpy() for s in slots), _NONE, _NONE)[:2]
     wide, n = x.dtype == torch.float32, x.numel()
-    width = columns if columns <= TILE_WHOLE else TILE_WIDTH if wide else TILE_WIDTH_16
-    height = max(1, CHUNK // width)
+    width = min(columns, TILE_WIDTH)
+    height = min(TILE_HEIGHT, TILE_NUMBERS // width // 4 * 4)
     tiles = -(-(n // columns) // height) * -(-columns // width)
     if wide and out is not x:
         out.copy_(x)

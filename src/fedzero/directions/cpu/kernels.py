@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba import njit, types
+from numba.extending import intrinsic, models, register_model
 
 from fedzero.directions import spec
 from fedzero.directions.spec import Domain
@@ -34,8 +37,69 @@ _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
 # NumPy's error model: division by zero gives infinity or NaN, as IEEE has it and as on a GPU.
 kernel = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always")
-# For kernels whose products are exact (a number times ±1): a fused multiply and add gives the same bits as two steps.
-exact_products = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+
+LANES = 32 if get_host_cpu_features().get("avx512f") else 16
+"""Numbers that a kernel of rank one holds of a row in registers, a power of two; the bits do not depend on it."""
+DEPTH = 128
+"""Terms whose signs of `LANES` columns stay in the first-level cache while rows use them."""
+_VECTOR, _NUMBER, _FIRST = ir.VectorType(ir.FloatType(), LANES), ir.FloatType(), ir.Constant(ir.IntType(32), 0)
+
+
+class _Lanes(types.Type):
+    """LANES numbers side by side: LLVM finds such vectors in a loop over numbers, not in one over terms around it."""
+
+    def __init__(self):
+        super().__init__(name="Lanes")
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, _VECTOR)
+
+
+_lanes = _Lanes()
+
+
+def _place(context, builder, kind, array, i):
+    """Where number i of a contiguous array is, as a vector."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [i]), _VECTOR.as_pointer())
+
+
+@intrinsic
+def _load_lanes(typing, array, i):
+    """array[i : i + LANES]; the array has one axis and no gaps."""
+
+    def made(context, builder, signature, given):
+        return builder.load(_place(context, builder, signature.args[0], given[0], given[1]), align=4)
+
+    return _lanes(array, types.intp), made
+
+
+@intrinsic
+def _store_lanes(typing, array, i, v):
+    """array[i : i + LANES] ← v"""
+
+    def made(context, builder, signature, given):
+        builder.store(given[2], _place(context, builder, signature.args[0], given[0], given[1]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, _lanes), made
+
+
+@intrinsic
+def _add_signs(typing, v, c, b):
+    """v + c b for b of ±1. The product is exact, so it may be fused with the addition: the bits are the same."""
+
+    def made(context, builder, signature, given):
+        v, c, b = given
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        c = builder.shuffle_vector(builder.insert_element(nothing, c, _FIRST), nothing, everywhere)
+        return builder.fadd(v, builder.fmul(c, b, flags=("contract",)), flags=("contract",))
+
+    return _lanes(_lanes, types.float32, _lanes), made
 
 
 @inlined
@@ -146,131 +210,104 @@ def _factor_words(out, tensor, domain, key):
 
 
 @kernel
-def _factors(rows, columns, tensor, keys):
+def _factors(rows, columns, across, tensor, keys):
     """rows[w, j]: word w of a of term j, so that a row of the matrix finds its signs of all terms side by side;
-    columns[j, i]: b_i of term j, ±1."""
-    words = np.empty((columns.shape[1] + 31) // 32, np.uint32)
+    columns[k, j, i]: b of column k·LANES + i of term j, ±1, and 0 beyond the last of `across` columns."""
+    words = np.empty((across + 31) // 32, np.uint32)
     for j in range(keys.size):
         _factor_words(rows[:, j], tensor, _RANK1, keys[j])
         _factor_words(words, tensor, _RANK1_COLUMNS, keys[j] & _COLUMN_KEY)
-        for i in range(columns.shape[1]):
-            sign = u32(u32(words[i >> 5] << u32(31 - (i & 31))) & _SIGN_BIT)
-            columns[j, i] = f32(u32(_ONE | sign).view(np.float32))
+        for k in range(columns.shape[0]):
+            for i in range(k * LANES, min(k * LANES + LANES, across)):
+                sign = u32(u32(words[i >> 5] << u32(31 - (i & 31))) & _SIGN_BIT)
+                columns[k, j, i - k * LANES] = f32(u32(_ONE | sign).view(np.float32))
+            for i in range(max(0, across - k * LANES), LANES):
+                columns[k, j, i] = f32(0)
 
 
 @inlined
-def _signed(coefs, rows, row, j):
-    """c_j a_j[row]."""
-    sign = u32(u32(rows[row >> 5, j] << u32(31 - (row & 31))) & _SIGN_BIT)
-    return f32(u32(f32(coefs[j]).view(np.uint32) ^ sign).view(np.float32))
+def _sign_rows(c, row, height, rows, coefs, first, last):
+    """c[r, j] ← c_j a_j[row + r] of terms first … last − 1; what is beyond `height` stays 0."""
+    for r in range(height):
+        words, shift = rows[(row + r) >> 5], u32(31 - ((row + r) & 31))
+        for j in range(first, last):
+            sign = u32(u32(words[j] << shift) & _SIGN_BIT)
+            c[r, j - first] = f32(u32(f32(coefs[j]).view(np.uint32) ^ sign).view(np.float32))
 
 
 @inlined
-def _eight(v, c, b, i):
-    """v + c_0 b_0[i] + … + c_7 b_7[i], in this order."""
-    v = f32(f32(v + f32(c[0] * b[0][i])) + f32(c[1] * b[1][i]))
-    v = f32(f32(v + f32(c[2] * b[2][i])) + f32(c[3] * b[3][i]))
-    v = f32(f32(v + f32(c[4] * b[4][i])) + f32(c[5] * b[5][i]))
-    return f32(f32(v + f32(c[6] * b[6][i])) + f32(c[7] * b[7][i]))
+def _add_four_rows(y, o, stride, c, r, b, begin, count):
+    """y[o + q·stride + i] += c[r + q, 0] b[0, i] + … , one term after the other, q < 4 and i < LANES."""
+    p, q, s = o + stride, o + 2 * stride, o + 3 * stride
+    v0, v1, v2, v3 = _load_lanes(y, o), _load_lanes(y, p), _load_lanes(y, q), _load_lanes(y, s)
+    for j in range(count):
+        signs = _load_lanes(b, begin + j * LANES)
+        v0 = _add_signs(v0, c[r, j], signs)
+        v1 = _add_signs(v1, c[r + 1, j], signs)
+        v2 = _add_signs(v2, c[r + 2, j], signs)
+        v3 = _add_signs(v3, c[r + 3, j], signs)
+    _store_lanes(y, o, v0)
+    _store_lanes(y, p, v1)
+    _store_lanes(y, q, v2)
+    _store_lanes(y, s, v3)
 
 
-@inlined
-def _signed8(coefs, rows, row, j):
-    return (
-        _signed(coefs, rows, row, j),
-        _signed(coefs, rows, row, j + 1),
-        _signed(coefs, rows, row, j + 2),
-        _signed(coefs, rows, row, j + 3),
-        _signed(coefs, rows, row, j + 4),
-        _signed(coefs, rows, row, j + 5),
-        _signed(coefs, rows, row, j + 6),
-        _signed(coefs, rows, row, j + 7),
-    )
-
-
-@inlined
-def _columns8(columns, j, column, end):
-    return (
-        columns[j, column:end],
-        columns[j + 1, column:end],
-        columns[j + 2, column:end],
-        columns[j + 3, column:end],
-        columns[j + 4, column:end],
-        columns[j + 5, column:end],
-        columns[j + 6, column:end],
-        columns[j + 7, column:end],
-    )
-
-
-@exact_products
+@kernel
 def _add_rank1_block(y, origin, stride, height, width, row, column, rows, columns, coefs, first, last):
     """Terms first … last − 1 on `height` rows of `width` numbers, of which the first is at (row, column) of the matrix
     and at y[origin], each `stride` after the one before.
 
-    Eight terms and two rows at a time: sums stay in registers, signs of columns in the first-level cache, and there are
-    enough independent sums to hide that additions take their time.
+    Sums of four rows stay in registers for `DEPTH` terms. What is no whole block of four rows and LANES columns is
+    copied into one and back.
     """
-    end = column + width
-    j = first
-    while j + 8 <= last:
-        b = _columns8(columns, j, column, end)
-        for r in range(0, height - 1, 2):
-            o = origin + r * stride
-            line, under = y[o : o + width], y[o + stride : o + stride + width]
-            c, d = _signed8(coefs, rows, row + r, j), _signed8(coefs, rows, row + r + 1, j)
-            for i in range(width):
-                v, w = _eight(line[i], c, b, i), _eight(under[i], d, b, i)
-                line[i] = v
-                under[i] = w
-        if height % 2:
-            o = origin + (height - 1) * stride
-            line = y[o : o + width]
-            c = _signed8(coefs, rows, row + height - 1, j)
-            for i in range(width):
-                line[i] = _eight(line[i], c, b, i)
-        j += 8
-    while j + 2 <= last:
-        b0, b1 = columns[j, column:end], columns[j + 1, column:end]
-        for r in range(height):
-            o = origin + r * stride
-            line = y[o : o + width]
-            c0, c1 = _signed(coefs, rows, row + r, j), _signed(coefs, rows, row + r, j + 1)
-            for i in range(width):
-                line[i] = f32(f32(line[i] + f32(c0 * b0[i])) + f32(c1 * b1[i]))
-        j += 2
-    if j < last:
-        b0 = columns[j, column:end]
-        for r in range(height):
-            o = origin + r * stride
-            line = y[o : o + width]
-            c0 = _signed(coefs, rows, row + r, j)
-            for i in range(width):
-                line[i] = f32(line[i] + f32(c0 * b0[i]))
+    b, terms = columns.reshape(-1), columns.shape[1]
+    c = np.zeros((height + 3, min(DEPTH, last - first)), np.float32)
+    spare = np.zeros(4 * LANES, np.float32)
+    for begin in range(first, last, DEPTH):
+        end = min(begin + DEPTH, last)
+        _sign_rows(c, row, height, rows, coefs, begin, end)
+        for k in range(column // LANES, (column + width + LANES - 1) // LANES):
+            left, right = max(column, k * LANES), min(column + width, k * LANES + LANES)
+            shift = left - k * LANES
+            for r in range(0, height, 4):
+                o, many = origin + r * stride + left - column, min(4, height - r)
+                whole = right - left == LANES and many == 4
+                part, place, step = (y, o, stride) if whole else (spare, 0, LANES)
+                if not whole:
+                    for q in range(many):
+                        for i in range(right - left):
+                            spare[q * LANES + shift + i] = y[o + q * stride + i]
+                _add_four_rows(part, place, step, c, r, b, (k * terms + begin) * LANES, end - begin)
+                if not whole:
+                    for q in range(many):
+                        for i in range(right - left):
+                            y[o + q * stride + i] = spare[q * LANES + shift + i]
 
 
 @kernel
-def _add_rank1(y, m, chunk, rows, columns, coefs, first, last):
-    """Terms first … last − 1 on the m coordinates of a chunk, which begins somewhere in a row."""
-    width = columns.shape[1]
-    begin = chunk * CHUNK
-    row, column, o = begin // width, begin % width, 0
+def _add_rank1(y, m, chunk, stream, coefs, first, last):
+    """Terms first … last − 1 on the m coordinates of a chunk, which begins somewhere in a row: what is left of that
+    row, whole rows, and the beginning of another one."""
+    rows, columns, width = stream[1], stream[2], stream[3]
+    row, column, o = chunk * CHUNK // width, chunk * CHUNK % width, 0
     while o < m:
         size = min(width - column, m - o)
-        _add_rank1_block(y, o, size, 1, size, row, column, rows, columns, coefs, first, last)
-        o += size
-        row += 1
+        height = max(1, (m - o) // width) if column == 0 else 1
+        _add_rank1_block(y, o, size, height, size, row, column, rows, columns, coefs, first, last)
+        o += height * size
+        row += height
         column = 0
 
 
 @inlined
 def _add_terms(y, m, chunk, tensor, stream, keys, coefs, first, last):
-    """stream: its number, and the factors of all terms if it is of rank one (`_factors`)."""
+    """stream: its number, and if it is of rank one the factors of all terms (`_factors`) and the number of columns."""
     if stream[0] == _GAUSSIAN:
         _add_gaussian(y, m, chunk * 32, tensor, keys, coefs, first, last)
     elif stream[0] == _RADEMACHER:
         _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
     else:
-        _add_rank1(y, m, chunk, stream[1], stream[2], coefs, first, last)
+        _add_rank1(y, m, chunk, stream, coefs, first, last)
 
 
 @kernel
@@ -517,8 +554,7 @@ def _tile(tile, down, across, height, width, stripes):
 @kernel
 def _advance_rank1_32(x, slot0, slot1, stream, rule, coefs, ends, hypers, height, width, stripes, lo, hi):
     """Steps on tiles lo … hi − 1 of a matrix, each of height × width numbers, in place."""
-    rows, columns = stream[1], stream[2]
-    across = columns.shape[1]
+    rows, columns, across = stream[1], stream[2], stream[3]
     grad = np.empty(height * width, np.float32)
     for tile in range(lo, hi):
         row, column, h, w = _tile(tile, x.size // across, across, height, width, stripes)
@@ -544,8 +580,7 @@ def _advance_rank1_16(
 
     A tile as wide as the matrix is one stretch of memory, a narrower one is one stretch a row.
     """
-    rows, columns = stream[1], stream[2]
-    across = columns.shape[1]
+    rows, columns, across = stream[1], stream[2], stream[3]
     y, grad = np.empty(height * width, np.float32), np.empty(height * width, np.float32)
     for tile in range(lo, hi):
         row, column, h, w = _tile(tile, x.size // across, across, height, width, stripes)
