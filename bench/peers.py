@@ -1,12 +1,12 @@
-"""Accuracy by bytes on the demo's task, beside peers: python bench/peers.py [--seeds 1 2 3] [--only NAME …] [--jobs N]
+"""Accuracy by bytes on the task of recipe demo-cnn: python bench/peers.py [--seeds 1 2 3] [--only NAME …] [--jobs N]
 
     FeedSign, FedKSeed, FedZO    learning rates in ratios of 2, until the best lies inside: the one with the lowest
                                  training loss of the last 20 rounds of a run with another seed
-    the rest                     recipes/demo.toml and recipes/demo-fedavg.toml, and those with a filter
+    the rest                     recipes/demo-cnn.toml; FedAvg with 0.1, and with a filter
 
-Rates are constant to round 250 and fall to a twentieth at round 400, as the demo's does; FedKSeed's is constant, since
+Rates are constant to round 250 and fall to a twentieth at round 400, as that of the recipe; FedKSeed's is constant, as
 the method adds up scalars of different rounds. Clients, digits, mini-batches and cohorts are those of
-recipes/demo.toml; one thread a process. What is found is written to docs/figures/accuracy-by-bytes.json after every
+recipes/demo-cnn.toml; one thread a process. What is found is written to docs/figures/accuracy-by-bytes.json after every
 run, and a second call makes only what is missing. `tools/accuracy_by_bytes.py` draws it.
 """
 
@@ -33,12 +33,11 @@ KEPT = Path(__file__).parents[1] / "docs" / "figures" / "accuracy-by-bytes.json"
 RUNS = Path("runs/accuracy-by-bytes")
 SEARCH_SEED, JUDGED_BY = 11, 20
 SAMPLING = {"directions": 20, "difference": "forward", "distribution": "rademacher", "radius": 1e-3}
-"""Those of the demo: 21 loss evaluations a client's turn."""
+"""Those of the recipe: 21 loss evaluations a client's turn."""
 
 Table = dict[str, Any]
-DEMO, FEDAVG = (
-    tomllib.loads((resources.files("fedzero.recipes") / f"{name}.toml").read_text()) for name in ("demo", "demo-fedavg")
-)
+DEMO: Table = tomllib.loads((resources.files("fedzero.recipes") / "demo-cnn.toml").read_text())
+FEDAVG = {**DEMO, "rounds": 80, "evaluate_every": 2, "algorithm": {"kind": "fedavg", "rate": 0.1}}
 
 
 def like_demo(algorithm: Table) -> Table:
@@ -63,7 +62,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "FedKSeed": (1e-3, 2e-3, 4e-3),
     "FedZO, dense": (4e-3, 8e-3, 1.6e-2),
 }
-"""What the search tries. DeComFL's 4e-3, which has momentum, and FedAvg's rate are in the recipes."""
+"""What the search tries. DeComFL's 4e-3, which has momentum, is in the recipe."""
 
 
 def at(name: str, rate: float | None) -> Table:

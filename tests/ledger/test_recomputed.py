@@ -26,7 +26,7 @@ from fedzero.tasks import partition
 
 SMALL = ["task.batch=4", "algorithm.directions=3", "federation.clients=8", "federation.cohort=4", "engine.device=cpu"]
 DEMO = [*SMALL, "rounds=4", "evaluate_every=2"]
-"""The packaged demo, smaller: ±1, momentum, a schedule, forward differences, IID."""
+"""Recipe demo-cnn, smaller: ±1, momentum, a schedule, forward differences, IID."""
 GAUSSIAN = [
     *(*SMALL, "rounds=3", "evaluate_every=3", "algorithm.distribution=gaussian", "algorithm.difference=central"),
     *("algorithm.optimizer={kind='sgd'}", "algorithm.local_steps=2", "algorithm.radius=0.01", "algorithm.rate=1e-3"),
@@ -89,7 +89,7 @@ def test_the_recomputation_imports_numpy_msgspec_and_the_standard_library_only()
 
 @pytest.mark.parametrize("overrides", [DEMO, GAUSSIAN], ids=["rademacher", "gaussian"])
 def test_decomfl(overrides: list[str], made, tmp_path: Path):
-    file, root = made(recipes.load("demo", overrides))
+    file, root = made(recipes.load("demo-cnn", overrides))
     recipe, data, model = file.recipe, digits(file, root), first_model(root)
     assert stream.digest(model) == file.start["base"]
     method = decomfl.DeComFL(recipe, root, model)

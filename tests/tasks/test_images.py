@@ -16,7 +16,7 @@ from fedzero.directions import Domain, Keys, derive, reference
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.tasks import BuildContext, Mnist, images
-from fedzero.tasks.models import SmallCnn, initialise
+from fedzero.tasks.models import Perceptron, SmallCnn, initialise
 
 # ---- IDX files
 
@@ -300,3 +300,22 @@ def test_patches_give_the_same_logits():
     x = torch.randn(7, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         assert torch.allclose(net(net.prepare(x)), net(x), atol=1e-5)
+
+
+# ---- the perceptron
+
+
+def test_the_perceptron_by_hand():
+    model, x = Perceptron(), torch.randn(3, 1, 28, 28)
+    params = Params.of_module(model)
+    assert params.size == 784 * 200 + 200 + 200 * 10 + 10 == 159_010
+    w1, b1, w2, b2 = model.parameters()
+    torch.testing.assert_close(model(x), torch.relu(x.view(3, 784) @ w1.T + b1) @ w2.T + b2)
+
+
+def test_the_model_is_an_option_of_the_task():
+    context = BuildContext(Keys.of_seed(1), torch.device("cpu"), None)
+    for model, size, label in (("cnn", 28_938, "CNN"), ("mlp", 159_010, "perceptron")):
+        task = Mnist(model=model)
+        assert task.build(2, context).params.size == size
+        assert task.label.endswith(label)

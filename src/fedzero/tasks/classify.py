@@ -13,7 +13,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
-from fedzero.tasks.models import LargeCnn, SmallCnn, initialise
+from fedzero.tasks.models import LargeCnn, Perceptron, SmallCnn, initialise
 from fedzero.tasks.partition import Iid, Partition, split
 
 TESTED = 1000
@@ -35,7 +35,11 @@ class ImageTask(Task):
         return "60,000" if self.full else "4,000"
 
     def _problem(
-        self, dataset: images.Dataset, model: type[SmallCnn | LargeCnn], clients: int, context: BuildContext
+        self,
+        dataset: images.Dataset,
+        model: type[SmallCnn | LargeCnn | Perceptron],
+        clients: int,
+        context: BuildContext,
     ) -> Problem:
         data, device = images.load(dataset, self.full, context.data), context.device
         parts = split(self.partition, data.train_y.astype(np.int64), clients, context.keys)
@@ -51,14 +55,17 @@ class ImageTask(Task):
 
 
 class Mnist(ImageTask, tag="mnist"):
-    """Handwritten digits with a CNN of 28,938 parameters (experiment E1)."""
+    """Handwritten digits with a CNN of 28,938 parameters (experiment E1), or a perceptron of 159,010."""
+
+    model: Literal["cnn", "mlp"] = "cnn"
+    """"cnn" is that of E1, "mlp" the perceptron 784-200-10."""
 
     @property
     def label(self) -> str:
-        return f"MNIST ({self._training} training digits), CNN"
+        return f"MNIST ({self._training} training digits), {'CNN' if self.model == 'cnn' else 'perceptron'}"
 
     def build(self, clients: int, context: BuildContext) -> Problem:
-        return self._problem("mnist", SmallCnn, clients, context)
+        return self._problem("mnist", SmallCnn if self.model == "cnn" else Perceptron, clients, context)
 
 
 class Fashion(ImageTask, tag="fashion"):

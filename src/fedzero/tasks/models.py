@@ -76,6 +76,20 @@ class LargeCnn(nn.Module):
         return result
 
 
+class Perceptron(nn.Module):
+    """784-200-10 with ReLU: 159,010 parameters. `channels_last` is for the models above."""
+
+    def __init__(self, channels_last: bool = True) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(28 * 28, 200)
+        self.linear2 = nn.Linear(200, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of images (n, 1, 28, 28)."""
+        result: Tensor = self.linear2(F.relu(self.linear1(x.flatten(1))))
+        return result
+
+
 def initialise(params: Params, root: bytes, inputs: Mapping[str, int] | None = None) -> None:
     """Weights and biases from N(0, 1/(3·fan_in)), the variance of torch's default, drawn from the direction stream.
 
