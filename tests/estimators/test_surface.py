@@ -16,6 +16,7 @@ from fedzero.estimators.surface import (
     first_points,
     lowest_within,
     propose,
+    quadratic_of,
     stencil,
     step_within,
 )
@@ -149,6 +150,60 @@ def searched(f, space, batches, seed=0):
         found = propose(trace, plan, space, following, batch, random)
         plan, explicit = found.plan, found.points
     return trace, found.x
+
+
+def with_stencils(f, points, gradients, h=1e-8):
+    """Explicit points and stencils around the first `gradients` of them: x, values, bases."""
+    around = [Space(points.shape[1]).stencil(point, h) for point in points[:gradients]]
+    x = np.concatenate([points, *around])
+    bases = np.concatenate([np.full(len(points), -1), np.repeat(np.arange(gradients), points.shape[1])])
+    return x, np.array([f(u) for u in x]), bases
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS, st.integers(2, 8), st.floats(0, 1e6))
+def test_a_quadratic_is_recognised_by_its_values_and_nothing_else_is(seed, d, level):
+    random, hessian = drawn(seed, d)
+    centre = random.uniform(0.2, 0.8, d)
+    points = random.uniform(0, 1, ((d + 1) * (d + 2) // 2, d))
+
+    def f(x, bent=0.0):
+        return level + 0.5 * (x - centre) @ hessian @ (x - centre) + bent * (x[0] - 0.3) ** 3
+
+    given_values = with_stencils(f, points, 3)
+    found = quadratic_of(*given_values, 0.0, np.eye(d))
+    size = np.abs(hessian).max() + level
+    assert found is not None
+    assert found.hessian(centre) == pytest.approx(hessian, abs=1e-8 * size)
+    assert found.gradient(centre) == pytest.approx(np.zeros(d), abs=1e-8 * size)
+    assert found.value(points[1]) == pytest.approx(f(points[1]), abs=1e-11 * size)
+    assert quadratic_of(*with_stencils(lambda x: f(x, 0.01 * size), points, 3), 0.0, np.eye(d)) is None
+    few = with_stencils(f, points[:2], 1)
+    assert quadratic_of(*few, 0.0, np.eye(d)) is None  # too few values for all of H
+
+
+def test_values_along_a_line_or_all_the_same_stop_nobody():
+    points = np.linspace(0, 1, 40)[:, None] * np.ones(3)
+    found = quadratic_of(points, points.sum(axis=1), np.full(40, -1), 0.0, np.eye(3))
+    assert found is not None
+    assert found.value(points[7]) == pytest.approx(points[7].sum())
+    assert quadratic_of(points, np.ones(40), np.full(40, -1), 0.0, np.eye(3)) is None
+
+
+def ill_conditioned(seed, d, stiff):
+    """The first `stiff` of d axes, at random, have a million times the curvature of the others."""
+    random = np.random.default_rng(seed)
+    axes = np.linalg.qr(random.standard_normal((d, d)))[0]
+    centre, curvatures = random.uniform(0.25, 0.75, d), np.where(np.arange(d) < stiff, 1e6, 1.0)
+    return lambda x: float(curvatures @ np.square(axes.T @ (x - centre)))
+
+
+@pytest.mark.parametrize(("stiff", "batches"), [(1, [21] * 24), (5, [21] * 24), (1, [125] * 4), (5, [125] * 4)])
+def test_an_ill_conditioned_quadratic_is_solved_as_soon_as_its_values_say_what_it_is(stiff, batches):
+    for seed in range(3):
+        f = ill_conditioned(seed, 20, stiff)
+        _, x = searched(f, Space(20), batches, seed)
+        assert f(x) < 1e-10, seed  # in the middle it is above 1e4
 
 
 @settings(max_examples=20, deadline=None)

@@ -1,5 +1,6 @@
 """Models of one function that is asked at points of our choice, and where they say to ask next."""
 
+from fedzero.estimators.surface.exact import ExactQuadratic, quadratic_of
 from fedzero.estimators.surface.gradients import GradientProcess
 from fedzero.estimators.surface.quadratic import QuadraticFit
 from fedzero.estimators.surface.search import I64, Plan, Proposal, Trace, first_points, propose, stencil
@@ -8,6 +9,7 @@ from fedzero.estimators.surface.trust_region import Model, lowest_within, step_w
 
 __all__ = [
     "I64",
+    "ExactQuadratic",
     "GradientProcess",
     "Model",
     "Plan",
@@ -18,6 +20,7 @@ __all__ = [
     "first_points",
     "lowest_within",
     "propose",
+    "quadratic_of",
     "stencil",
     "step_within",
 ]

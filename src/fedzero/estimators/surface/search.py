@@ -10,6 +10,8 @@ stencils for forward differences. What is next follows from all values so far an
              gradients.py) is minimised within a trust region around the best: the next trial point. A descent that has
              converged is followed by a wide exchange around the minimiser of the quadratic, and another descent.
 
+Where all values so far are those of one quadratic, to rounding (see exact.py), the next trial point is its minimiser.
+
 A function that gives two values at one point is *noisy*, and never differentiated: exchanges stay wide, s falls only as
 far as the quadratic still rises by `SIGNAL` deviations of the noise between the centre and the other points, and the
 minimiser of the quadratic is what is recommended.
@@ -25,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from fedzero.estimators.surface.exact import ExactQuadratic, quadratic_of
 from fedzero.estimators.surface.gradients import GradientProcess
 from fedzero.estimators.surface.quadratic import QuadraticFit
 from fedzero.estimators.surface.space import Space
@@ -133,6 +136,11 @@ class _Search:
         stencils = self.batch // (1 + self.space.neighbours)
         return min(len(RADII), stencils or self.batch)
 
+    @property
+    def _across(self) -> float:
+        """The unit box's diagonal."""
+        return math.sqrt(self.space.lifted)
+
     def after_wide(self, plan: Plan) -> Proposal:
         plan = replace(plan, exchanges=plan.exchanges + 1)
         if self.fresh == 0 and len(self.y) > 2:
@@ -143,6 +151,9 @@ class _Search:
             return self._noisy(plan, fit, lowest)
         coefficients = (self.space.lifted + 1) * (self.space.lifted + 2) // 2
         known = np.count_nonzero(self.bases < 0) > PLENTY * coefficients
+        exact = self._exact(plan, fit.hessian(lowest))
+        if exact is not None and self.batch > self.space.neighbours:
+            return self._descend(plan, lowest_within(exact, exact.centre, self._across)[0])
         enough = bool(foretold) or gain < fit.sigma or plan.exchanges >= WIDE or known
         if enough and self.batch > self.space.neighbours:
             here = np.arange(len(self.y)) >= plan.since
@@ -166,6 +177,13 @@ class _Search:
         fit = QuadraticFit(self.x[wide[near]], self.y[wide[near]], centre, plan.scale)
         lowest, gain = lowest_within(fit, centre, plan.scale * math.sqrt(self.space.lifted))
         return fit, self._snapped(lowest), gain
+
+    def _exact(self, plan: Plan, guess: F64) -> ExactQuadratic | None:
+        """The quadratic that all values are of, if there is one; guess: of its curvatures."""
+        if not plan.h or self.space.discrete or len(self.y) < 2:
+            return None
+        noise = abs(float(self.y[0] - self.y[1])) if (self.x[0] == self.x[1]).all() else 0.0
+        return quadratic_of(self.x, self.y, self.bases, noise, guess)
 
     def _missed(self, plan: Plan) -> float:
         """How far what the last quadratic foretold is from what came, of the values' deviation."""
@@ -238,6 +256,9 @@ class _Search:
             gradients = gradients - self._bias(plan, x, process)
             process = GradientProcess(x, gradients, (process.scale,))
             found = [self._lowest(process, here, plan.radius * each) for each in RADII[:room]]
+            exact = self._exact(plan, process.hessian(here))
+            if exact is not None:
+                found[0] = lowest_within(exact, here, self._across)
             trials, predicted = [trial for trial, _ in found], [gain for _, gain in found]
         trials = [self._snapped(trial) for trial in trials]
         moved = float(np.linalg.norm(trials[0] - here))
