@@ -66,7 +66,7 @@ def follow(folder: Path) -> None:
     options = [part for setting in SETTINGS for part in ("--set", setting)]
     began = time.monotonic()
     run = subprocess.Popen(
-        [*command, "run", "demo", "--rounds", str(ROUNDS), *options, "--out", str(folder / "run")],
+        [*command, "run", "demo-cnn", "--rounds", str(ROUNDS), *options, "--out", str(folder / "run")],
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
@@ -109,8 +109,8 @@ def follow(folder: Path) -> None:
 
 
 def long_ledger(folder: Path) -> None:
-    """A ledger of the demo's recipe with rounds made up, as a run would have written it."""
-    recipe = recipes.load("demo", rounds=LONG)
+    """A ledger of recipe demo-cnn with rounds made up, as a run would have written it."""
+    recipe = recipes.load("demo-cnn", rounds=LONG)
     start = session.prepare(recipe, session.Environment()).start
     folder.mkdir()
     ledger, rng, records = Ledger.create(folder / session.LEDGER, start), np.random.default_rng(0), list[Record]()
