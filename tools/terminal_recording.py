@@ -141,7 +141,7 @@ def thinned(film: Frames) -> Frames:
     """Without screens that repeat the one before them or are gone at once; the last entry is where the film ends."""
     kept: Frames = []
     for (start, screen), (end, _) in pairwise(film):
-        if kept and kept[-1][1] == screen:
+        if start == end or (kept and kept[-1][1] == screen):
             continue
         if end - start < FRAME and kept and start - kept[-1][0] < FRAME:
             continue
