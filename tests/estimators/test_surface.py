@@ -190,6 +190,14 @@ def test_values_along_a_line_or_all_the_same_stop_nobody():
     assert quadratic_of(points, np.ones(40), np.full(40, -1), 0.0, np.eye(3)) is None
 
 
+@pytest.mark.parametrize(("d", "batch"), [(3, 40), (4, 75), (5, 75), (6, 90)])
+def test_a_large_first_exchange_does_not_mislead(d, batch):
+    """Its points are corners of a cube, where ‖t‖² is the same: more of them than unknowns, and yet not enough."""
+    centre = np.array([0.8, 0.3, 0.6, 0.7, 0.45, 0.25])[:d]
+    _, x = searched(lambda x: 100 * float(np.square(x - centre).sum()) + 1.5, Space(d), [batch] * 4)
+    assert x == pytest.approx(centre, abs=1e-7)
+
+
 def ill_conditioned(seed, d, stiff):
     """The first `stiff` of d axes, at random, have a million times the curvature of the others."""
     random = np.random.default_rng(seed)

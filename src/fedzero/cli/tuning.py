@@ -54,7 +54,7 @@ def tune(
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
 
     After Ctrl-C or a crash the same command goes on where it was. With --engine ray the runs are spread over a cluster.
-    Example: fedzero tune demo --from 1e-3 --to 1e-2 --rounds 80
+    Example: fedzero tune demo --from 5e-3 --to 5e-2 --rounds 80
     """
     from fedzero.runs import recipe as recipes
     from fedzero.runs import tuning

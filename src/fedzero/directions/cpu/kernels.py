@@ -38,11 +38,15 @@ _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
 kernel = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always")
 
-LANES = 32 if get_host_cpu_features().get("avx512f") else 16
+try:
+    _wide = bool(get_host_cpu_features().get("avx512f"))
+except RuntimeError:  # LLVM does not know this processor's features
+    _wide = False
+LANES = 32 if _wide else 16
 """Numbers that a kernel of rank one holds of a row in registers, a power of two; the bits do not depend on it."""
 DEPTH = 128
 """Terms whose signs of `LANES` columns stay in the first-level cache while rows use them."""
-_VECTOR, _NUMBER, _FIRST = ir.VectorType(ir.FloatType(), LANES), ir.FloatType(), ir.Constant(ir.IntType(32), 0)
+_VECTOR, _FIRST = ir.VectorType(ir.FloatType(), LANES), ir.Constant(ir.IntType(32), 0)
 
 
 class _Lanes(types.Type):

@@ -179,8 +179,12 @@ class _Search:
         return fit, self._snapped(lowest), gain
 
     def _exact(self, plan: Plan, guess: F64) -> ExactQuadratic | None:
-        """The quadratic that all values are of, if there is one; guess: of its curvatures."""
-        if not plan.h or self.space.discrete or len(self.y) < 2:
+        """The quadratic that all values are of, if there is one; guess: of its curvatures.
+
+        Not after the first exchange: its points have the same squares of all coordinates, so that their values do not
+        tell the curvatures along them apart.
+        """
+        if not plan.h or self.space.discrete or not self.fresh:
             return None
         noise = abs(float(self.y[0] - self.y[1])) if (self.x[0] == self.x[1]).all() else 0.0
         return quadratic_of(self.x, self.y, self.bases, noise, guess)
