@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -35,16 +36,13 @@ class ImageTask(Task):
         return "60,000" if self.full else "4,000"
 
     def _problem(
-        self,
-        dataset: images.Dataset,
-        model: type[SmallCnn | LargeCnn | Perceptron],
-        clients: int,
-        context: BuildContext,
+        self, dataset: images.Dataset, model: Callable[[bool], nn.Module], clients: int, context: BuildContext
     ) -> Problem:
+        """`model`: made for the channels-last layout, or not."""
         data, device = images.load(dataset, self.full, context.data), context.device
         parts = split(self.partition, data.train_y.astype(np.int64), clients, context.keys)
         x, y = images.tensors(data.train_x, data.train_y, device, dataset)
-        module: nn.Module = model(channels_last=device.type == "cpu").to(device)
+        module = model(device.type == "cpu").to(device)
         params = Params.of_module(module)
         initialise(params, context.keys.root)
         test = zip(
@@ -65,7 +63,7 @@ class Mnist(ImageTask, tag="mnist"):
         return f"MNIST ({self._training} training digits), {'CNN' if self.model == 'cnn' else 'perceptron'}"
 
     def build(self, clients: int, context: BuildContext) -> Problem:
-        return self._problem("mnist", SmallCnn if self.model == "cnn" else Perceptron, clients, context)
+        return self._problem("mnist", SmallCnn if self.model == "cnn" else lambda _: Perceptron(), clients, context)
 
 
 class Fashion(ImageTask, tag="fashion"):

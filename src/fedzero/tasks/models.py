@@ -77,9 +77,9 @@ class LargeCnn(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """784-200-10 with ReLU: 159,010 parameters. `channels_last` is for the models above."""
+    """784-200-10 with ReLU: 159,010 parameters."""
 
-    def __init__(self, channels_last: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.linear1 = nn.Linear(28 * 28, 200)
         self.linear2 = nn.Linear(200, 10)

@@ -2,7 +2,8 @@
 
 Work is cut into chunks of 4096 coordinates, small enough for the first-level cache, so a fold of many terms reads and
 writes memory once. Inner loops run over 32 lanes or 256 coordinates without dependences: LLVM vectorises them, and
-without fast-math it never fuses a multiply with an add.
+without fast-math it never fuses a multiply with an add. Sums of rank-one terms are vectors by name, and fused: their
+products are exact.
 
 One file, because numba's cache checks whether the file of a kernel has changed, not the files of what it inlines.
 """
