@@ -9,11 +9,12 @@ from msgspec import structs
 
 from fedzero.deploy.messages import Prepared
 from fedzero.errors import FedzeroError
+from fedzero.model.identity import Identity
 from fedzero.runs import votes
 
 
-def basis(found: Prepared) -> tuple[bytes, int, str | None]:
-    return found.base, found.parameters, found.secret
+def basis(found: Prepared) -> tuple[Identity, int, str | None]:
+    return found.identity, found.parameters, found.secret
 
 
 def common(found: Mapping[str, Prepared], fits: Callable[[Prepared], bool]) -> Prepared:
@@ -35,6 +36,8 @@ def common(found: Mapping[str, Prepared], fits: Callable[[Prepared], bool]) -> P
 
 def differs(found: Prepared, right: Prepared) -> str:
     """In what a site does not fit; empty where it does."""
-    if found.base != right.base:
-        return f"starts from model {found.base.hex()}, not {right.base.hex()}"
+    if found.base == right.base and not found.sha256:
+        return "does not say the SHA-256 of its model: install the release of fedzero there that the others have"
+    if found.identity != right.identity:
+        return f"starts from model {found.identity}, not {right.identity}"
     return "" if basis(found) == basis(right) else "has another secret or another size of the model than most"

@@ -12,13 +12,15 @@ from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
+from msgspec import UNSET
+
 from fedzero.deploy.assignment import Assignment, SiteAssignment, assign
 from fedzero.deploy.engine import RemoteEngine, Service
 from fedzero.deploy.messages import Prepare, Prepared
 from fedzero.deploy.site_tasks import named_for
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import Start
+from fedzero.ledger.records import Start, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Interrupted, Tied
 from fedzero.runs import recipe as recipes
@@ -70,8 +72,8 @@ def conduct(
     def fits(found: Prepared) -> bool:
         """Whether a site has what the run is known to start from: the server's own model, or that of the ledger."""
         if then is not None:
-            return (found.base, found.parameters, found.secret) == (then.base, then.parameters, then.secret)
-        return setup is not None and found.base == setup.start.base
+            return _continues(found, then)
+        return setup is not None and found.identity == setup.start.identity
 
     engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
     while True:  # the first epoch may end while sites get ready, like any other
@@ -80,10 +82,10 @@ def conduct(
             break
         except Interrupted as reason:
             interrupted(reason)
-    if then is not None and (then.base, then.parameters, then.secret) != (now.base, now.parameters, now.secret):
+    if then is not None and not _continues(now, then):
         raise FedzeroError(
-            f"this run was started from model {then.base.hex()} with secret {then.secret}; the sites have "
-            f"{now.base.hex()} and {now.secret}"
+            f"this run was started from model {then.identity} with secret {then.secret}; the sites have "
+            f"{now.identity} and {now.secret}"
         )
     ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
     if now.secret is not None:
@@ -100,13 +102,20 @@ def _start_of(folder: Path) -> Start:
         return ledger.start()
 
 
+def _continues(found: Prepared | Start, then: Start) -> bool:
+    """Whether what is here is what a run was started from."""
+    same = (found.parameters, found.secret) == (then.parameters, then.secret)
+    return same and found.identity.agrees(then.identity)
+
+
 def _start(recipe: Recipe, setup: Setup | None, found: Prepared) -> Start:
     if setup is None:
         secret, text = found.secret if recipe.federation.private else None, recipes.canonical(recipe)
-        return Start(text, found.base, found.parameters, VERSION, secret, found.facts, recipe.needs)
-    if found.base != setup.start.base:
+        sha256 = sha256_of(found.identity)
+        return Start(text, found.base, found.parameters, VERSION, secret, found.facts, recipe.needs, UNSET, sha256)
+    if found.identity != setup.start.identity:
         raise FedzeroError(
-            f"the sites start from model {found.base.hex()}, the server from {setup.start.base.hex()}: give all of "
+            f"the sites start from model {found.identity}, the server from {setup.start.identity}: give all of "
             "them the same base model and the same release"
         )
     return setup.start

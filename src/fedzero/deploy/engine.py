@@ -23,6 +23,7 @@ from fedzero.deploy.assignment import Assignment, at_sites
 from fedzero.deploy.basis import common, differs
 from fedzero.deploy.link import Enough, Link, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
+from fedzero.model.identity import Identity
 from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Metrics, Objective
 from fedzero.oracles.blackbox import Unmeasured
@@ -257,18 +258,18 @@ class RemoteEngine:
     def rebuild(self, clients: Collection[int]) -> None:
         self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
 
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
         replica = self.server.replica
         if replica is not None and self.objective is not None:
-            return replica.digest(), self.objective.evaluate(replica.state.params)
+            return replica.identity, self.objective.evaluate(replica.state.params)
         measured = self._measure(after)
         if measured.metrics is None:
             raise Unmeasured("no site can evaluate the model, or they do not agree")
-        return measured.model, measured.metrics
+        return measured.identity, measured.metrics
 
-    def digest(self, after: int) -> bytes:
+    def identity(self, after: int) -> Identity:
         replica = self.server.replica
-        return replica.digest() if replica is not None else self._measure(after).model
+        return replica.identity if replica is not None else self._measure(after).identity
 
     # ---- replicas that are behind
 
@@ -320,7 +321,7 @@ class RemoteEngine:
             found |= self._measured(drawn[measuring.MEASURING :], after)
         if not found:
             raise Interrupted("no site could evaluate the model")
-        ballots = {site: measured.model for site, measured in sorted(found.items())}
+        ballots = {site: measured.identity for site, measured in sorted(found.items())}
         model = votes.leading(ballots)
         if model is None:
             self._ready |= dict.fromkeys(found, -1)
@@ -329,12 +330,12 @@ class RemoteEngine:
             )
         for site in [site for site, other in ballots.items() if other != model]:
             self._ready[site] = -1
-            self.report(f"{site} evaluated model {found.pop(site).model.hex()}, not {model.hex()}: must rebuild")
+            self.report(f"{site} evaluated model {found.pop(site).identity}, not {model}: must rebuild")
         clients = {site: len(mine) for site, mine in self.assignment.items()}
         metrics, odd = measuring.combined({site: found[site] for site in sorted(found)}, clients)
         for site, why in sorted(odd.items()):
             self.report(f"{site} {why}")
-        self._last = after, messages.Measured(model, metrics)
+        self._last = after, messages.Measured(model.digest, metrics, sha256=model.sha256)
         return self._last[1]
 
     def _measured(self, sites: Sequence[str], after: int) -> dict[str, messages.Measured]:

@@ -70,7 +70,7 @@ def combined(found: Mapping[str, Measured], clients: Mapping[str, int]) -> tuple
 
 
 def _same(one: Measured, other: Measured) -> bool:
-    if (one.model, one.own) != (other.model, other.own) or one.metrics is None or other.metrics is None:
+    if (one.identity, one.own) != (other.identity, other.own) or one.metrics is None or other.metrics is None:
         return False
     return _close(one.metrics, other.metrics)
 

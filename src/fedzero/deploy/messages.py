@@ -8,8 +8,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from fedzero.errors import Refused
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.decoding import decoded
+from fedzero.model.identity import SHA256, Identity
 from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics
 
@@ -71,6 +73,12 @@ class Prepared(Struct, frozen=True, array_like=True, tag=1):
     facts: dict[str, str]
     secret: str | None
     round: Natural
+    sha256: bytes = b""
+    """of the base model; empty at a site of 0.2.0"""
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.base, self.sha256)
 
 
 class Done(Struct, frozen=True, array_like=True, tag=2):
@@ -90,6 +98,12 @@ class Measured(Struct, frozen=True, array_like=True, tag=4):
     model: bytes
     metrics: Metrics | None
     own: bool = False
+    sha256: bytes = b""
+    """of the model; empty at a site of 0.2.0"""
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.model, self.sha256)
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=5):
@@ -112,6 +126,8 @@ def decode_order(data: bytes) -> Order:
 def decode_answer(data: bytes) -> Answer:
     """What a site says is kept as one line of visible text, not too long: it is shown, logged and put on the ledger."""
     answer = decoded(_answers.decode, data, "an answer")
+    if isinstance(answer, Prepared | Measured) and len(answer.sha256) not in (0, SHA256):
+        raise Refused(f"sent a SHA-256 of {len(answer.sha256)} bytes")
     if isinstance(answer, Failed):
         return Failed(printable(answer.reason, LONGEST_SAID))
     if isinstance(answer, Replies) and answer.failed:

@@ -157,8 +157,8 @@ class SiteRun:
         self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
         self._allowance = Allowance(settings.terms.queries_per_day, keep)
         self.setup = self._fresh()
-        self.base = self.setup.problem.params.digest()
-        self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base).hexdigest()[:24]
+        self.base = self.setup.problem.params.identity
+        self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
         keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
         self.folder.mkdir(0o700, exist_ok=True)
         _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
@@ -180,7 +180,8 @@ class SiteRun:
 
     def prepared(self) -> messages.Prepared:
         problem, secret = self.setup.problem, self.setup.keys.secret
-        return messages.Prepared(self.base, problem.params.size, dict(problem.facts), secret, self.replica.round)
+        facts, (base, sha256) = dict(problem.facts), (self.base.digest, self.base.sha256)
+        return messages.Prepared(base, problem.params.size, facts, secret, self.replica.round, sha256)
 
     # ---- work
 
@@ -243,7 +244,7 @@ class SiteRun:
             metrics = self.setup.problem.objective.evaluate(params)
         problem = self.setup.problem
         own = problem.private_facts is not None or problem.metered is not None
-        return messages.Measured(params.digest(), metrics, own)
+        return messages.Measured(params.digest(), metrics, own, params.sha256())
 
     # ---- functions whose queries are logged and may be limited
 

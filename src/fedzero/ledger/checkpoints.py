@@ -1,14 +1,17 @@
 """A checkpoint of a run beside its ledger, so that a resume reads and folds the last rounds only.
 
 `checkpoint.bin` says where the ledger stood (`Outline`, `Turns`) and what the model was. It can be made again from the
-ledger, so it is not part of it: one that is missing, damaged or of another ledger costs time and nothing else. It
-counts only if the ledger's chain has its value at its place, and the model only if it is that of the evaluation there.
-`verify` does not use it, but computes everything in it anew.
+ledger, so it is not part of it: one that is missing, damaged, of another ledger or of another user costs time and
+nothing else. It counts only if this user wrote it on this machine (a keyed hash tells), the ledger's chain has its
+value at its place, and the model is that of the evaluation there. `verify` does not use it, but computes everything in
+it anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,8 +30,10 @@ EVERY = 10_000
 """Rounds between checkpoints."""
 LARGEST = 1 << 26
 """Bytes of a state at most: what is larger is folded again."""
-_VERSION = 1
+_VERSION = 2
 _DIGEST = 32
+_KEY = "checkpoints"
+"""The key of the user's own that marks what he wrote."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -57,7 +62,7 @@ class Checkpoint(Struct, frozen=True):
         assert self.state is not None
         replica.state = replica.state.restored(self.state, self.outline.moved, self.numbers)
         found = self.outline.course.last
-        if found is not None and found.round == self.outline.done and replica.digest() != found.model:
+        if found is not None and found.round == self.outline.done and not replica.matches(found.identity):
             raise FedzeroError(
                 f"{FILE} does not hold the model after {found.round} rounds that is on the ledger: delete it, and all "
                 "rounds are folded again"
@@ -80,19 +85,52 @@ def due(done: int, since: int, evaluated: int, evaluate_every: int) -> bool:
 
 
 def write(folder: Path, checkpoint: Checkpoint, private: bool) -> None:
-    body = msgspec.msgpack.encode(checkpoint)
-    files.write(folder / FILE, hashlib.sha256(body).digest() + body, durable=True, private=private)
+    """Nothing, where this user has nowhere to keep a key: who cannot recognise a checkpoint cannot use it."""
+    with suppress(OSError):
+        key = files.own_key(_KEY)
+        body = msgspec.msgpack.encode(checkpoint)
+        rest = hmac.digest(key, body, "sha256") + body
+        files.write(folder / FILE, hashlib.sha256(rest).digest() + rest, durable=True, private=private)
 
 
-def load(folder: Path, ledger: Ledger) -> Checkpoint | None:
-    """The checkpoint of a ledger; None if there is none that fits it."""
+def own(folder: Path, ledger: Ledger) -> Checkpoint | None:
+    """The checkpoint of a ledger that this user wrote on this machine; None if there is none that fits the ledger.
+
+    What is before it is not read, so one of somebody else could say anything.
+    """
+    content = _content(folder)
+    if content is None:
+        return None
+    mark, body = content
+    try:
+        mine = hmac.compare_digest(mark, hmac.digest(files.own_key(_KEY), body, "sha256"))
+    except OSError:
+        return None
+    return _fitting(body, ledger) if mine else None
+
+
+def found(folder: Path, ledger: Ledger) -> Checkpoint | None:
+    """The same, whoever wrote it: to be compared with the ledger, and not to be believed."""
+    content = _content(folder)
+    return None if content is None else _fitting(content[1], ledger)
+
+
+def _content(folder: Path) -> tuple[bytes, bytes] | None:
+    """The mark of who wrote it, and the encoded checkpoint."""
     try:
         content = (folder / FILE).read_bytes()
-        if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
-            return None
-        found = msgspec.msgpack.decode(content[_DIGEST:], type=Checkpoint)
+    except OSError:
+        return None
+    if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
+        return None
+    return content[_DIGEST : 2 * _DIGEST], content[2 * _DIGEST :]
+
+
+def _fitting(body: bytes, ledger: Ledger) -> Checkpoint | None:
+    try:
+        found = msgspec.msgpack.decode(body, type=Checkpoint)
         fits = found.version == _VERSION and len(found.turns.counted) == found.outline.clients
-    except (OSError, *MALFORMED):
+    except MALFORMED:
         return None
     return found if fits and _on_chain(found.outline, ledger) else None
 

@@ -26,6 +26,7 @@ from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
 from fedzero.model.decoding import reading
+from fedzero.model.identity import Identity
 from fedzero.model.updates import Update
 
 MAGIC = "fedzero patch"
@@ -51,6 +52,17 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     needs: dict[str, str] = {}
     """distributions that method and task come from, beside this one, and their versions"""
     secret: str | None = None
+    base_sha256: bytes = b""
+    """empty in patches of 0.2.0 and before"""
+    result_sha256: bytes = b""
+
+    @property
+    def base_identity(self) -> Identity:
+        return Identity(self.base, self.base_sha256)
+
+    @property
+    def result_identity(self) -> Identity:
+        return Identity(self.result, self.result_sha256)
 
     def keys(self, secret: bytes | None) -> Keys:
         """Of the run; secret: of its clients, where the patch needs it."""
@@ -94,10 +106,10 @@ def export(
         raise FedzeroError(
             "the run is not finished: resume it first, or export an evaluated round with --round or --best"
         )
-    digests = dict(view.marks)
+    models = dict(view.marks)
     upto = view.outline.done if upto is None else upto
-    if upto not in digests:
-        known = ", ".join(map(str, digests)) or "none yet"
+    if upto not in models:
+        known = ", ".join(map(str, models)) or "none yet"
         raise FedzeroError(
             f"--round {upto}: a patch needs the digest of its result, which evaluated rounds have: {known}"
         )
@@ -111,7 +123,7 @@ def export(
         Patch(
             VERSION,
             start.base,
-            digests[upto],
+            models[upto].digest,
             tensors,
             algorithm,
             clients,
@@ -121,6 +133,8 @@ def export(
             task,
             dict(needs or {}),
             keys.secret,
+            start.identity.sha256,
+            models[upto].sha256,
         )
     )
     return hashlib.sha256(body).digest() + body

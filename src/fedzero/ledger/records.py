@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from fedzero.model.decoding import decoded
+from fedzero.model.identity import Identity, Sha256
 from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics, Pictures
 
@@ -28,6 +29,12 @@ class Start(Struct, frozen=True, tag="start"):
     """distributions that the recipe's method, task and filters come from, beside this one, and their versions"""
     threads: int | UnsetType = UNSET
     """of the process that began the run, where its values may depend on them: clients in one process, merged batches"""
+    base_sha256: Sha256 | UnsetType = UNSET
+    """of the model the run starts from; not written by 0.2.0 and before"""
+
+    @property
+    def identity(self) -> Identity:
+        return _identity(self.base, self.base_sha256)
 
 
 class Round(Struct, frozen=True, tag="round"):
@@ -69,11 +76,16 @@ class Asked(Struct, frozen=True, tag="asked"):
 
 
 class Evaluation(Struct, frozen=True, tag="evaluation"):
-    """The model after `round` rounds: digest, and how good it is."""
+    """The model after `round` rounds: digest, how good it is, and SHA-256 (not written by 0.2.0 and before)."""
 
     round: Natural
     model: bytes
     metrics: Metrics
+    sha256: Sha256 | UnsetType = UNSET
+
+    @property
+    def identity(self) -> Identity:
+        return _identity(self.model, self.sha256)
 
 
 class Shown(Struct, frozen=True, tag="shown"):
@@ -89,6 +101,20 @@ class End(Struct, frozen=True, tag="end"):
     round: Natural
     model: bytes
     reason: str = ""
+    sha256: Sha256 | UnsetType = UNSET
+
+    @property
+    def identity(self) -> Identity:
+        return _identity(self.model, self.sha256)
+
+
+def _identity(digest: bytes, sha256: bytes | UnsetType) -> Identity:
+    return Identity(digest, b"" if isinstance(sha256, UnsetType) else sha256)
+
+
+def sha256_of(model: Identity) -> bytes | UnsetType:
+    """As records have it."""
+    return model.sha256 or UNSET
 
 
 Record = Start | Round | Saved | Asked | Evaluation | Shown | End

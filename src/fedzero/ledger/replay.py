@@ -19,6 +19,7 @@ from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Asked, End, Evaluation, Round
 from fedzero.ledger.store import Entry, Ledger, Tampered
 from fedzero.ledger.turns import Turns
+from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.replica import Replica
@@ -64,10 +65,10 @@ class LedgerView:
         return [e.record for e in self._read() if isinstance(e.record, Asked)]
 
     @cached_property
-    def marks(self) -> list[tuple[int, bytes]]:
-        """Digests on record: of the model after so many rounds, where it was evaluated and where the run ended."""
-        ended = [] if self.end is None else [(self.end.round, self.end.model)]
-        return [(evaluation.round, evaluation.model) for evaluation in self.evaluations] + ended
+    def marks(self) -> list[tuple[int, Identity]]:
+        """Models on record: after so many rounds, where it was evaluated and where the run ended."""
+        ended = [] if self.end is None else [(self.end.round, self.end.identity)]
+        return [(evaluation.round, evaluation.identity) for evaluation in self.evaluations] + ended
 
     @property
     def end(self) -> End | None:
@@ -104,10 +105,10 @@ def grown(ledger: Ledger, outline: Outline) -> Iterator[Entry]:
 
 
 def check_base(ledger: Ledger, params: Params) -> None:
-    base = ledger.start().base
-    if params.digest() != base:
+    base = ledger.start().identity
+    if not params.matches(base):
         raise FedzeroError(
-            f"this ledger starts from model {base.hex()}, but the base here is {params.digest().hex()}: give the base "
+            f"this ledger starts from model {base}, but the base here is {params.identity}: give the base "
             "model (and data) the run was started with"
         )
 
@@ -225,7 +226,7 @@ def verify(
         except (FedzeroError, ValueError) as error:
             rounds = f"{good} to {segments.last}"
             raise Tampered(good, f"the updates of rounds {rounds} cannot be applied ({error})") from error
-        if segments.model not in (None, replica.digest()):
+        if segments.model is not None and not replica.matches(segments.model):
             raise Tampered(good, f"the updates of rounds {good} to {segments.last} do not lead to the model on record")
         if kept is not None and segments.at_checkpoint and not kept.holds(replica):
             raise Tampered(segments.last + 1, "the checkpoint beside the ledger does not hold the model of its round")
@@ -238,7 +239,7 @@ class _Segments:
     """The updates of a ledger in order, in segments that end where something is on record to compare the model with:
     each is read once, however many digests are checked.
 
-    model: the digest on record where a segment ended; None behind the last. last: the last round read.
+    model: the one on record where a segment ended; None behind the last. last: the last round read.
     """
 
     def __init__(self, ledger: Ledger, view: LedgerView, since: int, kept: Checkpoint | None):
@@ -247,7 +248,7 @@ class _Segments:
         self._entries = ledger.entries(first, view.outline.entries)
         self._kept = -1 if kept is None or kept.state is None else kept.outline.entries
         self.last, self.at_checkpoint, self.over = since - 1, False, False
-        self.model: bytes | None = None
+        self.model: Identity | None = None
 
     def updates(self) -> Iterator[Update]:
         for entry in self._entries:
@@ -256,7 +257,7 @@ class _Segments:
                 self.last = record.round
                 if record.update is not None:
                     yield _update(record, record.update, self._dense)
-            self.model = record.model if isinstance(record, Evaluation | End) else None
+            self.model = record.identity if isinstance(record, Evaluation | End) else None
             self.at_checkpoint = entry.seq + 1 == self._kept
             if self.model is not None or self.at_checkpoint:
                 return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import lzma
 import os
+import secrets
+import stat
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -19,6 +21,8 @@ from fedzero.errors import FedzeroError
 from fedzero.model.decoding import reading
 
 T = TypeVar("T")
+_KEY = 32
+"""Bytes of a key of a user's own."""
 
 
 @contextmanager
@@ -79,6 +83,27 @@ def state_folder() -> Path:
     """FEDZERO_STATE, or where this platform keeps what programs remember for a user."""
     named = os.environ.get("FEDZERO_STATE")
     return Path(named).expanduser() if named else Path(platformdirs.user_state_dir("fedzero", appauthor=False))
+
+
+def own_key(name: str) -> bytes:
+    """32 random bytes of this user on this machine, by name; made when they are first asked for.
+
+    Whoever writes a file for himself to read again marks it with such a key: nothing in a folder that somebody else
+    sent can have the mark. Raises `OSError` where the key can neither be read nor written.
+    """
+    path = state_folder() / f"{name}.key"
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        hide(draft)
+        draft.write_bytes(secrets.token_bytes(_KEY))
+        with suppress(FileExistsError):  # another process was quicker, and its key is as good
+            os.link(draft, path)
+        draft.unlink()
+    about = path.lstat()
+    if about.st_uid != os.getuid() or not stat.S_ISREG(about.st_mode) or about.st_size != _KEY:
+        raise OSError(f"{path} is not a key of this user")
+    return path.read_bytes()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 from fedzero.errors import FedzeroError
+from fedzero.model.identity import Identity
 from fedzero.model.updates import Update
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import MemoryChange
@@ -53,10 +54,10 @@ class Engine(Protocol):
         """A round was interrupted (`Interrupted`): make ready to play it again."""
         ...
 
-    def digest(self, after: int) -> bytes:
+    def identity(self, after: int) -> Identity:
         """Of the current model, that of `after` rounds."""
         ...
 
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
-        """Digest and quality of the current model, that of `after` rounds; last: no round follows."""
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
+        """Identity and quality of the current model, that of `after` rounds; last: no round follows."""
         ...

@@ -14,6 +14,7 @@ from typing import Any
 from fedzero.algorithms.contract import Observer, unobserved
 from fedzero.errors import FedzeroError
 from fedzero.filters import NO_FILTERS, Chain
+from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Update
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
@@ -172,8 +173,8 @@ class LocalEngine:
     def renew(self) -> None:
         raise AssertionError("nothing interrupts clients of this process")
 
-    def digest(self, after: int) -> bytes:
-        return self.replica.digest()
+    def identity(self, after: int) -> Identity:
+        return self.replica.identity
 
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
-        return self.replica.digest(), self.measure(self.replica.state.params, after, last)
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
+        return self.replica.identity, self.measure(self.replica.state.params, after, last)

@@ -12,6 +12,7 @@ from functools import cached_property
 from fedzero.algorithms.contract import Method, State, Wire
 from fedzero.directions import Keys
 from fedzero.errors import Refused
+from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Seeded, Update
 from fedzero.protocol.messages import Close, Snapshot
@@ -37,6 +38,13 @@ class Replica:
 
     def digest(self) -> bytes:
         return self.state.params.digest()
+
+    @property
+    def identity(self) -> Identity:
+        return self.state.params.identity
+
+    def matches(self, model: Identity) -> bool:
+        return self.state.params.matches(model)
 
     def follow(self, updates: Sequence[Update]) -> None:
         """Fold the updates this replica has not seen yet, in one pass."""

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import Course, Outline
-from fedzero.ledger.records import Asked, End, Evaluation, Record, Round
+from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Engine, Interrupted, Tied
 from fedzero.runs.recipe import Recipe
@@ -75,7 +75,8 @@ def play(
         last = after == recipe.rounds or bool(exhausted(after))
         watch.phase("evaluating")
         with suppress(Unmeasured):
-            records = [Evaluation(after, *persist(lambda: engine.evaluate(after, last)))]
+            model, metrics = persist(lambda: engine.evaluate(after, last))
+            records = [Evaluation(after, model.digest, metrics, sha256_of(model))]
         if log is not None and (asked := log.asked(after)):
             records.insert(0, Asked(after, asked))
         if records:
@@ -119,7 +120,8 @@ def play(
         between(done, evaluated)
     if evaluated < done:  # a run that ends early ends with an evaluation, too
         evaluate(done)
-    ledger.append([*pictures(done), End(done, persist(lambda: engine.digest(done)), reason)], seconds())
+    model = persist(lambda: engine.identity(done))
+    ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
 
 
 def _warning(course: Course) -> str:

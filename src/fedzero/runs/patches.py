@@ -85,9 +85,9 @@ def apply_patch(
 
 def _followed(found: Patch, keys: Keys, path: Path, base: str, params: Params, progress: Progress) -> Params:
     """All updates of the patch on its base, in place."""
-    if params.digest() != found.base:
+    if not params.matches(found.base_identity):
         raise FedzeroError(
-            f"{base} is model {params.digest().hex()}, but {path} is a patch for {found.base.hex()}: "
+            f"{base} is model {params.identity}, but {path} is a patch for {found.base_identity}: "
             "give the base checkpoint the run started from"
         )
     with recipes.written_elsewhere(str(path)):
@@ -95,6 +95,6 @@ def _followed(found: Patch, keys: Keys, path: Path, base: str, params: Params, p
         algorithm = recipes.method(table, found.needs)
     replica = Replica(algorithm, params, keys, found.clients)
     replay.fold(replica, found.updates, max((u.round + 1 for u in found.updates), default=0), progress)
-    if replica.digest() != found.result:
-        raise FedzeroError(f"{path} leads to model {replica.digest().hex()}, not {found.result.hex()}: it is damaged")
+    if not replica.matches(found.result_identity):
+        raise FedzeroError(f"{path} leads to model {replica.identity}, not {found.result_identity}: it is damaged")
     return replica.state.params

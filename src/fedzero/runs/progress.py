@@ -273,7 +273,7 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
         while True:
             with closing(Ledger.open(place / LEDGER)) as ledger:
                 if before is None:
-                    view, start = replay.read_from(ledger, checkpoints.load(place, ledger)), ledger.start()
+                    view, start = replay.read_from(ledger, checkpoints.own(place, ledger)), ledger.start()
                     watch.begin(from_canonical(start.recipe, start.needs), start.parameters, view.outline)
                     if view.outline.course.last is not None:
                         watch.evaluation(view.outline.course.last)

@@ -21,7 +21,7 @@ from fedzero.filters import Chain
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.query_log import LedgerLog, Meter
-from fedzero.ledger.records import Record, Shown, Start
+from fedzero.ledger.records import Record, Shown, Start, sha256_of
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model.checkpoint import load_model, save_base, save_model
@@ -81,14 +81,16 @@ class Setup:
 
     @property
     def start(self) -> Start:
+        base = self.problem.params.identity
         return Start(
             recipe=recipes.canonical(self.recipe),
-            base=self.problem.params.digest(),
+            base=base.digest,
             parameters=self.problem.params.size,
             directions=VERSION,
             secret=self.keys.secret,
             facts=dict(self.problem.facts),
             needs=self.recipe.needs,
+            base_sha256=sha256_of(base),
         )
 
 
@@ -370,7 +372,7 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
 def _checkpoint(how: Assembly, ledger: Ledger, folder: Path) -> Checkpoint | None:
     """Where to resume from. Of a run with a log of queries everything is read, because a budget is counted by it."""
     metered = how.setup is not None and how.setup.problem.metered is not None
-    return None if metered else checkpoints.load(folder, ledger)
+    return None if metered else checkpoints.own(folder, ledger)
 
 
 def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | None:
@@ -438,7 +440,7 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     ledger, setup = reopen(folder, environment)
     try:
         replica = setup.replica()
-        view = replay.verify(ledger, replica, setup.replaying, checkpoints.load(folder, ledger))
+        view = replay.verify(ledger, replica, setup.replaying, checkpoints.found(folder, ledger))
     finally:
         ledger.close()
     model = folder / MODEL
@@ -448,9 +450,10 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
                 view.outline.done, f"{model} is that of a finished run, but the ledger has no end: it was truncated"
             )
         try:
-            replica.state.params.load(load_model(model))
+            tensors = load_model(model)
+            found = Params({name: tensors.pop(name) for name in replica.state.params.names if name in tensors})
         except FedzeroError as error:
             raise Tampered(view.end.round, str(error)) from error
-        if replica.digest() != view.end.model:
+        if tensors or not found.matches(view.end.identity):
             raise Tampered(view.end.round, f"{model} is not the model of this run")
     return view

@@ -11,6 +11,7 @@ from itertools import islice
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
+from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Update
 from fedzero.oracles import Metrics
@@ -130,7 +131,7 @@ class ClusterEngine:
     def _standing(self) -> Iterator[Standing]:
         """From the last checkpoint on, in parts: a ledger may have more updates than memory holds."""
         ledger = self.server.ledger
-        kept = checkpoints.load(ledger.path.parent, ledger)
+        kept = checkpoints.own(ledger.path.parent, ledger)
         view = replay.read_from(ledger, kept)
         found, first = replay.checkpoint(ledger, view), 0
         if found is None and kept is not None and kept.state is not None:
@@ -190,8 +191,8 @@ class ClusterEngine:
     def renew(self) -> None:
         raise AssertionError("what a worker had begun is played by another: no round is interrupted")
 
-    def digest(self, after: int) -> bytes:
-        return self.replica.digest()
+    def identity(self, after: int) -> Identity:
+        return self.replica.identity
 
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[bytes, Metrics]:
-        return self.replica.digest(), self.measure(self.replica.state.params, after, last)
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
+        return self.replica.identity, self.measure(self.replica.state.params, after, last)
