@@ -24,6 +24,7 @@ from fedzero.algorithms.contract import Federation, Scale
 from fedzero.directions import VERSION, Keys
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
+from fedzero.model.identity import Identity
 from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
@@ -63,11 +64,11 @@ class MadeUp:
 
     def renew(self) -> None: ...
 
-    def digest(self, after: int) -> bytes:
-        return after.to_bytes(8, "big")
+    def identity(self, after: int) -> Identity:
+        return Identity(after.to_bytes(8, "big"))
 
-    def evaluate(self, after: int = 0) -> tuple[bytes, Metrics]:
-        return self.digest(after), Metrics(0.0)
+    def evaluate(self, after: int = 0) -> tuple[Identity, Metrics]:
+        return self.identity(after), Metrics(0.0)
 
 
 def megabytes(what: str) -> float:

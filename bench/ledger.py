@@ -21,6 +21,7 @@ from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round, Start
 from fedzero.ledger.store import Ledger
 from fedzero.ledger.turns import Turns
+from fedzero.model.identity import Identity
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.runs.tracker import ClientTracker
@@ -33,12 +34,12 @@ class Still:
     """A replica that does not move: what is measured is the reading."""
 
     def __init__(self) -> None:
-        self.state = SimpleNamespace(params=SimpleNamespace(size=1, digest=lambda: BASE))
+        self.state = SimpleNamespace(params=SimpleNamespace(size=1, matches=self.matches))
 
     def follow(self, updates: Any) -> None: ...
 
-    def digest(self) -> bytes:
-        return BASE
+    def matches(self, model: Identity) -> bool:
+        return model.digest == BASE
 
 
 def record(round: int) -> Round:

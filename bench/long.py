@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from table import show
 
-from fedzero.ledger.records import Evaluation, Record, Round
+from fedzero.ledger.records import Evaluation, Record, Round, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
@@ -70,7 +70,8 @@ def make(folder: Path, rounds: int) -> None:
 
 
 def evaluated(setup: session.Setup, replica: session.Replica, after: int) -> Evaluation:
-    return Evaluation(after, replica.digest(), Metrics(setup.problem.measure(replica.state.params, after).loss))
+    model, metrics = replica.identity, Metrics(setup.problem.measure(replica.state.params, after).loss)
+    return Evaluation(after, model.digest, metrics, sha256_of(model))
 
 
 class Stopped(Exception):

@@ -74,9 +74,11 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield from (("order", site_messages.encode(each)) for each in orders)
     answers = [
         site_messages.Prepared(b"8" * 8, 6, {"model": "small"}, "aa", 3),
+        site_messages.Prepared(b"8" * 8, 6, {"model": "small"}, None, 3, b"s" * 32),
         site_messages.Done(),
         site_messages.Replies({0: one}, {2: "failed: [/x] \x1b[31m"}),
         site_messages.Measured(b"8" * 8, Metrics(0.5, 0.9, {"other": 1.0}), True),
+        site_messages.Measured(b"8" * 8, None, False, b"s" * 32),
         site_messages.Failed("see [/etc/config]"),
     ]
     yield from (("answer", site_messages.encode(each)) for each in answers)
@@ -124,8 +126,8 @@ def ledgers(table: dict[str, object]) -> Iterator[tuple[str, bytes]]:
     metrics = Metrics(0.5, 0.9, {"x": 1.0})
     round = Round(0, (0, 1), None, False, 10, 10, 4, 0.5, ((0, "failed: [/x]"),), ((1, b"m" * 16),), ((1, b"q" * 32),))
     pictures = Pictures("p", ("a",), ("b",), 1, 1, 1, b"\0")
-    others = [round, Saved(1, 0, b"s" * 32), Evaluation(1, b"8" * 8, metrics), Shown(1, pictures)]
-    yield "ledger", joined([bodies[0], *map(encode_record, [*others, End(1, b"8" * 8, "stopped")])])
+    others = [round, Saved(1, 0, b"s" * 32), Evaluation(1, b"8" * 8, metrics, b"s" * 32), Shown(1, pictures)]
+    yield "ledger", joined([bodies[0], *map(encode_record, [*others, End(1, b"8" * 8, "stopped", b"s" * 32)])])
 
 
 def joined(bodies: list[bytes]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger, Tampered
+from fedzero.model import files
 from fedzero.protocol import local
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
@@ -76,13 +76,24 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept_in(folder: Path) -> Checkpoint | None:
     with closing(Ledger.open(folder / session.LEDGER)) as ledger:
-        return checkpoints.load(folder, ledger)
+        return checkpoints.found(folder, ledger)
+
+
+def believed(folder: Path) -> Checkpoint | None:
+    with closing(Ledger.open(folder / session.LEDGER)) as ledger:
+        return checkpoints.own(folder, ledger)
 
 
 def written(folder: Path, checkpoint: Checkpoint) -> None:
-    """As `checkpoints.write`, by somebody who wants it to be believed."""
-    body = msgspec.msgpack.encode(checkpoint)
-    (folder / checkpoints.FILE).write_bytes(hashlib.sha256(body).digest() + body)
+    """By this user, whatever is in it."""
+    checkpoints.write(folder, checkpoint, private=False)
+
+
+def written_elsewhere(folder: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By somebody who wants it to be believed, and who has another key."""
+    with monkeypatch.context() as there:
+        there.setenv("FEDZERO_STATE", str(folder.parent / "state of somebody else"))
+        written(folder, checkpoint)
 
 
 @pytest.mark.parametrize(("which", "sync"), [*((which, False) for which in METHODS), ("sgd", True)])
@@ -148,7 +159,7 @@ def test_one_that_does_not_fit_costs_time_and_nothing_else(tmp_path: Path, harm:
         content[len(content) // 2] ^= 1
         content = {"cut": content[:-1], "a bit": content, "empty": bytearray()}[harm]
     file.write_bytes(bytes(content))
-    assert kept_in(tmp_path / "run") is None
+    assert believed(tmp_path / "run") is None
     assert session.resume(tmp_path / "run", HERE, Silent()).ledger_head == right.ledger_head
 
 
@@ -164,6 +175,53 @@ def test_a_forged_model_is_not_resumed_from(tmp_path: Path) -> None:
     assert found.value.round == 8
     (tmp_path / "run" / checkpoints.FILE).unlink()
     session.resume(tmp_path / "run", HERE, Silent())
+
+
+@pytest.mark.parametrize("evaluate_every", [2, 7], ids=["behind an evaluation", "behind a round without one"])
+def test_one_that_somebody_else_wrote_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate_every: int
+) -> None:
+    """A model of another's choosing behind a round without evaluation: nothing on the ledger would contradict it."""
+    recipe = msgspec.structs.replace(recipe_of(SGD), evaluate_every=evaluate_every)
+    right = session.start(recipe, tmp_path / "right", HERE, Silent())
+    stopped(recipe, tmp_path / "run", 11)
+    kept = kept_in(tmp_path / "run")
+    assert kept is not None and kept.state is not None
+    course = kept.outline.course
+    assert course.last is not None and (course.last.round == kept.outline.done) == (evaluate_every == 2)
+    forged = msgspec.structs.replace(kept, state=b"\x01" + kept.state[1:])
+    written_elsewhere(tmp_path / "run", forged, monkeypatch)
+    assert kept_in(tmp_path / "run") == forged and believed(tmp_path / "run") is None
+    with pytest.raises(Tampered, match="does not hold the model"):
+        session.verified(tmp_path / "run", HERE)
+    found = session.resume(tmp_path / "run", HERE, Silent())
+    assert (found.ledger_head, found.model_sha256) == (right.ledger_head, right.model_sha256)
+
+
+def test_without_a_place_for_the_key_a_run_goes_on_without_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("FEDZERO_STATE", str(tmp_path / "file" / "state"))
+    stopped(recipe_of(SGD), tmp_path / "run", 11)
+    assert not (tmp_path / "run" / checkpoints.FILE).exists()
+    session.resume(tmp_path / "run", HERE, Silent())
+
+
+def test_the_key_is_of_this_user_and_of_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDZERO_STATE", str(tmp_path / "state"))
+    key, path = files.own_key("checkpoints"), tmp_path / "state" / "checkpoints.key"
+    assert len(key) == 32 and files.own_key("checkpoints") == key != files.own_key("others")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    for other in (b"", b"k" * 31, b"k" * 33):
+        path.write_bytes(other)
+        with pytest.raises(OSError, match="not a key of this user"):
+            files.own_key("checkpoints")
+    path.unlink()
+    (tmp_path / "planted").write_bytes(b"k" * 32)
+    path.symlink_to(tmp_path / "planted")
+    with pytest.raises(OSError, match="not a key of this user"):
+        files.own_key("checkpoints")
 
 
 @pytest.mark.parametrize("what", ["counted", "queries"])

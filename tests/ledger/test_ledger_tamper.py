@@ -339,12 +339,13 @@ def test_broken_update_with_a_forged_chain(seeded, update):
 
 
 @pytest.mark.parametrize("kind", [Evaluation, End])
-def test_altered_model_digest_with_a_forged_chain(seeded, kind):
+@pytest.mark.parametrize("field", ["model", "sha256"])
+def test_altered_model_digest_with_a_forged_chain(seeded, kind, field):
     (seeded.folder / session.MODEL).unlink()  # or it would bear witness, too
     records = seeded.records()
     for seq, record in enumerate(records):
         if isinstance(record, kind):
-            spoiled = msgspec.structs.replace(record, model=flipped(record.model, 5))
+            spoiled = msgspec.structs.replace(record, **{field: flipped(getattr(record, field), 5)})
             seeded.rewrite([*records[:seq], spoiled, *records[seq + 1 :]])
             found = seeded.verdict()
             assert found is not None

@@ -91,7 +91,7 @@ def test_the_recomputation_imports_numpy_msgspec_and_the_standard_library_only()
 def test_decomfl(overrides: list[str], made, tmp_path: Path):
     file, root = made(recipes.load("demo-cnn", overrides))
     recipe, data, model = file.recipe, digits(file, root), first_model(root)
-    assert stream.digest(model) == file.start["base"]
+    assert (stream.digest(model), stream.sha256(model)) == (file.start["base"], file.start["base_sha256"])
     method = decomfl.DeComFL(recipe, root, model)
     for record, scalars in decomfl.replayed(file, method):
         round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
@@ -107,7 +107,8 @@ def test_decomfl(overrides: list[str], made, tmp_path: Path):
         assert record["queries"] == sum(queries for _, _, queries in turns.values())
         assert record["bytes_up"] == rounds.length_of_replies(round, drawn, scalars.size, turns[drawn[0]][2])
         assert record["bytes_down"] == rounds.length_of_catch_up(file.rounds, round)
-    assert stream.digest(method.model) == file.of("end")[0]["model"]
+    last = file.of("end")[0]
+    assert (stream.digest(method.model), stream.sha256(method.model)) == (last["model"], last["sha256"])
     saved = tensors_of(tmp_path / "run" / "model.safetensors")
     assert {name: x.tobytes() for name, x in method.model.items()} == {n: data for n, (_, _, data) in saved.items()}
 

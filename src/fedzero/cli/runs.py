@@ -154,7 +154,7 @@ def replay(
 
     replica = session.replayed(folder, environment_of(data, secret), round_)
     weights.save_model(replica.state.params, out_)
-    tell(f"model before round {replica.round}: {replica.digest().hex()} → {out_}")
+    tell(f"model before round {replica.round}: {replica.identity} → {out_}")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -170,6 +170,11 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
         raise typer.Exit(1) from error
     end = "unfinished" if view.end is None else "ended early" if view.end.reason else "complete"
     tell(f"intact: {view.outline.done} rounds, {end}, chain head {view.outline.chain.hex()[:16]}")
+    if view.only_sums:
+        tell(
+            "the base model was compared by its 64-bit sum only, because fedzero 0.2.0 or before began this run: that "
+            "finds accidents, not a model that somebody made to have the same sum"
+        )
 
 
 @app.command(rich_help_panel=PANEL)

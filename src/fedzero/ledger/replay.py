@@ -71,6 +71,12 @@ class LedgerView:
         return [(evaluation.round, evaluation.identity) for evaluation in self.evaluations] + ended
 
     @property
+    def only_sums(self) -> bool:
+        """Whether the base is on record without SHA-256: a release before 0.2.1 began the run."""
+        with closing(Ledger.open(self.path)) as ledger:
+            return not ledger.start().identity.sha256
+
+    @property
     def end(self) -> End | None:
         return self.outline.end
 

@@ -148,6 +148,7 @@ def mean_of(group: Sequence[History]) -> History:
         refusals=tuple(sum((Counter(dict(h.refusals)) for h in group), Counter[str]()).most_common()),
         settings=first.settings | {SEED: seeds},
         model_digest="",
+        model_sha256="",
         parties=(),
         runs=n,
     )

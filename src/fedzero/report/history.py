@@ -105,6 +105,7 @@ class History:
     gradients: bool = False  # queries are gradients, not values
     settings: dict[str, str] = field(default_factory=dict)  # of the recipe with its defaults: `section.key`, value
     planned: int = 0  # rounds of the recipe; 0: not known
+    model_sha256: str = ""
     slopes: tuple[tuple[float, float], ...] = ()  # (round, root mean square of its update's scalars)
     parties: tuple[Party, ...] = ()
     refusals: tuple[tuple[str, int], ...] = ()  # (reason, how often), most frequent first

@@ -40,6 +40,7 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
     recipe, toml, settings = described(start.recipe, tuple(start.needs.items()))
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
     points, last = reading.points.things(), outline.course.last
+    model = (last or start).identity
     return History(
         name=recipe.title or recipe.name,
         algorithm=recipe.algorithm.name,
@@ -51,7 +52,8 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         points=points if result is None else _measured(points, result),
         train_loss=reading.losses.things(),
         seconds=outline.seconds,
-        model_digest=(start.base if last is None else last.model).hex(),
+        model_digest=model.digest.hex(),
+        model_sha256=model.sha256.hex(),
         recipe=toml,
         events=tuple(reading.events),
         complete=outline.end is not None,

@@ -49,12 +49,15 @@ class Summary(Struct, frozen=True, kw_only=True):
     """the last loss is not finite, above stop.above, or far above the first"""
     ledger_head: str
     model_digest: str
+    model_sha256: str
+    """empty where the ledger does not have it (releases before 0.2.1)"""
 
 
 def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
     """before: what was read of the ledger already."""
     found, first = replay.read(ledger, before).outline, ledger.start()
     recipe = recipes.from_canonical(first.recipe, first.needs)
+    model = (found.end or found.course.last or first).identity
     last, up, down, turns = found.course.last, found.bytes_up, found.bytes_down, found.turns
     return Summary(
         name=recipe.name,
@@ -80,5 +83,6 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         reason="" if found.end is None else found.end.reason,
         diverged=recipe.stop.diverged(found.course),
         ledger_head=found.chain.hex(),
-        model_digest=(model.model if (model := found.end or last) is not None else first.base).hex(),
+        model_digest=model.digest.hex(),
+        model_sha256=model.sha256.hex(),
     )

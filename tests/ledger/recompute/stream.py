@@ -103,6 +103,15 @@ def checksum(bits: np.ndarray) -> int:
         return int(np.sum(h ^ (h >> np.uint64(33)), dtype=np.uint64))
 
 
+def sha256(model: Mapping[str, np.ndarray], kind: str = "float32") -> bytes:
+    """The other digest of the same model."""
+    hasher = hashlib.sha256(b"fedzero model 1")
+    for name, x in model.items():
+        header, values = f"{name}\0{kind}\0{x.shape}\0".encode(), np.ascontiguousarray(x).tobytes()
+        hasher.update(len(header).to_bytes(8, "little") + len(values).to_bytes(8, "little") + header + values)
+    return hasher.digest()
+
+
 def digest(model: Mapping[str, np.ndarray], kind: str = "float32") -> bytes:
     """Of a model whose tensors are float32, or unsigned integers that are the bits of another `kind`."""
     hasher = hashlib.blake2b(digest_size=8, person=b"fedzero-model")
