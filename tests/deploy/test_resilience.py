@@ -272,7 +272,7 @@ def test_most_sites_have_another_base_than_the_server(tmp_path: Path) -> None:
     link = spoiling(LocalSites(tmp_path / "sites", SITES), Prepared, other_base, ("north", "south"))
     found, said = run(tmp_path, link, recipe_for(server_model=True))
     assert found.complete
-    assert sum("starts from model ffffffffffffffff, not " in text for text in said) == 2
+    assert sum("starts from model ffffffffffffffff (SHA-256 " in text for text in said) == 2
     assert all(sorted(dict(r.refused)) == [0, 1, 3, 4] for r in view_of(tmp_path).rounds)
 
 
@@ -287,21 +287,27 @@ def test_facts_are_those_of_most_sites(tmp_path: Path) -> None:
 
 # ---- evaluations
 
+changed = msgspec.structs.replace
 LIES = {
-    "nothing": (lambda m: encode(Measured(m.model, None)), ""),
-    "better": (lambda m: encode(Measured(m.model, Metrics(-1e9, 1.0))), "south measured loss -1e+09, accuracy 1, most"),
-    "not a number": (lambda m: encode(Measured(m.model, Metrics(math.nan))), "south measured loss nan, most others"),
-    "own": (lambda m: encode(Measured(m.model, Metrics(-1e9), True)), "south says otherwise than most whose data"),
-    "another model": (
-        lambda m: encode(Measured(b"\xff" * 8, m.metrics)),
-        "south evaluated model ffffffffffffffff, not",
+    "nothing": (lambda m: encode(changed(m, metrics=None)), ""),
+    "better": (
+        lambda m: encode(changed(m, metrics=Metrics(-1e9, 1.0))),
+        "south measured loss -1e+09, accuracy 1, most",
     ),
+    "not a number": (lambda m: encode(changed(m, metrics=Metrics(math.nan))), "south measured loss nan, most others"),
+    "own": (lambda m: encode(changed(m, metrics=Metrics(-1e9), own=True)), "south says otherwise than most whose data"),
+    "another model": (
+        lambda m: encode(changed(m, model=b"\xff" * 8)),
+        "south evaluated model ffffffffffffffff (SHA-256 ",
+    ),
+    "another model with the same sum": (lambda m: encode(changed(m, sha256=b"\xff" * 32)), "south evaluated model "),
+    "a sum alone": (lambda m: encode(changed(m, sha256=b"")), "south evaluated model "),
     "many": (
-        lambda m: encode(Measured(m.model, Metrics(0.0, None, {str(i): 0.0 for i in range(50_000)}))),
+        lambda m: encode(changed(m, metrics=Metrics(0.0, None, {str(i): 0.0 for i in range(50_000)}))),
         "south could not evaluate the model: sent 50000 metrics",
     ),
     "unprintable": (
-        lambda m: encode(Measured(m.model, Metrics(0.0, None, {"\x1b[2Jgood": 1.0}))),
+        lambda m: encode(changed(m, metrics=Metrics(0.0, None, {"\x1b[2Jgood": 1.0}))),
         "south could not evaluate the model: sent a metric whose name",
     ),
     "nested": (lambda m: b"\x91" * 1500, "south could not evaluate the model: "),

@@ -183,9 +183,9 @@ def test_verify_reads_every_update_once(tmp_path: Path, monkeypatch: pytest.Monk
         records.append(Evaluation(round + 1, base, Metrics(0.0)))
     ledger.append(records, 0.0)
     still: Any = SimpleNamespace(
-        state=SimpleNamespace(params=SimpleNamespace(size=1, digest=lambda: base)),
+        state=SimpleNamespace(params=SimpleNamespace(size=1, matches=lambda model: model.digest == base)),
         follow=lambda updates: folded.append([update.round for update in updates]),
-        digest=lambda: base,
+        matches=lambda model: model.digest == base,
     )
     decode = replay.decode_update
     monkeypatch.setattr(replay, "decode_update", lambda data: decoded.append(data) or decode(data))
