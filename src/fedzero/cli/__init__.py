@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from typing import Annotated, Any
@@ -26,6 +27,9 @@ __all__ = ["app", "err", "main", "out"]
 
 def main() -> None:
     """Entry point: errors meant for people are printed as one sentence, everything else is a bug and shows itself."""
+    # Threads that wait for each other shall sleep: where they spin, another busy process makes a run several times as
+    # slow. OpenMP reads this when torch is imported, and processes that are started inherit it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         if sys.argv[1:2] not in _OURS:  # other distributions are imported only where they may be meant
             add_commands()

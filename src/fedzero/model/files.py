@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, the folder of the cache, and arrays in `.npz` files."""
+"""Files that are there whole or not at all, keys of a user, and arrays in `.npz` files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 import numpy as np
-import platformdirs
 
 from fedzero.errors import FedzeroError
+from fedzero.folders import state_folder
 from fedzero.model.decoding import reading
 
 T = TypeVar("T")
@@ -71,18 +71,6 @@ def share(*files: Path) -> None:
         ordinary.touch()
         path.chmod(ordinary.stat().st_mode)
         ordinary.unlink()
-
-
-def cache_folder() -> Path:
-    """FEDZERO_CACHE, or where this platform keeps caches."""
-    named = os.environ.get("FEDZERO_CACHE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("fedzero", appauthor=False))
-
-
-def state_folder() -> Path:
-    """FEDZERO_STATE, or where this platform keeps what programs remember for a user."""
-    named = os.environ.get("FEDZERO_STATE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_state_dir("fedzero", appauthor=False))
 
 
 def own_key(name: str) -> bytes:

@@ -110,7 +110,7 @@ def play(
         evaluate(done)
         evaluated = done
     reason = ""
-    watch.phase("first round: kernels are compiled or loaded")
+    watch.phase("first round")
     while done < recipe.rounds and not (reason := recipe.stop.reason(course) or exhausted(done)):
         watch.round(persist(partial(play_round, done)))
         done += 1

@@ -16,6 +16,7 @@ import msgspec
 
 from fedzero.algorithms.contract import Method, Observer, unobserved
 from fedzero.directions import VERSION, Keys
+from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
 from fedzero.filters import Chain
 from fedzero.ledger import checkpoints, replay
@@ -207,11 +208,13 @@ def start(
             "--out chooses another folder"
         )
     environment = replace(environment, folder=folder)
-    with ending(watch):
+    stream = getattr(recipe.algorithm, "stream", None)
+    with ending(watch), compiling(device_of(recipe.engine.device), stream, watch.phase) as compiled:
         setup = prepare(recipe, environment, watch.phase)
         if setup.problem.metered is not None:
             setup.problem.metered.ready()
-        watch.phase("digest of the base model: kernels are compiled or loaded")
+        compiled()
+        watch.phase("digest of the base model")
         base, first = setup.problem.params if setup.problem.keep_base else None, setup.start
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedzero.errors import FedzeroError
+from fedzero.folders import state_folder
 from fedzero.ledger.records import Start
-from fedzero.model.files import state_folder
 from fedzero.runs import recipe as recipes
 from fedzero.tasks.contract import Task
 

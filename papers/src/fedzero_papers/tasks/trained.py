@@ -26,8 +26,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedzero.errors import FedzeroError
+from fedzero.folders import cache_folder
 from fedzero.model.device import threads
-from fedzero.model.files import cache_folder, draft_of, locked, share
+from fedzero.model.files import draft_of, locked, share
 from fedzero.model.params import DTYPES, Params
 
 THREADS = 1

@@ -79,9 +79,16 @@ def generate(
     if groups is not None and stream is Domain.GAUSSIAN:  # making all signs costs less than choosing some
         kernels._generate_groups(out.numpy(), u32(tensor), u64(key), groups)
         return
-    keys, n = np.array([key], u64), out.numel()
-    common = (out.numpy(), u32(tensor), _stream(stream, keys, tensor, n, columns), keys)
-    _run(lambda lo, hi: kernels._generate(*common, 0, lo, hi), n, 1)
+    _generate(out.reshape(1, -1), stream, np.array([key], u64), tensor, columns)
+
+
+def _generate(rows: Tensor, stream: Domain, keys: U64, tensor: int, columns: int) -> None:
+    """rows[j] ← z(key_j)"""
+    given, out, n = _stream(stream, keys, tensor, rows.shape[1], columns), rows.numpy(), rows.shape[1]
+    if stream_at(stream, columns) is Domain.RANK1:
+        _run(lambda lo, hi: kernels._generate_rank1(out, given, lo, hi), n, len(keys))
+    else:
+        _run(lambda lo, hi: kernels._generate(out, u32(tensor), given, keys, lo, hi), n, len(keys))
 
 
 def _advance(
@@ -173,8 +180,8 @@ def rows(x: Tensor, ids: Tensor, out: Tensor, terms: Terms, tensor: int) -> None
 
 def spread(out: Tensor, terms: Terms, tensor: int, columns: int = 0) -> None:
     """out[j] ← c_j z(key_j), (terms, n) float32: the terms side by side instead of added up."""
-    stream = _stream(terms.stream, terms.keys, tensor, out.shape[1], columns)
-    kernels._spread(out.numpy(), u32(tensor), stream, terms.keys, terms.coefficients)
+    _generate(out, terms.stream, terms.keys, tensor, columns)
+    out.mul_(torch.from_numpy(terms.coefficients)[:, None])
 
 
 def offsets(terms: Terms, sizes: Sequence[tuple[int, int]], device: torch.device) -> list[Tensor]:

@@ -5,7 +5,7 @@ writes memory once. Inner loops run over 32 lanes or 256 coordinates without dep
 without fast-math it never fuses a multiply with an add. Sums of rank-one terms are vectors by name, and fused: their
 products are exact.
 
-One file, because numba's cache checks whether the file of a kernel has changed, not the files of what it inlines.
+One file: what is kept of compiled kernels is named after it (`compiled`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numba import njit, types
 from numba.extending import intrinsic, models, register_model
 
 from fedzero.directions import spec
+from fedzero.directions.cpu.compiled import kernel
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import Rule
 
@@ -35,8 +36,6 @@ _GOLDEN, _H0, _H1 = u64(spec.CHECK_GOLDEN), u64(spec.CHECK_M0), u64(spec.CHECK_M
 _SIGN_BIT, _ONE, _SCALE = u32(0x80000000), u32(0x3F800000), f32(spec.SQUARES_SCALE)
 _MOMENTUM, _ADAM, _SIGN = int(Rule.MOMENTUM), int(Rule.ADAM), int(Rule.SIGN)
 
-# NumPy's error model: division by zero gives infinity or NaN, as IEEE has it and as on a GPU.
-kernel = njit(nogil=True, cache=True, error_model="numpy")
 inlined = njit(inline="always")
 
 try:
@@ -304,33 +303,53 @@ def _add_rank1(y, m, chunk, stream, coefs, first, last):
         column = 0
 
 
+# Compiling takes seconds for every kernel that is part of another one, so those of rank one are part of few.
+@inlined
+def _add_flat(y, m, chunk, tensor, stream, keys, coefs, first, last):
+    """Of streams that do not know of matrices."""
+    if stream[0] == _GAUSSIAN:
+        _add_gaussian(y, m, chunk * 32, tensor, keys, coefs, first, last)
+    else:
+        _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
+
+
 @inlined
 def _add_terms(y, m, chunk, tensor, stream, keys, coefs, first, last):
     """stream: its number, and if it is of rank one the factors of all terms (`_factors`) and the number of columns."""
-    if stream[0] == _GAUSSIAN:
-        _add_gaussian(y, m, chunk * 32, tensor, keys, coefs, first, last)
-    elif stream[0] == _RADEMACHER:
-        _add_rademacher(y, m, chunk, tensor, keys, coefs, first, last)
-    else:
+    if stream[0] == _RANK1:
         _add_rank1(y, m, chunk, stream, coefs, first, last)
+    else:
+        _add_flat(y, m, chunk, tensor, stream, keys, coefs, first, last)
 
 
 @kernel
-def _generate(out, tensor, stream, keys, j, lo, hi):
-    """z of term j."""
-    ones = np.ones(j + 1, np.float32)
+def _generate(rows, tensor, stream, keys, lo, hi):
+    """rows[j] ← z of term j, chunks lo … hi − 1; not of rank one."""
+    ones = np.ones(keys.size, np.float32)
     z = np.empty(128, np.float32)
     for chunk in range(lo, hi):
-        y = out[chunk * CHUNK : chunk * CHUNK + CHUNK]
-        m = y.size
-        if stream[0] == _GAUSSIAN:  # not 0 + z, which would lose the sign of −0
-            for g in range((m + 127) // 128):
-                _gaussian128(z, chunk * 32 + g, tensor, keys[j])
-                for i in range(min(128, m - g * 128)):
-                    y[g * 128 + i] = z[i]
-        else:
+        for j in range(keys.size):
+            y = rows[j, chunk * CHUNK : chunk * CHUNK + CHUNK]
+            m = y.size
+            if stream[0] == _GAUSSIAN:  # not 0 + z, which would lose the sign of −0
+                for g in range((m + 127) // 128):
+                    _gaussian128(z, chunk * 32 + g, tensor, keys[j])
+                    for i in range(min(128, m - g * 128)):
+                        y[g * 128 + i] = z[i]
+            else:
+                y[:] = f32(0)
+                _add_rademacher(y, m, chunk, tensor, keys, ones, j, j + 1)
+
+
+@kernel
+def _generate_rank1(rows, stream, lo, hi):
+    """The same of rank one."""
+    ones = np.ones(rows.shape[0], np.float32)
+    for chunk in range(lo, hi):
+        for j in range(rows.shape[0]):
+            y = rows[j, chunk * CHUNK : chunk * CHUNK + CHUNK]
             y[:] = f32(0)
-            _add_terms(y, m, chunk, tensor, stream, keys, ones, j, j + 1)
+            _add_rank1(y, y.size, chunk, stream, ones, j, j + 1)
 
 
 @kernel
@@ -341,14 +360,6 @@ def _generate_groups(out, tensor, key, groups):
         o = g * 128
         for i in range(min(128, out.size - o)):
             out[o + i] = z[i]
-
-
-@kernel
-def _spread(rows, tensor, stream, keys, coefs):
-    for j in range(keys.size):
-        _generate(rows[j], tensor, stream, keys, j, 0, (rows.shape[1] + CHUNK - 1) // CHUNK)
-        for i in range(rows.shape[1]):
-            rows[j, i] = f32(coefs[j] * rows[j, i])
 
 
 @kernel
@@ -376,10 +387,10 @@ def _rule_step(rule, x, m0, v0, grad, m, h):
 @inlined
 def _step(rule, y, a, b, grad, m, chunk, tensor, stream, keys, coefs, first, last, h):
     if rule == 0:
-        _add_terms(y, m, chunk, tensor, stream, keys, coefs, first, last)
+        _add_flat(y, m, chunk, tensor, stream, keys, coefs, first, last)
     else:
         grad[:m] = f32(0)
-        _add_terms(grad, m, chunk, tensor, stream, keys, coefs, first, last)
+        _add_flat(grad, m, chunk, tensor, stream, keys, coefs, first, last)
         _rule_step(rule, y, a, b, grad, m, h)
 
 

@@ -22,7 +22,8 @@ from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.model.files import cache_folder, locked, share
+from fedzero.folders import cache_folder
+from fedzero.model.files import locked, share
 from fedzero.oracles.generation import PaddedPrompts, Stepwise, read
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks, logits_of
