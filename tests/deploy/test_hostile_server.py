@@ -16,6 +16,7 @@ from small_language import make
 
 from fedzero.algorithms import DeComFL
 from fedzero.deploy import reasons
+from fedzero.deploy.allowance import DAY, HOUR
 from fedzero.deploy.messages import (
     Deliver,
     Exchange,
@@ -32,7 +33,6 @@ from fedzero.deploy.messages import (
 )
 from fedzero.deploy.settings import Settings
 from fedzero.deploy.site import Site
-from fedzero.deploy.allowance import DAY, HOUR
 from fedzero.deploy.terms import Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.updates import Seeded, encode_update

@@ -506,8 +506,8 @@ def test_directions_at_one_model_are_counted_over_rounds_runs_and_restarts(tmp_p
 def test_methods_that_say_nothing_of_directions_are_limited_too(tmp_path: Path, capsys) -> None:
     from fedzero.algorithms import FZooS
 
-    greedy = FZooS(local_steps=50)
-    site = site_with(tmp_path, terms=Terms(most_directions=2))
+    greedy = FZooS(local_steps=2)
+    site = site_with(tmp_path, terms=Terms(most_directions=1))
     assert "most_directions = 1, and a turn takes" in refused(site, prepare(recipe_of(greedy, clients=2, cohort=2)))
 
 

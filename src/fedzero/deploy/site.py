@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -208,8 +208,17 @@ class SiteRun:
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
         keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
-        self._held, self._journal = kept.Held(self.folder), Journal(keep, self.folder.name)
-        self._journal.forget(kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept))
+        with ExitStack() as undo:  # a run that cannot begin leaves nothing open
+            self._held = kept.Held(self.folder)
+            undo.callback(self._held.release)
+            self._journal = Journal(keep, self.folder.name)
+            undo.callback(self._journal.close)
+            self._journal.forget(kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept))
+            self._continue(order)
+            undo.pop_all()
+
+    def _continue(self, order: messages.Prepare) -> None:
+        """From where this run was left here."""
         _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
         self._saved, self._cache = time.monotonic(), dict[Any, Any]()
         self.replica = self._traced(self.setup)

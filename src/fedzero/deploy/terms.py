@@ -11,6 +11,7 @@ limits have defaults that every packaged recipe is within, also where all its cl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -124,9 +125,9 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
                 "in the recipe that you approved"
             )  # fmt: skip
         else:
-            of = [" ".join((what, ", ".join(served))) for what, served in
-                  (("of the methods", self.methods), ("of the tasks", self.tasks)) if served]  # fmt: skip
-            which = " ".join(["in any recipe", *of, "(--approve HASH: in those that you have read)"])
+            of = (("with the methods", self.methods), ("of the tasks", self.tasks))
+            served = [f"{what} {', '.join(names)}" for what, names in of if names]
+            which = " ".join(["in any recipe", *served, "(--approve HASH: only in those that you approve)"])
         learns = "it learns one number per evaluation"
         if gradients := _of_gradients(self.methods):
             learns += f", with {', '.join(gradients)} a whole update per turn"
@@ -137,7 +138,7 @@ UNLIMITED = Terms(queries_per_day=0, least_batch=1, most_directions=0, most_loca
 """Of sites that belong to whoever serves the run."""
 
 
-def with_options(terms: Terms, options: list[str]) -> dict[str, Any]:
+def with_options(options: Sequence[str]) -> dict[str, Any]:
     """Values for limits from `--term NAME=VALUE`."""
     limits = [field.name for field in msgspec.structs.fields(Terms) if isinstance(field.default, int)]
     values: dict[str, Any] = {}
