@@ -118,7 +118,11 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 
     def exposure(self) -> str:
         """In a line, what a server can do to this site under these terms."""
-        often = f"at most {self.queries_per_day:,} evaluations a day" if self.queries_per_day else "any evaluations"
+        often = (
+            f"at most {self.queries_per_day:,} evaluations a day"
+            if self.queries_per_day
+            else "as many evaluations as it likes"
+        )
         rows = f"each of at least {self.least_batch} rows" if self.least_batch > 1 else "of single rows, too"
         if self.approved:
             which = f"in {len(self.approved)} recipes that you approved" if len(self.approved) > 1 else (
