@@ -20,7 +20,8 @@ NOON = 20_000.5 * DAY
 class Machine:
     """A machine whose clock can be set; its processes begin and end."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path):
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, most: int = MOST):
+        self.most = most
         self.wall, self.real, self.folder = NOON, 1000.0, folder
         patch.setattr(time, "time", lambda: self.wall)
         patch.setattr(time, "monotonic", lambda: self.real)
@@ -29,9 +30,11 @@ class Machine:
         self.process = -1
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, killed: bool = True) -> None:
+        if not killed:
+            self.allowance.close()
         self.process += 1
-        self.allowance = Allowance(MOST, self.folder, Clock())
+        self.allowance = Allowance(self.most, self.folder, Clock())
 
     def passes(self, seconds: float) -> None:
         self.wall, self.real = self.wall + seconds, self.real + seconds
@@ -47,36 +50,38 @@ class Machine:
         return max((sum(q for t, q in found if first <= t < first + DAY) for first, _ in found), default=0)
 
 
+MANY = 1000
+"""of which a part is written down ahead"""
 HAPPENS = st.one_of(
     st.tuples(st.just("ask"), st.integers(1, MOST)),
     st.tuples(st.just("passes"), st.floats(0, 2 * DAY)),
     st.tuples(st.just("is set"), st.sampled_from([-1e9, -40 * DAY, -DAY, -HOUR, HOUR, DAY, 40 * DAY, 1e9])),
-    st.tuples(st.just("restarts"), st.none()),
+    st.tuples(st.just("restarts"), st.booleans()),
 )
 
 
-@given(st.lists(HAPPENS, max_size=40))
+@given(st.lists(HAPPENS, max_size=40), st.sampled_from([1, MANY // MOST]))
 @settings(max_examples=300, deadline=None)
-def test_no_process_makes_more_in_a_day_and_none_is_locked_for_longer(happenings) -> None:
+def test_no_process_makes_more_in_a_day_and_none_is_locked_for_longer(happenings, times) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        machine, set_clock = Machine(patch, Path(folder)), False
+        machine, set_clock, most = Machine(patch, Path(folder), MOST * times), False, MOST * times
         for what, value in happenings:
             if what == "ask":
-                machine.ask(value)
+                machine.ask(max(1, value * times // 12))
             elif what == "passes":
                 machine.passes(value)
             elif what == "restarts":
-                machine.restart()
+                machine.restart(value)
             else:
                 machine.wall, set_clock = max(0.0, machine.wall + value), True
         for process in range(machine.process + 1):
-            assert machine.most_in_a_day(process) <= MOST
+            assert machine.most_in_a_day(process) <= most
         if not set_clock:
-            assert machine.most_in_a_day() <= MOST, "over restarts, too"
+            assert machine.most_in_a_day() <= most, "over restarts, too"
         machine.restart()
         machine.ask(1)
         machine.passes(DAY + HOUR)
-        assert machine.ask(MOST), "what counts is of at most 25 hours ago"
+        assert machine.ask(most), "what counts is of at most 25 hours ago"
 
 
 def test_a_clock_that_was_ahead_for_a_while_locks_nothing(tmp_path: Path, monkeypatch) -> None:
@@ -98,6 +103,20 @@ def test_a_clock_that_is_set_forward_grants_nothing_in_the_same_process(tmp_path
     machine = Machine(monkeypatch, tmp_path)
     assert machine.ask(MOST)
     machine.wall += 3 * DAY
+    assert not machine.ask(1)
+
+
+def test_what_was_written_ahead_is_given_back(tmp_path: Path, monkeypatch) -> None:
+    machine = Machine(monkeypatch, tmp_path, MANY)
+    file = tmp_path / SPENT
+    assert machine.ask(1)
+    written = file.read_bytes()
+    assert all(machine.ask(1) for _ in range(10))
+    assert file.read_bytes() == written, "ten queries ahead"
+    assert machine.ask(1)
+    machine.restart(killed=False)
+    assert msgspec.json.decode(file.read_bytes(), type=Spent).total == 12
+    assert machine.ask(MANY - 12), "to the last one"
     assert not machine.ask(1)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fedzero.model import files
 from fedzero.model.numbers import Natural
@@ -25,6 +25,8 @@ from fedzero.model.numbers import Natural
 HOUR, DAY = 3600, 86400
 SPENT = "spent.json"
 """In the folder for what outlasts a restart: the queries of a day."""
+AHEAD = 100
+"""The part of a day's queries that is written down ahead: one in so many."""
 T = TypeVar("T", bound=Hashable)
 
 
@@ -85,28 +87,53 @@ class Clock:
 class Allowance:
     """What is left of a day. What is spent is on the disk before the work begins, and outlasts processes and runs.
 
+    A part of it is written down ahead, so that not every order waits for the disk; what of that a process does not use
+    in the same hour is given back, and lost where it is killed.
+
     most: queries in 24 hours, 0: no limit. clock: one in a process, whatever runs it serves."""
 
     def __init__(self, most: int, folder: Path, clock: Clock):
         self.most, self._path, self._clock = most, folder / SPENT, clock
+        self._ahead, self._hour = 0, 0
+        """queries that are written down and not made, of an hour"""
 
     def spend(self, costs: Mapping[T, int]) -> dict[T, str]:
         """Queries of several that ask, in their order; why some of them cannot be paid for."""
         if not self.most or not any(costs.values()):
             return {}
+        total = sum(costs.values())
+        if total <= self._ahead and self._hour == int(self._clock() // HOUR):
+            self._ahead -= total
+            return {}
         unpaid: dict[T, str] = {}
         with files.locked(self._path):
             before = files.decoded(self._path, Spent) if self._path.exists() else Spent()
             now = self._clock()
-            spent = at(before, now)
+            spent = at(self._returned(before), now)
             for who, queries in costs.items():
                 if spent.total + queries <= self.most:
                     spent = with_queries(spent, queries, now)
                 else:
                     unpaid[who] = self._said(spent, queries, now)
+            self._hour = int(now // HOUR)
+            if not unpaid:
+                self._ahead = min(self.most // AHEAD, self.most - spent.total)
+                spent = with_queries(spent, self._ahead, now) if self._ahead else spent
             if spent != before:  # also where nothing was granted: what was in the future is of now for good
                 files.write(self._path, msgspec.json.encode(spent), durable=True)
         return unpaid
+
+    def _returned(self, spent: Spent) -> Spent:
+        """Without what was written down ahead and not made."""
+        ahead, self._ahead = self._ahead, 0
+        hours = [(hour, max(0, queries - ahead * (hour == self._hour))) for hour, queries in spent.hours]
+        return structs.replace(spent, hours=tuple((hour, queries) for hour, queries in hours if queries))
+
+    def close(self) -> None:
+        if self._ahead:
+            with files.locked(self._path):
+                spent = self._returned(files.decoded(self._path, Spent))
+                files.write(self._path, msgspec.json.encode(spent), durable=True)
 
     def _said(self, spent: Spent, queries: int, now: float) -> str:
         terms = f"its terms allow queries_per_day = {self.most:,}, of which {self.most - spent.total:,} are left"

@@ -446,6 +446,7 @@ class SiteRun:
     def close(self) -> None:
         self.save()
         self._journal.close()
+        self._allowance.close()
         self._held.release()
         if self._queries is not None:
             self._queries.close()
