@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -420,11 +422,15 @@ def test_an_old_process_does_not_overwrite_what_a_newer_one_wrote(tmp_path: Path
     recipe = recipe_for(algorithm=FedZO(rate=2e-3, form="dense"), filters=(TopK(fraction=0.2, feedback=True),))
     link = Recording(tmp_path / "sites", SITES)
     run(tmp_path, link, recipe)
-    prepare, first = [order for site, order, _ in link.orders[1] if site == "north"][:2]
+    (prepare, _), (first, given) = [(order, answer) for site, order, answer in link.orders[1] if site == "north"][:2]
     assert isinstance(first, Exchange)
     old = Site(Settings(device="cpu"), tmp_path / "sites" / "kept" / "north")
     old.answer(encode(prepare))
-    written = {path: path.read_bytes() for path in (tmp_path / "sites" / "kept" / "north").glob("*/*.notes")}
+    keep = tmp_path / "sites" / "kept" / "north"
+    written = {path: path.read_bytes() for path in keep.glob("*/*.notes")}
+    assert decode_answer(old.answer(encode(first))) == given, "it is said again, and nothing is done"
+    with closing(sqlite3.connect(keep / "answers.db")) as db, db:
+        db.execute("DELETE FROM answers")
     answer = decode_answer(old.answer(encode(first)))
     assert answer == Replies({}, dict.fromkeys(first.instructions, "a newer process already wrote round 7"))
     assert len(written) == 2

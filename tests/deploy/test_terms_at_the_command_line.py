@@ -7,10 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedzero import recipes as packaged
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.settings import Settings
-from fedzero.deploy.terms import Terms
+from fedzero.deploy.terms import UNLIMITED, Terms, with_options
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
 from fedzero.runs import recipe as recipes
+from fedzero.runs.server import Plan
 
 
 def test_the_hash_of_a_recipe(fedzero, tiny) -> None:
@@ -40,6 +44,8 @@ def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--approve", "abc"], ["approved", "[0-9a-f]{64}"]),
+        (["--term", "least_batch=none"], ["--term least_batch=none", "NAME=NUMBER"]),
+        (["--term", "least_batch=0"], ["least_batch", ">= 1"]),
         (["--file", "/srv/rows.csv"], ["--file /srv/rows.csv", "NAME=PATH"]),
     ],
 )
@@ -49,3 +55,37 @@ def test_what_makes_no_sense_shows_before_the_site_connects(tmp_path: Path, fedz
     kit = kits.kit_of(tmp_path / "project", "north")
     fedzero("join", kit, *options).refused(*words)
     assert not (kit / "local" / kits.SETTINGS).exists()
+
+
+@pytest.mark.parametrize("path", sorted(Path(packaged.__file__).parent.glob("*.toml")), ids=lambda path: path.stem)
+def test_packaged_recipes_are_within_the_default_limits(path: Path) -> None:
+    """Also where one site has all their clients, in a day."""
+    recipe, terms = recipes.load(path), Terms()
+    terms.check(recipe, secret=False)
+    plan = Plan(recipe.algorithm, recipe.federation, Keys.of_seed(recipe.seed), 159_010)
+    terms.check_turns(plan)
+    turns = sum(plan.wire(round).queries for round in range(recipe.rounds)) * recipe.federation.cohort
+    assert turns + recipe.rounds // recipe.evaluate_every + 2 <= terms.queries_per_day
+    assert terms.projections_of(recipe.algorithm, plan.wire(0)) <= terms.projections
+
+
+def test_a_line_says_what_a_server_can_do() -> None:
+    one, two = "0" * 64, "1" * 64
+    assert Terms(methods=("decomfl",), approved=(one,), queries_per_day=20_000).exposure() == (
+        "the server can ask for at most 20,000 evaluations a day, each of at least 8 rows, in the recipe that you "
+        "approved; it learns one number per evaluation"
+    )
+    assert "in 2 recipes that you approved" in Terms(approved=(one, two)).exposure()
+    assert Terms(tasks=("own",), least_batch=1).exposure() == (
+        "the server can ask for at most 100,000 evaluations a day, of single rows, too, in any recipe of the tasks own "
+        "(--approve HASH: only in those that you approve); it learns one number per evaluation, with fedavg a whole "
+        "update per turn"
+    )
+    assert "as many evaluations as it likes" in UNLIMITED.exposure()
+
+
+def test_limits_are_given_by_name() -> None:
+    assert with_options(["least_batch=1", "runs_kept=3"]) == {"least_batch": 1, "runs_kept": 3}
+    for wrong in ("least_batch", "least_batch=-1", "methods=1", "nothing=1"):
+        with pytest.raises(FedzeroError, match="write it as NAME=NUMBER, with one of queries_per_day, least_batch"):
+            with_options([wrong])

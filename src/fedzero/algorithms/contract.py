@@ -272,7 +272,7 @@ class State:
         digest: bytes = self.carry.model(self.params, client).digest()
         return digest
 
-    def _tensors(self, part: Part) -> list[Tensor]:
+    def tensors(self, part: Part = EVERYTHING) -> list[Tensor]:
         return [*(self.params.tensors.values() if part.params else ()), *self.carry.tensors(part.vectors)]
 
     @property
@@ -282,11 +282,11 @@ class State:
 
     def to_bytes(self, part: Part = EVERYTHING) -> bytes:
         """Tensors as raw bytes; round and numbers travel beside them."""
-        return to_bytes(self._tensors(part))
+        return to_bytes(self.tensors(part))
 
     def restored(self, data: bytes, round: int, numbers: Numbers, part: Part = EVERYTHING) -> State:
         """This state with its tensors overwritten from `to_bytes`."""
-        from_bytes(data, self._tensors(part))
+        from_bytes(data, self.tensors(part))
         self.params.changed()
         return replace(self, round=round, carry=self.carry.with_numbers(numbers))
 

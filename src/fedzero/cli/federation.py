@@ -272,13 +272,18 @@ def join(
         typer.Option("--approve", metavar="HASH", help="Serve recipes with this hash only; may be repeated."),
     ] = None,
     queries_per_day: Annotated[
-        int | None, typer.Option(min=1, help="Evaluations a day (UTC) at most, over all runs.", show_default=False)
+        int | None, typer.Option(min=0, help="Evaluations in 24 hours at most, over all runs.", show_default=False)
+    ] = None,
+    term: Annotated[
+        list[str] | None,
+        typer.Option("--term", metavar="NAME=NUMBER", help="A limit, such as least_batch=16; may be repeated."),
     ] = None,
 ) -> None:
     """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
 
     A recipe names only what the site has declared with --task, --file and --model. What else the site insists on are
-    its terms: --only-method, --only-task, --private, --approve, --queries-per-day. `fedzero list site` explains them.
+    its terms: --only-method, --only-task, --private, --approve, --queries-per-day, --term. `fedzero list site` explains
+    them.
 
     Examples: fedzero join kits/north --data /srv/data
 
@@ -289,6 +294,7 @@ def join(
     from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.launch import configure, settings_of
     from fedzero.deploy.flare.launch import join as carry_out
+    from fedzero.deploy.terms import with_options
 
     settings = settings_of(kit)
     places = {"data": data, "secret": secret}
@@ -300,13 +306,14 @@ def join(
     if file:
         given["files"] = dict(map(_declared, file))
     terms: dict[str, Any] = {"methods": only_method, "tasks": only_task, "private": private, "approved": approve}
-    terms |= {"queries_per_day": queries_per_day}
+    terms |= {"queries_per_day": queries_per_day, **with_options(term or [])}
     if chosen := {name: value for name, value in terms.items() if value is not None}:
         given["terms"] = msgspec.to_builtins(settings.terms) | chosen
     if given:
         settings = settings.with_values(**given)
         configure(kit, settings)
     settings.environment()  # what is wrong with it shows here
+    say(settings.terms.exposure())
     try:
         with terminable(), SiteLine() as line:
             carry_out(kit, say, show=line.show)

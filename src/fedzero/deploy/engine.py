@@ -349,7 +349,7 @@ class RemoteEngine:
                 if site in self.away or self._ready[site] < 0:
                     continue
                 updates = self._updates(self._ready[site], after)
-            orders[site] = messages.Measure(tuple(updates))
+            orders[site] = messages.Measure(tuple(updates), after)
         enough = self._most_of(orders)
         for site, answer in self._ask(orders, messages.Measured, PREPARING, 1 << 20, enough):
             if isinstance(answer, messages.Measured):

@@ -50,9 +50,10 @@ class Deliver(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Measure(Struct, frozen=True, array_like=True, tag=5):
-    """How good the model is; updates to fold first."""
+    """How good the model is after so many rounds; updates to fold first."""
 
     updates: tuple[bytes, ...]
+    after: Natural = 0
 
 
 class Finish(Struct, frozen=True, array_like=True, tag=6):

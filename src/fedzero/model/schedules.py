@@ -86,5 +86,9 @@ def fewest(counts: Counts) -> int:
     return counts if isinstance(counts, int) else min([counts.start, *(count for _, count in counts.then)])
 
 
+def most(counts: Counts) -> int:
+    return counts if isinstance(counts, int) else max([counts.start, *(count for _, count in counts.then)])
+
+
 def count_at(counts: Counts, round: int) -> int:
     return counts if isinstance(counts, int) else counts.at(round)

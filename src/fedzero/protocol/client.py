@@ -130,6 +130,7 @@ class Client:
         self._round = self._exchange = self._reported = 0
         self._residuals: dict[int, F32] = {}
         self._read: F32 | None = None
+        self._sharing = False
 
     def begin(self, round: int, instruction: bytes, own_replica: bool) -> None:
         """Start a round. Who shares a replica that is there already need not decode what would bring it there."""
@@ -139,13 +140,18 @@ class Client:
                 raise Refused("was told to carry on with a round it had not begun")
             if own_replica:
                 self.replica.obey(message, self.number)
-            self._settle(message.counted)
+            self.settle(message.counted)
+        self.start(round)
+
+    def start(self, round: int) -> None:
+        """Start a round, where the replica is and with the memory that is here."""
         self._round, self._exchange, self._residuals = round, 0, {}
         self._reported = self.oracle.queries
         turn = Turn(round, self.number, self.replica.keys, self.kept.memory, self.cache, self.observe)
-        self._work = self.replica.algorithm.client(self.replica.state, turn)
+        self._work, self._sharing = self.replica.algorithm.client(self.replica.state, turn), False
 
-    def _settle(self, counted: int | None) -> None:
+    def settle(self, counted: int | None) -> None:
+        """Keep what this client tried to remember, if that turn counted."""
         if self._tried is not None and self._tried[0] == counted:
             self.memory_round, self.kept = self._tried
         self._tried = None
@@ -161,6 +167,10 @@ class Client:
     def remembers(self, round: int | None) -> bool:
         """Whether the notes of a round are here."""
         return round is None or round == self.memory_round or (self._tried is not None and round == self._tried[0])
+
+    def waits(self, round: int, exchange: int) -> bool:
+        """Whether this client is in the middle of a round, and an exchange is what it waits for."""
+        return self._sharing and (self._round, self._exchange) == (round, exchange)
 
     def proceed(self, instruction: bytes) -> Shared:
         """The answer to what this client shared; to be given to `step`."""
@@ -179,7 +189,7 @@ class Client:
         return self._reply(asked) if isinstance(asked, Share) else asked
 
     def _reply(self, given: Share | Contribution) -> bytes:
-        exchange = self._exchange
+        exchange, self._sharing = self._exchange, isinstance(given, Share)
         sent = self.chain.encode(
             given.values,
             self.kept.residuals.get(exchange),

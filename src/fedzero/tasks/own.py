@@ -145,6 +145,9 @@ class OwnShards:
     ):
         self.samples, self.clients, self.size, self.device, self.check = samples, clients, size, device, check
 
+    def rows(self, client: int) -> int:
+        return len(self.samples[client % len(self.samples)])
+
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
         samples = self.samples[client % len(self.samples)]
         batch = samples.batch(drawn(np.arange(len(samples)), self.size, keys, round, step, client), self.device)

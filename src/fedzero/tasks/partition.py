@@ -163,5 +163,8 @@ class DrawnShards:
     def clients(self) -> int:
         return len(self.parts)
 
+    def rows(self, client: int) -> int:
+        return len(self.parts[client])
+
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Any:
         return self.pick(drawn(self.parts[client], self.size, keys, round, step, client))

@@ -58,6 +58,7 @@ def orders(folder: Path) -> Iterator[tuple[str, bytes]]:
     yield "deep arrays", b"\x91" * 3000
     yield "a deep recipe", encode(Prepare("hostile", b"[" * 100_000, (0,)))
     yield "work before a run", encode(Exchange(0, 0, {0: encode_work(0, 0, [])}))
+    yield from out_of_place(prepare())
     good = [prepare(), encode(Exchange(0, 0, {0: encode_work(0, 0, [])})), encode(Recover(True, (b"\x91\x01",)))]
     good += [encode(Measure((b"\xc0",)))]
     chance = random.Random(11)
@@ -67,6 +68,35 @@ def orders(folder: Path) -> Iterator[tuple[str, bytes]]:
             at = chance.randrange(len(data))
             data[at : at + chance.randint(0, 5)] = chance.randbytes(chance.randint(0, 5))
         yield f"noise {number}", bytes(data)
+
+
+def out_of_place(prepare: bytes) -> Iterator[tuple[str, bytes]]:
+    """Orders for a run that the site agreed to, which its recipe does not contain."""
+    from fedzero.deploy.messages import Deliver, Exchange, Finish, Measure, Recover, encode
+    from fedzero.model.updates import Seeded, encode_update
+    from fedzero.protocol.messages import Snapshot, encode_close, encode_work
+    from fedzero.protocol.messages import encode as encode_instruction
+
+    def update(round: int, scalar: bytes = bytes(8)) -> bytes:
+        return encode_update(Seeded(round, scalar))
+
+    def exchange(round: int, instruction: bytes, exchange: int = 0, client: int = 0) -> bytes:
+        return encode(Exchange(round, exchange, {client: instruction}))
+
+    yield "a run that was agreed to", prepare
+    yield "a model", exchange(1, encode_instruction(Snapshot(1, 0, 0, bytes(32))))
+    yield "an instruction of another round", exchange(1, encode_work(2, 0, []))
+    yield "a round beyond the last", exchange(10_828, encode_work(10_828, 0, []))
+    yield "an exchange beyond the last", exchange(1, encode_work(1, 1, []), 1)
+    yield "a client of another site", exchange(1, encode_work(1, 0, []), client=1)
+    yield "an outcome", encode(Deliver({0: encode_close(0, update(0))}))
+    yield "an update of a later round", encode(Recover(False, (update(3),)))
+    yield "an evaluation out of turn", encode(Measure((), 1))
+    yield "an end beyond the last round", encode(Finish(10_828))
+    yield "a question", exchange(1, encode_work(1, 0, [update(0)]))
+    yield "another question", exchange(1, encode_work(1, 0, [update(0, b"\x00\x00\x80?" * 2)]))
+    yield "an earlier round", exchange(0, encode_work(0, 0, []))
+    yield "an order of many megabytes", bytes(80 << 20)
 
 
 def change_engine(engine: Any, folder: Path, told: Any) -> None:

@@ -28,6 +28,7 @@ from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
 from fedzero.deploy.flare.presence import Kind
 from fedzero.deploy.site import Settings
+from fedzero.deploy.terms import UNLIMITED
 from fedzero.errors import FedzeroError
 from fedzero.model import files
 from fedzero.runs.loop import Watch
@@ -79,7 +80,7 @@ def federate(
     if environment.secret is not None:
         variables["FEDZERO_SECRET"] = environment.secret.decode(errors="surrogateescape")
     data = None if environment.data is None else str(environment.data.resolve())
-    settings = Settings(data=data, threads=1, tasks=dict(tasks or {}))
+    settings = Settings(data=data, threads=1, tasks=dict(tasks or {}), terms=UNLIMITED)
     found = [kits.kit_of(project, name) for name in kits.Project.of(project).sites]
     over = Event()
     with fork_server() as address, ThreadPoolExecutor(len(found)) as pool:  # waits for its threads at the end

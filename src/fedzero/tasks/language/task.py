@@ -222,6 +222,9 @@ class DrawnPrompts:
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
 
+    def rows(self, client: int) -> int:
+        return len(self.parts[client])
+
     def _drawn(self, keys: Keys, round: int, step: int, client: int) -> tuple[Indices, F64 | None]:
         chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
         return chosen, None if self.mix is None else self.mix.weights(chosen)

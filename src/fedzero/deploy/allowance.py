@@ -1,0 +1,144 @@
+"""The queries that a site makes in a day: at most so many in any 24 hours, whatever its clock does.
+
+    at(spent, now)        what still counts at a time
+    wait(spent, …)        how long until something fits
+
+Queries are kept by the hour. An hour counts until 24 hours after its end, so what was granted is held for 24 to 25
+hours. Within a process time is that of the monotonic clock: setting the clock of the machine changes nothing. A process
+that starts takes what it finds in the future for spent now: a clock that was ahead for a while locks nothing for longer
+than a day.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct, structs
+
+from fedzero.model import files
+from fedzero.model.numbers import Natural
+
+HOUR, DAY = 3600, 86400
+SPENT = "spent.json"
+"""In the folder for what outlasts a restart: the queries of a day."""
+AHEAD = 100
+"""The part of a day's queries that is written down ahead: one in so many."""
+T = TypeVar("T", bound=Hashable)
+
+
+class Spent(Struct, frozen=True, omit_defaults=True):
+    """What the file holds: queries by hours since 1970. day, queries: the same by days, as 0.2.0 wrote it."""
+
+    hours: tuple[tuple[Natural, Natural], ...] = ()
+    day: Natural = 0
+    queries: Natural = 0
+
+    @property
+    def total(self) -> int:
+        return sum(queries for _, queries in self.hours)
+
+
+def at(spent: Spent, now: float) -> Spent:
+    """What counts at a time: nothing of more than a day ago, and what is in the future as if it were of now."""
+    hour, counting = int(now // HOUR), dict[int, int]()
+    by_days = ((24 * spent.day + 23, spent.queries),) if spent.queries else ()
+    for then, queries in (*spent.hours, *by_days):
+        when = min(then, hour)
+        if _free(when) > now:
+            counting[when] = counting.get(when, 0) + queries
+    return Spent(tuple(sorted(counting.items())))
+
+
+def _free(hour: int) -> int:
+    """When the queries of an hour no longer count."""
+    return (hour + 1) * HOUR + DAY
+
+
+def with_queries(spent: Spent, queries: int, now: float) -> Spent:
+    return at(Spent((*spent.hours, (int(now // HOUR), queries))), now)
+
+
+def wait(spent: Spent, queries: int, most: int, now: float) -> float:
+    """Seconds until so many queries fit into `most`, of which all that counts now was spent."""
+    left = spent.total + queries - most
+    for hour, of_hour in spent.hours:
+        if left <= 0:
+            break
+        left -= of_hour
+        if left <= 0:
+            return _free(hour) - now
+    return 0.0
+
+
+class Clock:
+    """The time of day when this process began, carried on by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._wall, self._began = time.time(), time.monotonic()
+
+    def __call__(self) -> float:
+        return self._wall + time.monotonic() - self._began
+
+
+class Allowance:
+    """What is left of a day. What is spent is on the disk before the work begins, and outlasts processes and runs.
+
+    A part of it is written down ahead, so that not every order waits for the disk; what of that a process does not use
+    in the same hour is given back, and lost where it is killed.
+
+    most: queries in 24 hours, 0: no limit. clock: one in a process, whatever runs it serves."""
+
+    def __init__(self, most: int, folder: Path, clock: Clock):
+        self.most, self._path, self._clock = most, folder / SPENT, clock
+        self._ahead, self._hour = 0, 0
+        """queries that are written down and not made, of an hour"""
+
+    def spend(self, costs: Mapping[T, int]) -> dict[T, str]:
+        """Queries of several that ask, in their order; why some of them cannot be paid for."""
+        if not self.most or not any(costs.values()):
+            return {}
+        total = sum(costs.values())
+        if total <= self._ahead and self._hour == int(self._clock() // HOUR):
+            self._ahead -= total
+            return {}
+        unpaid: dict[T, str] = {}
+        with files.locked(self._path):
+            before = files.decoded(self._path, Spent) if self._path.exists() else Spent()
+            now = self._clock()
+            spent = at(self._returned(before), now)
+            for who, queries in costs.items():
+                if spent.total + queries <= self.most:
+                    spent = with_queries(spent, queries, now)
+                else:
+                    unpaid[who] = self._said(spent, queries, now)
+            self._hour = int(now // HOUR)
+            if not unpaid:
+                self._ahead = min(self.most // AHEAD, self.most - spent.total)
+                spent = with_queries(spent, self._ahead, now) if self._ahead else spent
+            if spent != before:  # also where nothing was granted: what was in the future is of now for good
+                files.write(self._path, msgspec.json.encode(spent), durable=True)
+        return unpaid
+
+    def _returned(self, spent: Spent) -> Spent:
+        """Without what was written down ahead and not made."""
+        ahead, self._ahead = self._ahead, 0
+        hours = [(hour, max(0, queries - ahead * (hour == self._hour))) for hour, queries in spent.hours]
+        return structs.replace(spent, hours=tuple((hour, queries) for hour, queries in hours if queries))
+
+    def close(self) -> None:
+        if self._ahead:
+            with files.locked(self._path):
+                spent = self._returned(files.decoded(self._path, Spent))
+                files.write(self._path, msgspec.json.encode(spent), durable=True)
+
+    def _said(self, spent: Spent, queries: int, now: float) -> str:
+        terms = f"its terms allow queries_per_day = {self.most:,}, of which {self.most - spent.total:,} are left"
+        if queries > self.most:
+            change = f"fedzero join KIT --queries-per-day {queries}"
+            return f"{terms}, and this takes {queries:,}: the site can allow more, `{change}`"
+        hours = max(1, round(wait(spent, queries, self.most, now) / HOUR))
+        return f"{terms}, and this takes {queries:,}: it takes part again in about {hours} h"
