@@ -8,6 +8,7 @@ class Rosenbrock(Task, tag="rosenbrock"):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +98,11 @@ class BuildContext:
 
 class Task(Value):
     """What is optimised, on whose data. The fields are the keys of a recipe's `[task]` table."""
+
+    @property
+    def least_loss(self) -> float:
+        """No loss of the task is below it: what somebody says that is, is not believed."""
+        return -math.inf
 
     @property
     def label(self) -> str:
