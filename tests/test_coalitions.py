@@ -79,7 +79,7 @@ def test_what_a_rule_withstands_does_not_carry_it_away(rule, count) -> None:
     f = rule.withstands(count)
     assert 0 < f < count / 2
     honest = np.random.default_rng(count).uniform(-1, 1, (count - f, 3)).astype(np.float32)
-    rows = {i: row for i, row in enumerate([*honest, *[np.full(3, 1e6, np.float32)] * f])}
+    rows = dict(enumerate([*honest, *[np.full(3, 1e6, np.float32)] * f]))
     found = rule.combine(rows, dict.fromkeys(rows, 1))
     assert (honest.min(axis=0) <= found).all() and (found <= honest.max(axis=0)).all()
 

@@ -57,9 +57,8 @@ def test_who_says_so_again_and_again_is_told_of(tmp_path: Path) -> None:
     run, refusals = lied_to(tmp_path, saying(3e38)), Refusals()
     run.play(LIED + OFTEN)
     lines = [line for record in run.records for line in refusals.news(record)]
-    assert (
-        len(lines) == 1 and "client 0 sent numbers far larger than the others', or a loss far from theirs" in lines[0]
-    )
+    (line,) = lines
+    assert "client 0 sent numbers far larger than the others', or a loss far from theirs" in line
 
 
 def test_where_clients_are_meant_to_differ_all_count(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 A site whose figures cannot be true (`oracles.ranges`) is left out first. Where all have the same held-out data their
 figures must agree, but for rounding: what more than half of them say is written, the lower median of theirs. Where each
 has data of its own, the lower median of all is written, one figure a site. It is a figure that a site sent, so fewer
-than half of the sites do not move it beyond what the others say. (Of one or two such sites nobody can tell who is wrong:
-the mean is written, weighted by clients.) In both cases a site that says something else than most is named.
+than half of the sites do not move it beyond what the others say. (Of two such sites nobody can tell which is wrong: the
+mean is written, weighted by clients.) In both cases a site that says something else than most is named.
 """
 
 from __future__ import annotations
