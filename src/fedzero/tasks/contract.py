@@ -36,7 +36,8 @@ class Problem:
     the log is in the ledger, or at a site in a file of its own. pictures: of the result, where it is an image.
     keep_base: the parameters go into the run's folder, because the recipe alone does not make them. incomplete: why
     there are parameters but no data, if so; such a run can be replayed, not resumed. private_facts: of data that this
-    site alone has; they are kept there and never sent. Where they are not None, an evaluation is the lower median over sites.
+    site alone has; they are kept there and never sent. Where they are not None, an evaluation is the lower median over
+    sites.
     """
 
     params: Params
