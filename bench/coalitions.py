@@ -73,7 +73,7 @@ def main() -> None:
     print("| | " + " | ".join(given.shares) + " |\n|---" + "|---" * len(given.shares) + "|")
     for name in given.rules:
         of = [[100 * results[key(share, name, seed)] for seed in given.seeds] for share in given.shares]
-        print(f"| {name} | " + " | ".join(f"{mean(c):.1f} ({min(c):.0f} – {max(c):.0f})" for c in of) + " |")
+        print(f"| {name} | " + " | ".join(f"{mean(c):.1f} ({min(c):.1f} – {max(c):.1f})" for c in of) + " |")
 
 
 if __name__ == "__main__":
