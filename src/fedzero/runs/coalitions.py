@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fedzero.algorithms.contract import Federation
-from fedzero.filters import Chain, Filter
+from fedzero.filters import Chain
+from fedzero.filters.contract import Combiner, Mixer
 from fedzero.runs.recipe import Recipe
 
 TOLD = 1e-3
@@ -52,7 +53,7 @@ def warnings(recipe: Recipe, real: bool = False) -> list[str]:
     return [*_by_chance(recipe), *_by_knowledge(recipe, real)]
 
 
-def _rules(recipe: Recipe) -> Sequence[Filter]:
+def _rules(recipe: Recipe) -> Sequence[Mixer | Combiner]:
     return [*(chain := Chain(recipe.filters)).mixers, *([] if chain.combiner is None else [chain.combiner])]
 
 
