@@ -82,8 +82,20 @@ def digits() -> tuple[Any, Any]:
 
 
 def accuracy(method: str, attack: str, rule: str, seed: int, partition: str) -> tuple[float, int]:
+    return trained(method, ATTACKS[attack], RULES[rule], seed, partition)
+
+
+def trained(
+    method: str,
+    attack: dict[str, Any] | None,
+    rule: tuple[float, list[dict[str, Any]]],
+    seed: int,
+    partition: str = "iid",
+    cohort: int = CLIENTS,
+    batch: int = BATCH,
+) -> tuple[float, int]:
     """(accuracy on the test digits, replies that were shortened)"""
-    (rounds, algorithm), (bound, filters) = METHODS[method], RULES[rule]
+    (rounds, algorithm), (bound, filters) = METHODS[method], rule
     model = torch.nn.Linear(196, 10)
     initialise(Params.of_module(model), Keys.of_seed(seed).root)
     train, test = digits()
@@ -96,10 +108,10 @@ def accuracy(method: str, attack: str, rule: str, seed: int, partition: str) -> 
         "seed": seed,
         "evaluate_every": rounds,
         "algorithm": algorithm,
-        "task": {"kind": "own", "name": "digits", "batch": BATCH},
+        "task": {"kind": "own", "name": "digits", "batch": batch},
         "filters": filters,
-        "federation": {"clients": CLIENTS, "cohort": CLIENTS, "bound": bound},
-        "engine": {"device": "cpu"} | ({} if ATTACKS[attack] is None else {"attack": ATTACKS[attack]}),
+        "federation": {"clients": CLIENTS, "cohort": cohort, "bound": bound},
+        "engine": {"device": "cpu"} | ({} if attack is None else {"attack": attack}),
     }
     environment = session.Environment(functions={"digits": material})
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # nobody needs these ledgers to be durable

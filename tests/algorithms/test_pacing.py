@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 import torch
 
+from fedzero.algorithms import DeComFL
+from fedzero.algorithms.contract import Federation
 from fedzero.algorithms.pacing import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.errors import FedzeroError
+from fedzero.filters.combiners import Median
 from fedzero.model.params import Params
+from fedzero.protocol.messages import decode_reply
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
+from fedzero.tasks.quadratic import Quadratic
+from fedzero.testing.engines import Changing
+from fedzero.testing.methods import altered
+from fedzero.testing.trial import recipe_of as trial_recipe
+from fedzero.testing.trial import trial
 
 
 def recipe_of(rate: Any, **algorithm: Any) -> recipes.Recipe:
@@ -100,3 +109,36 @@ def test_directions_are_measured_again_in_the_rounds_that_say_so() -> None:
 def test_optimizers_with_a_memory_are_refused() -> None:
     with pytest.raises(FedzeroError, match="plain steps"):
         recipe_of("auto", optimizer={"kind": "momentum"})
+
+
+# ---- somebody who knows the others' numbers, and when a round measures
+
+
+def against(way: str) -> Any:
+    """Client 0 sends, in rounds that measure, the direction of the round before or its opposite; very long."""
+    before: dict[str, Any] = {}
+
+    def change(replies: Any, round: int, exchange: int) -> Any:
+        rows = [np.frombuffer(decode_reply(data, 1 << 20).values, "<f4") for _, data in replies]
+        others = np.mean(rows[1:], axis=0)
+        wanted = before.get("others", others) * (-1 if way == "shorter" else 1) if measures(round) else others
+        before["others"] = others
+        (first, data), *rest = replies
+        values = (wanted * (1e20 / np.linalg.norm(wanted))).astype("<f4").tobytes()
+        return [(first, altered(decode_reply(data, 1 << 20), values=values)), *rest]
+
+    return change
+
+
+@pytest.mark.parametrize("way", ["shorter", "longer"])
+def test_one_client_does_not_make_the_rate_vanish_or_explode_where_the_median_counts(tmp_path: Path, way) -> None:
+    """With `federation.bound` alone the rate falls to nothing ("shorter"), see docs/methods.md."""
+    found = {}
+    for name, change in (("honest", None), ("attacked", against(way))):
+        federation = Federation(clients=10, cohort=10, bound=1.5)
+        method = DeComFL(rate="auto", directions=10)
+        run = trial(tmp_path / name, trial_recipe(method, federation, Quadratic(dimension=50, noise=0.1), [Median()]))
+        run.engine = Changing(run.engine, change)
+        run.play(200)
+        found[name] = run.replica.state.carry.measured
+    assert found["honest"] / 20 < found["attacked"] < 20 * found["honest"]

@@ -296,6 +296,12 @@ LIES = {
     ),
     "not a number": (lambda m: encode(changed(m, metrics=Metrics(math.nan))), "south measured loss nan, most others"),
     "own": (lambda m: encode(changed(m, metrics=Metrics(-1e9), own=True)), "south says otherwise than most whose data"),
+    "huge": (lambda m: encode(changed(m, metrics=Metrics(1e308))), "south measured a loss of 1e+308, beyond"),
+    "large": (lambda m: encode(changed(m, metrics=Metrics(1e38))), "south measured loss 1e+38, most others"),
+    "no share": (
+        lambda m: encode(changed(m, metrics=changed(m.metrics, accuracy=1e9))),
+        "south measured accuracy 1e+09, which is from 0 to 1",
+    ),
     "another model": (
         lambda m: encode(changed(m, model=b"\xff" * 8)),
         "south evaluated model ffffffffffffffff (SHA-256 ",
@@ -369,27 +375,6 @@ def test_where_three_do_not_agree_all_measure(tmp_path: Path) -> None:
     ]
     assert found.complete
     assert {text.split(" ")[0] for text in said if "measured loss -1e+09" in text} == {"site-1", "site-4"}
-
-
-def test_figures_of_sites_with_data_of_their_own_are_averaged_without_what_is_not_finite() -> None:
-    found = {
-        "north": Measured(b"", Metrics(1.0, 0.5, {"f1": 0.2}), True),
-        "south": Measured(b"", Metrics(math.inf, 0.5), True),
-        "west": Measured(b"", Metrics(2.0, 0.8), True),
-    }
-    metrics, odd = measuring.combined(found, {"north": 2, "south": 5, "west": 1})
-    assert metrics == Metrics((2 * 1.0 + 2.0) / 3, (2 * 0.5 + 0.8) / 3, {"f1": 0.2})
-    assert list(odd) == ["south"]
-    diverged = {site: Measured(b"", Metrics(math.nan), True) for site in found} | {"north": found["north"]}
-    metrics, _ = measuring.combined(diverged, dict.fromkeys(found, 1))
-    assert metrics is not None
-    assert math.isnan(metrics.loss), "most say so"
-
-
-def test_rounding_is_no_difference() -> None:
-    found = {"a": Measured(b"", Metrics(1.0, 0.91)), "b": Measured(b"", Metrics(1.001, 0.913))}
-    assert measuring.settled(found)
-    assert measuring.combined(found, {"a": 1, "b": 1}) == (Metrics(1.0, 0.91), {})
 
 
 # ---- answers that make no sense

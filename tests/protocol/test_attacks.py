@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,11 +14,13 @@ from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.protocol.attacks import Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
+from fedzero.protocol.attacks import Adaptive, Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
+from fedzero.protocol.coalition import Seen, most_harmful
 from fedzero.protocol.messages import decode_reply
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from fedzero.runs.server import cohort_of
 from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 
@@ -133,3 +136,104 @@ def test_no_site_plays_them(tmp_path: Path) -> None:
     with pytest.raises(FedzeroError, match="in a simulation"):
         conduct(recipe({"kind": "sign-flip"}), tmp_path / "run", Environment(), Silent(), service)
     assert not (tmp_path / "run").exists()
+
+
+# ---- attackers who know the rule
+
+ADAPTIVE = {"kind": "adaptive", "fraction": 0.4}
+RULES: dict[str, tuple[float, list[dict[str, Any]]]] = {
+    "mean": (0.0, []),
+    "bound": (1.5, []),
+    "krum": (0.0, [{"kind": "krum", "fraction": 0.3}]),
+    "multi-krum": (0.0, [{"kind": "multi-krum", "fraction": 0.3}]),
+    "median": (0.0, [{"kind": "median"}]),
+    "trimmed-mean": (0.0, [{"kind": "trimmed-mean", "fraction": 0.4}]),
+    "nnm + median": (0.0, [{"kind": "nnm", "fraction": 0.4}, {"kind": "median"}]),
+}
+
+
+def with_bound(attack: dict[str, Any] | None, bound: float, *filters: dict[str, Any], **algorithm: Any) -> Any:
+    made = recipe(attack, *filters, **algorithm)
+    return msgspec.structs.replace(made, federation=msgspec.structs.replace(made.federation, bound=bound))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_fixed_attack_harms_a_round_more(rule) -> None:
+    """Against each rule: the outcome is turned farther from the honest mean than by any of the other attacks."""
+    bound, filters = RULES[rule]
+    chain = session.chain_of(recipe(None, *filters))
+    generator, weights = np.random.default_rng(3), dict.fromkeys(range(10), 1)
+    for _ in range(10):
+        honest = list((generator.standard_normal((6, 8)) + generator.standard_normal(8)).astype(np.float32))
+        mean = np.mean(honest, axis=0, dtype=np.float64)
+
+        def outcome(value, honest=honest):
+            return chain.outcome(dict(enumerate([*honest, *[value] * 4])), weights, bound)
+
+        def along(value, mean=mean, outcome=outcome):
+            return float(mean @ outcome(value))
+
+        own = honest[0]
+        others = (SignFlip(), SignFlip(factor=10.0), Scaling(), LittleIsEnough())
+        found = Adaptive().together(Seen(honest, outcome))
+        assert found is not None and found.dtype == np.float32
+        assert along(found) <= min(along(attack.sent(own, honest)) for attack in others)
+        assert (found == Adaptive().together(Seen(honest, outcome))).all(), "nothing is drawn"
+
+
+def test_krum_picks_what_attackers_have_agreed_on() -> None:
+    """They are fewer than n ≥ 2f + 3 allows, and what they send is the outcome, against the honest mean."""
+    chain = session.chain_of(recipe(None, {"kind": "krum", "fraction": 0.3}))
+    generator, weights = np.random.default_rng(1), dict.fromkeys(range(10), 1)
+    honest = list((generator.standard_normal((7, 20)) + 0.2).astype(np.float32))
+
+    def outcome(value):
+        return chain.outcome(dict(enumerate([*honest, *[value] * 3])), weights, 0.0)
+
+    found = most_harmful(Seen(honest, outcome))
+    assert (outcome(found) == found).all()
+    assert float(np.mean(honest, axis=0) @ found) < 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_all_send_the_same_and_nothing_is_refused_and_it_resumes(tmp_path: Path, rule) -> None:
+    bound, filters = RULES[rule]
+    run = with_bound(ADAPTIVE, bound, *filters)
+    whole = session.start(run, tmp_path / "run", Environment(), Silent())
+    assert whole.refused == 0
+    again = session.start(run, tmp_path / "again", Environment(), Silent())
+    assert again.ledger_head == whole.ledger_head
+    session.verified(tmp_path / "run", Environment())
+    arrived = replies_of(tmp_path / "arrived", ADAPTIVE, *filters)
+    who = sorted(Adaptive(fraction=0.4).who(Keys.of_seed(0), 10))
+    assert len({arrived[client].tobytes() for client in who}) == 1
+    assert len({values.tobytes() for values in arrived.values()}) == 10 - len(who) + 1
+
+
+@pytest.mark.parametrize("filters", [[{"kind": "clip", "norm": 1.0}], [{"kind": "quantise"}], [{"kind": "top-k"}]])
+def test_what_they_send_passes_the_chain(tmp_path: Path, filters) -> None:
+    run = with_bound(ADAPTIVE, 1.5, *filters)
+    assert session.start(run, tmp_path / "run", Environment(), Silent()).refused == 0
+
+
+def test_where_all_of_a_round_attack_they_send_their_own(tmp_path: Path) -> None:
+    attack = {"kind": "adaptive", "fraction": 1.0}
+    honest, attacked = (replies_of(tmp_path / name, given) for name, given in (("honest", None), ("attacked", attack)))
+    assert all((attacked[client] == honest[client]).all() for client in honest)
+
+
+def test_methods_whose_numbers_are_not_comparable_are_refused(tmp_path: Path) -> None:
+    run = recipe({"kind": "adaptive"}, kind="fedzo", form="seeded", directions=1)
+    with pytest.raises(FedzeroError, match=r"engine\.attack = adaptive works against the mean"):
+        session.start(run, tmp_path / "run", Environment(), Silent())
+
+
+def test_who_is_drawn_twice_counts_twice_for_the_attackers_too() -> None:
+    """The rule that they try is the server's, with its weights."""
+    made = recipe(None, {"kind": "median"})
+    federation = msgspec.structs.replace(made.federation, replacement=True)
+    setup = session.prepare(msgspec.structs.replace(made, federation=federation), Environment())
+    cohort = cohort_of(setup.keys, 0, federation)
+    values = {client: np.array([float(client)] * 6, np.float32) for client in set(cohort)}
+    assert len(values) < len(cohort)
+    assert setup.plan.outcome(0, values)[0] == np.float32(np.median(cohort))

@@ -23,8 +23,8 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Start, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Interrupted, Tied
+from fedzero.runs import coalitions, session
 from fedzero.runs import recipe as recipes
-from fedzero.runs import session
 from fedzero.runs.loop import Watch
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, Assembly, Environment, Setup, Summary
@@ -48,6 +48,8 @@ def conduct(
     environment = named_for(recipe, environment)
     with session.ending(watch):
         setup = session.prepare(recipe, environment, watch.phase) if recipe.federation.server_model else None
+        for line in () if resuming else coalitions.warnings(recipe, real=True):
+            watch.warn(line)
     watch.phase("")  # what sites do meanwhile is reported in lines
     if setup is not None and setup.problem.metered is not None:
         raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")

@@ -317,7 +317,8 @@ class RemoteEngine:
         sites = sorted(self._ready.keys() - self.away.keys())
         drawn = [sites[i] for i in self.server.keys.generator("measure", after).permutation(len(sites))]
         found = self._measured(drawn[: measuring.MEASURING], after)
-        if not found or not measuring.settled(found):
+        least = self.server.plan.least_loss
+        if not found or not measuring.settled(found, least):
             found |= self._measured(drawn[measuring.MEASURING :], after)
         if not found:
             raise Interrupted("no site could evaluate the model")
@@ -332,7 +333,7 @@ class RemoteEngine:
             self._ready[site] = -1
             self.report(f"{site} evaluated model {found.pop(site).identity}, not {model}: must rebuild")
         clients = {site: len(mine) for site, mine in self.assignment.items()}
-        metrics, odd = measuring.combined({site: found[site] for site in sorted(found)}, clients)
+        metrics, odd = measuring.combined({site: found[site] for site in sorted(found)}, clients, least)
         for site, why in sorted(odd.items()):
             self.report(f"{site} {why}")
         self._last = after, messages.Measured(model.digest, metrics, sha256=model.sha256)

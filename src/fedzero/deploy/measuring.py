@@ -1,19 +1,22 @@
 """How good a model is, from what several sites say of it; none of them is believed alone.
 
-Where all have the same held-out data their figures must agree, but for rounding: what more than half of them say
-is written, the lower median of theirs. Where each has data of its own, it is the mean, weighted by clients. In both
-cases a site that says something else than most is named.
+A site whose figures cannot be true (`oracles.ranges`) is left out first. Where all have the same held-out data their
+figures must agree, but for rounding: what more than half of them say is written, the lower median of theirs. Where each
+has data of its own, the lower median of all is written, one figure a site. It is a figure that a site sent, so fewer
+than half of the sites do not move it beyond what the others say. (Of two such sites nobody can tell which is wrong: the
+mean is written, weighted by clients.) In both cases a site that says something else than most is named.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median_low
 
 from fedzero.deploy.messages import Measured
 from fedzero.errors import Refused
+from fedzero.filters.bounds import FEWEST
 from fedzero.oracles import Metrics
+from fedzero.oracles.ranges import strange
 from fedzero.runs.votes import leading
 
 MEASURING = 3
@@ -36,28 +39,37 @@ def checked(measured: Measured) -> Measured:
     return measured
 
 
-def settled(found: Mapping[str, Measured]) -> bool:
-    """Whether nobody else has to be asked: all have the same data, and say the same of the same model."""
+def settled(found: Mapping[str, Measured], least: float) -> bool:
+    """Whether nobody else has to be asked: all have the same data, and say the same of the same model.
+
+    least: the smallest loss that the task has.
+    """
     first, *others = found.values()
-    return not first.own and first.metrics is not None and all(_same(first, other) for other in others)
+    if first.own or first.metrics is None or strange(first.metrics, least):
+        return False
+    return all(_same(first, other) for other in others)
 
 
-def combined(found: Mapping[str, Measured], clients: Mapping[str, int]) -> tuple[Metrics | None, dict[str, str]]:
+def combined(
+    found: Mapping[str, Measured], clients: Mapping[str, int], least: float
+) -> tuple[Metrics | None, dict[str, str]]:
     """The metrics to write, None where there is nothing to go by, and what is wrong with some sites'.
 
-    found: by site, all of the same model. clients: how many each site has.
+    found: by site, all of the same model. clients: how many each site has. least: the smallest loss that the task has.
     """
-    able = {site: measured for site, measured in found.items() if measured.metrics is not None}
+    odd = {site: f"measured {why}" for site, m in found.items() if m.metrics and (why := strange(m.metrics, least))}
+    able = {site: measured for site, measured in found.items() if measured.metrics is not None and site not in odd}
     own = leading({site: measured.own for site, measured in able.items()})
     kept = {site: measured.metrics for site, measured in able.items() if measured.own == bool(own) and measured.metrics}
-    odd = dict.fromkeys(able.keys() - kept.keys(), "says otherwise than most whose data it used")
+    odd |= dict.fromkeys(able.keys() - kept.keys(), "says otherwise than most whose data it used")
     if not kept:
         return None, odd
     finite = leading({site: _finite(metrics) for site, metrics in kept.items()}) is not False
     if own:
         for site in [site for site, metrics in kept.items() if finite and not _finite(metrics)]:
             odd[site] = f"measured {_shown(kept.pop(site))} where most have finite values"
-        return _mean([(clients[site], metrics) for site, metrics in kept.items()]), odd
+        parts = [(clients[site], metrics) for site, metrics in kept.items()]
+        return (_median(list(kept.values())) if len(parts) >= FEWEST else _mean(parts)), odd
     group = max(([s for s in kept if _close(kept[s], kept[site])] for site in sorted(kept)), key=len)
     if 2 * len(group) <= len(kept):
         return None, odd | {
@@ -98,29 +110,37 @@ def _close(one: Metrics, other: Metrics) -> bool:
 
 
 def _median(parts: Sequence[Metrics]) -> Metrics:
-    """Number by number, each as one of the sites sent it."""
+    """Number by number, each as one of the sites sent it; of those that more than half of them have."""
 
-    def median(values: Sequence[float]) -> float:
-        numbers = [value for value in values if not math.isnan(value)]
-        return median_low(numbers) if numbers else math.nan
+    def most(values: Sequence[float | None]) -> float | None:
+        given = [value for value in values if value is not None]
+        return _lower_median(given) if 2 * len(given) > len(values) else None
 
-    accuracies = [metrics.accuracy for metrics in parts if metrics.accuracy is not None]
-    others = {name: median([metrics.others[name] for metrics in parts]) for name in parts[0].others}
-    return Metrics(median([metrics.loss for metrics in parts]), median(accuracies) if accuracies else None, others)
+    names = dict.fromkeys(name for metrics in parts for name in metrics.others)
+    others = {name: most([metrics.others.get(name) for metrics in parts]) for name in names}
+    return Metrics(
+        _lower_median([metrics.loss for metrics in parts]),
+        most([metrics.accuracy for metrics in parts]),
+        {name: value for name, value in others.items() if value is not None},
+    )
 
 
 def _mean(parts: Sequence[tuple[int, Metrics]]) -> Metrics:
     """Of sites with so many clients each; of a metric that not all sites have, over those that have it."""
-    if len(parts) == 1:
-        return parts[0][1]
 
     def mean(values: Sequence[tuple[int, float]]) -> float:
-        return sum(weight * value for weight, value in values) / sum(weight for weight, _ in values)
+        total = sum(weight for weight, _ in values)
+        return values[0][1] if len(values) == 1 else sum(weight * value for weight, value in values) / total
 
     accuracies = [(weight, m.accuracy) for weight, m in parts if m.accuracy is not None]
     names = dict.fromkeys(name for _, m in parts for name in m.others)
     others = {name: mean([(weight, m.others[name]) for weight, m in parts if name in m.others]) for name in names}
     return Metrics(mean([(w, m.loss) for w, m in parts]), mean(accuracies) if accuracies else None, others)
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    """What is no number counts as the largest."""
+    return sorted(values, key=lambda value: (math.isnan(value), value))[(len(values) - 1) // 2]
 
 
 def _shown(metrics: Metrics) -> str:

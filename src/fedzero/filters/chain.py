@@ -19,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters.bounds import norm_of
+from fedzero.filters.bounds import bounded, norm_of
 from fedzero.filters.combiners import mean
 from fedzero.filters.contract import F32, Coder, Combine, Combiner, Draw, Filter, Mixer, Shaper
 from fedzero.filters.links import Plain
@@ -151,6 +151,11 @@ class Chain:
         for link in self.mixers:
             contributions = link.mix(contributions, weights)
         return contributions
+
+    def outcome(self, contributions: Mapping[int, F32], weights: Mapping[int, int], bound: float) -> F32:
+        """The one vector that a server makes of contributions: `federation.bound`, then the server's links."""
+        held, _ = bounded(contributions, bound)
+        return self.combine(self.mix(held, weights), weights)
 
     def promise(self, expected: int) -> tuple[int, float]:
         """(how many of `expected` numbers an honest client sends that are not zero, the norm they are read with), at

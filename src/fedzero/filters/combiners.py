@@ -47,6 +47,9 @@ class Median(Combiner, tag="median"):
     def least(self) -> int:
         return 2
 
+    def withstands(self, count: int) -> int:
+        return (count - 1) // 2
+
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         return np.median(stacked(contributions, weights), axis=0).astype(np.float32)
 
@@ -59,9 +62,12 @@ class TrimmedMean(Combiner, tag="trimmed-mean"):
     def least(self) -> int:
         return 3
 
+    def withstands(self, count: int) -> int:
+        return min(max(1, int(self.fraction * count)), (count - 1) // 2)
+
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         rows = np.sort(stacked(contributions, weights), axis=0)
-        cut = min(max(1, int(self.fraction * len(rows))), (len(rows) - 1) // 2)
+        cut = self.withstands(len(rows))
         middle: F32 = rows[cut : len(rows) - cut].mean(axis=0).astype(np.float32)
         return middle
 
@@ -80,9 +86,12 @@ class Krum(Combiner, tag="krum"):
     def least(self) -> int:
         return 5
 
+    def withstands(self, count: int) -> int:
+        return liars_of(self.fraction, count, 3)
+
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         rows = stacked(contributions, weights)
-        best: F32 = rows[_order(rows, self.fraction)[0]].astype(np.float32)
+        best: F32 = rows[_order(rows, self.withstands(len(rows)))[0]].astype(np.float32)
         return best
 
 
@@ -95,15 +104,19 @@ class MultiKrum(Combiner, tag="multi-krum"):
     def least(self) -> int:
         return 5
 
+    def withstands(self, count: int) -> int:
+        return liars_of(self.fraction, count, 3)
+
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         rows = stacked(contributions, weights)
-        kept = np.sort(_order(rows, self.fraction)[: len(rows) - liars_of(self.fraction, len(rows), 3)])
+        liars = self.withstands(len(rows))
+        kept = np.sort(_order(rows, liars)[: len(rows) - liars])
         middle: F32 = rows[kept].mean(axis=0).astype(np.float32)
         return middle
 
 
-def _order(rows: NDArray[np.float64], fraction: float) -> NDArray[np.int64]:
+def _order(rows: NDArray[np.float64], liars: int) -> NDArray[np.int64]:
     """Contributions by Krum's score, the best first."""
-    near = max(1, len(rows) - liars_of(fraction, len(rows), 3) - 2)
+    near = max(1, len(rows) - liars - 2)
     scores = np.sort(distances(rows), axis=1)[:, 1 : 1 + near].sum(axis=1)  # the nearest is itself, at distance 0
     return np.argsort(scores, kind="stable")

@@ -93,6 +93,10 @@ class Mixer(Filter):
         """How many clients it needs."""
         return 1
 
+    def withstands(self, count: int) -> int | None:
+        """How many of `count` contributions may be anything; None: no number of them."""
+        return None
+
     def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> dict[int, F32]:
         raise NotImplementedError
 
@@ -105,6 +109,10 @@ class Combiner(Filter):
     def least(self) -> int:
         """How many clients it needs."""
         return 1
+
+    def withstands(self, count: int) -> int | None:
+        """How many of `count` contributions may be anything; None: no number of them."""
+        return None
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         raise NotImplementedError

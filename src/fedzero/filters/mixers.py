@@ -28,9 +28,12 @@ class NearestNeighbours(Mixer, tag="nnm"):
     def least(self) -> int:
         return 3
 
+    def withstands(self, count: int) -> int:
+        return liars_of(self.fraction, count, 2)
+
     def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> dict[int, F32]:
         rows, clients = stacked(contributions, weights), sorted(contributions)
-        keep, apart = len(rows) - liars_of(self.fraction, len(rows), 2), distances(rows)
+        keep, apart = len(rows) - self.withstands(len(rows)), distances(rows)
         first = np.cumsum([0, *(weights[client] for client in clients)])
         return {
             client: rows[np.sort(np.argsort(apart[i], kind="stable")[:keep])].mean(axis=0).astype(np.float32)

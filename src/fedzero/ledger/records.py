@@ -49,14 +49,15 @@ class Round(Struct, frozen=True, tag="round"):
     bytes_down: Natural
     queries: Natural
     loss: float | None
-    """mean training loss of the cohort, before local work"""
+    """mean training loss of the cohort, before local work, without those far from the others'"""
     refused: tuple[tuple[Natural, str], ...] = ()
     remembered: tuple[tuple[Natural, bytes], ...] = ()
     """(client, digest of its memory) of those who keep something between their turns"""
     queried: tuple[tuple[Natural, bytes], ...] = ()
     """(client, SHA-256 of its rows in the log of queries) of those whose queries are logged, refused or not"""
     bounded: tuple[int, ...] | UnsetType = UNSET
-    """clients whose numbers were scaled down to `federation.bound`; not written where there are none, as in 0.1"""
+    """clients whose numbers were scaled down to `federation.bound`, or whose loss is not in the mean; not written where
+    there are none, as in 0.1"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):

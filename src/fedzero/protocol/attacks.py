@@ -11,7 +11,7 @@ neither methods nor the server know of it, and no other engine can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,15 +23,19 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.filters import Chain
+from fedzero.filters.chain import Sent
 from fedzero.model.numbers import Positive, PositiveFraction, PositiveInt
 from fedzero.model.value import Value
 from fedzero.oracles import Shards
+from fedzero.protocol.coalition import Seen, most_harmful, within
 from fedzero.protocol.messages import decode_reply, encode_reply
 
 Reply = tuple[int, bytes | Exception]
 Alter = Callable[[int, int, Sequence[Reply]], Iterator[Reply]]
 """(round, exchange, what clients send) → what arrives"""
 Wired = Callable[[int], Sequence[int]]
+Rule = Callable[[int, Mapping[int, F32]], F32]
+"""(round, contributions by client) → what the server makes of them"""
 
 
 class Attacking(Value):
@@ -49,6 +53,13 @@ class Attacking(Value):
         """What an attacker sends in place of `own`; honest: what everybody else of the round sends."""
         return own
 
+    def together(self, seen: Seen) -> F32 | None:
+        """What all attackers of the round send, where they agree on it; None: each sends its own."""
+        return None
+
+    def check(self, method: str, comparable: bool) -> None:
+        """Refuse a method whose numbers the attackers cannot read."""
+
     def data(self, shards: Shards, who: frozenset[int]) -> Shards:
         """What clients work on."""
         return shards
@@ -61,7 +72,7 @@ class SignFlip(Attacking, tag="sign-flip"):
     """how many times as long"""
 
     def sent(self, own: F32, honest: Sequence[F32]) -> F32:
-        return _within(own * -np.float64(self.factor))
+        return within(own * -np.float64(self.factor))
 
 
 class Scaling(Attacking, tag="scaling"):
@@ -71,7 +82,7 @@ class Scaling(Attacking, tag="scaling"):
     """how many times as long"""
 
     def sent(self, own: F32, honest: Sequence[F32]) -> F32:
-        return _within(own * np.float64(self.factor))
+        return within(own * np.float64(self.factor))
 
 
 class Constant(Attacking, tag="constant"):
@@ -98,7 +109,7 @@ class LittleIsEnough(Attacking, tag="little-is-enough"):
         if not honest:
             return own
         rows = np.stack(honest).astype(np.float64)
-        return _within(rows.mean(axis=0) - self.z * rows.std(axis=0))
+        return within(rows.mean(axis=0) - self.z * rows.std(axis=0))
 
 
 class LabelFlip(Attacking, tag="label-flip"):
@@ -111,14 +122,25 @@ class LabelFlip(Attacking, tag="label-flip"):
         return FlippedLabels(shards, who, self.classes)
 
 
-Attack = SignFlip | Scaling | Constant | LittleIsEnough | LabelFlip
+class Adaptive(Attacking, tag="adaptive"):
+    """The common value that harms the round most, tried on the server's own rule; attackers know everything.
+
+    They know all honest contributions of the round and the rule; see `protocol.coalition`.
+    """
+
+    def together(self, seen: Seen) -> F32 | None:
+        return most_harmful(seen)
+
+    def check(self, method: str, comparable: bool) -> None:
+        if not comparable:
+            raise FedzeroError(
+                f"engine.attack = adaptive works against the mean of the others, but with {method} numbers of clients "
+                "belong to different directions or models: use form = 'dense', a method with shared directions "
+                "(decomfl), or another attack"
+            )
 
 
-def _within(values: Any) -> F32:
-    """As float32; what is beyond it would be refused."""
-    largest = float(np.finfo(np.float32).max)
-    clipped: F32 = np.clip(values, -largest, largest).astype(np.float32)
-    return clipped
+Attack = SignFlip | Scaling | Constant | LittleIsEnough | LabelFlip | Adaptive
 
 
 class FlippedLabels:
@@ -144,21 +166,28 @@ class FlippedLabels:
         return batch[0], self.classes - 1 - batch[1]
 
 
-def altering(attack: Attack, plan: Wired, keys: Keys, clients: int, chain: Chain) -> Alter:
+def altering(attack: Attack, plan: Wired, keys: Keys, clients: int, chain: Chain, rule: Rule) -> Alter:
     """What `LocalEngine` does with the replies of a round. plan(round): how many numbers are sent in each exchange."""
     who = attack.who(keys, clients)
 
     def alter(round: int, exchange: int, replies: Sequence[Reply]) -> Iterator[Reply]:
-        def values(data: bytes) -> F32:
-            return chain.decode(decode_reply(data, len(data)).values, plan(round)[exchange])
+        sent = {client: decode_reply(data, len(data)) for client, data in replies if isinstance(data, bytes)}
+        values = {client: chain.decode(reply.values, plan(round)[exchange]) for client, reply in sent.items()}
+        honest = {client: own for client, own in values.items() if client not in who}
+        attackers = sorted(sent.keys() & who)
 
-        honest = [values(data) for client, data in replies if client not in who and isinstance(data, bytes)]
+        def coded(client: int, value: F32) -> Sent:
+            return chain.encode(value, None, partial(keys.generator, "filter", round, client, exchange))
+
+        def outcome(value: F32) -> F32:
+            return rule(round, honest | {client: coded(client, value).values for client in attackers})
+
+        common = attack.together(Seen(list(honest.values()), outcome)) if attackers and honest else None
         for client, data in replies:
-            if client not in who or not isinstance(data, bytes):
+            if client not in attackers or not isinstance(data, bytes):
                 yield client, data
                 continue
-            draw = partial(keys.generator, "filter", round, client, exchange)
-            coded = chain.encode(attack.sent(values(data), honest), None, draw).data
-            yield client, encode_reply(msgspec.structs.replace(decode_reply(data, len(data)), values=coded))
+            wanted = attack.sent(values[client], list(honest.values())) if common is None else common
+            yield client, encode_reply(msgspec.structs.replace(sent[client], values=coded(client, wanted).data))
 
     return alter

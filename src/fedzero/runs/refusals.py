@@ -56,5 +56,8 @@ class Refusals:
         again = [client for client in bounded if self._shortened.get(client) == OFTEN]
         if not again:
             return []
-        what = f"sent numbers far larger than the others' in {OFTEN} turns one after the other: see federation.bound"
+        what = (
+            f"sent numbers far larger than the others', or a loss far from theirs, in {OFTEN} turns one after the "
+            "other: see federation.bound"
+        )
         return [f"round {record.round}: {named(again)} {what}"]

@@ -10,6 +10,7 @@ update ← aggregate, if the model stays finite       → ledger (durable) → o
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
 from fedzero.filters import NO_FILTERS, Chain
-from fedzero.filters.bounds import beyond, norms_of, shortened
+from fedzero.filters.bounds import beyond, bounded, norms_of
 from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
@@ -31,6 +32,7 @@ from fedzero.ledger.store import Ledger
 from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.updates import Dense, Update, encode_update, pack
+from fedzero.oracles.ranges import strange_loss
 from fedzero.protocol.engine import Engine, Tied, Undelivered
 from fedzero.protocol.messages import (
     MEMORY_DIGEST,
@@ -45,6 +47,7 @@ from fedzero.protocol.messages import (
 from fedzero.protocol.replica import Replica
 from fedzero.runs import votes
 from fedzero.runs.guard import Guard
+from fedzero.runs.losses import beyond as beyond_others
 from fedzero.runs.tracker import ClientTracker
 
 FAR = 1000.0
@@ -93,13 +96,15 @@ class Tally:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d."""
+    """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d; `least_loss`
+    of the task."""
 
     algorithm: Method
     federation: Federation
     keys: Keys
     size: int
     chain: Chain = NO_FILTERS
+    least_loss: float = -math.inf
 
     @property
     def scale(self) -> Scale:
@@ -107,6 +112,11 @@ class Plan:
 
     def wire(self, round: int) -> Wire:
         return self.algorithm.wire(round, self.scale)
+
+    def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
+        """What the server makes of contributions that clients of a round send, if they can be compared."""
+        weights = Counter(cohort_of(self.keys, round, self.federation))
+        return self.chain.outcome(contributions, weights, self.federation.bound)
 
 
 class Server:
@@ -152,7 +162,8 @@ class Server:
         replies = tally.replies
         encoded = None if update is None else encode_update(update)
         closings = {} if encoded is None or not self.federation.sync else self._closings(round, encoded, replies)
-        losses = [tally.losses[client] for client in sorted(replies)]
+        losses = {client: tally.losses[client] for client in sorted(replies)}
+        strange = beyond_others(losses) if self.federation.bound else []
         dense = isinstance(update, Dense)
         record = Round(
             round=round,
@@ -162,11 +173,11 @@ class Server:
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down + sum(map(len, closings.values())),
             queries=tally.queries,
-            loss=float(np.mean(losses)) if losses else None,
+            loss=float(np.mean([loss for c, loss in losses.items() if c not in strange])) if losses else None,
             refused=tuple(sorted(tally.refused.items())),
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
-            bounded=tuple(sorted(tally.bounded & replies.keys())) or UNSET,
+            bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
         )
         kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
@@ -217,14 +228,13 @@ class Server:
         factor, wire = self.federation.bound, self.wire(round)
         if not factor or not tally.replies:
             return
-        norms = norms_of({client: reply.values for client, reply in tally.replies.items()})
+        values = {client: reply.values for client, reply in tally.replies.items()}
         if wire.remembers and not wire.comparable:
-            self._refuse_far(tally, norms, max(factor, FAR), "more than a client may send")
+            self._refuse_far(tally, norms_of(values), max(factor, FAR), "more than a client may send")
             return
-        longest, outside = beyond(norms, factor)
+        held, outside = bounded(values, factor)
         for client in outside:
-            reply = tally.replies[client]
-            tally.replies[client] = replace(reply, values=shortened(reply.values, norms[client], longest))
+            tally.replies[client] = replace(tally.replies[client], values=held[client])
         tally.bounded |= set(outside)
 
     @staticmethod
@@ -362,6 +372,8 @@ class Server:
         if reply.exchange != exchange:
             raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
         values, loss = self.chain.decode(reply.values, expected), loss_of(reply.loss)
+        if why := strange_loss(loss, self.plan.least_loss):
+            raise Refused(f"says {why}")
         most = self._queries(round, client)
         if reply.queries > most:
             raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")

@@ -33,8 +33,8 @@ from fedzero.protocol.attacks import altering
 from fedzero.protocol.engine import Engine, Interrupted
 from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
+from fedzero.runs import coalitions, thread_counts, trust
 from fedzero.runs import recipe as recipes
-from fedzero.runs import thread_counts, trust
 from fedzero.runs.engines import Local, Wanted, recorded
 from fedzero.runs.environment import Environment as Environment
 from fedzero.runs.environment import data_folder as data_folder
@@ -96,7 +96,7 @@ class Setup:
 
 
 def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
-    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe))
+    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss)
 
 
 def chain_of(recipe: Recipe) -> Chain:
@@ -130,6 +130,8 @@ def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, ke
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
+    if recipe.engine.attack is not None:
+        recipe.engine.attack.check(method, wire.comparable)
     setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting, wire.whole)
     return setup
 
@@ -211,6 +213,8 @@ def start(
     stream = getattr(recipe.algorithm, "stream", None)
     with ending(watch), compiling(device_of(recipe.engine.device), stream, watch.phase) as compiled:
         setup = prepare(recipe, environment, watch.phase)
+        for line in coalitions.warnings(recipe):
+            watch.warn(line)
         if setup.problem.metered is not None:
             setup.problem.metered.ready()
         compiled()
@@ -331,7 +335,10 @@ def local_engine(setup: Setup, replica: Replica, observe: Observer = unobserved)
     how, problem, shards, alter = recorded(setup.recipe.engine), setup.problem, setup.problem.shards, None
     if how.attack is not None:
         shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
-        alter = altering(how.attack, lambda r: setup.plan.wire(r).replies, setup.keys, shards.clients, setup.chain)
+        alter = altering(
+            *(how.attack, lambda r: setup.plan.wire(r).replies, setup.keys, shards.clients, setup.chain),
+            setup.plan.outcome,
+        )
     return LocalEngine(
         *(replica, problem.objective, shards, how.merge, how.replicas, setup.chain, observe, problem.measure, alter)
     )

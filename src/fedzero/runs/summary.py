@@ -38,7 +38,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     refused: int
     """replies that were not accepted"""
     bounded: int
-    """replies that were shortened to federation.bound"""
+    """replies that were shortened to federation.bound, or whose loss is not in the round's mean"""
     seconds: float
     threads: int | None
     """that values were computed with, where they may depend on it: to the last bit a run is the same with as many"""

@@ -8,6 +8,7 @@ class Rosenbrock(Task, tag="rosenbrock"):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,8 @@ class Problem:
     the log is in the ledger, or at a site in a file of its own. pictures: of the result, where it is an image.
     keep_base: the parameters go into the run's folder, because the recipe alone does not make them. incomplete: why
     there are parameters but no data, if so; such a run can be replayed, not resumed. private_facts: of data that this
-    site alone has; they are kept there and never sent. Where they are not None, an evaluation is the mean over sites.
+    site alone has; they are kept there and never sent. Where they are not None, an evaluation is the lower median over
+    sites.
     """
 
     params: Params
@@ -97,6 +99,11 @@ class BuildContext:
 
 class Task(Value):
     """What is optimised, on whose data. The fields are the keys of a recipe's `[task]` table."""
+
+    @property
+    def least_loss(self) -> float:
+        """No loss of the task is below it: what somebody says that is, is not believed."""
+        return -math.inf
 
     @property
     def label(self) -> str:

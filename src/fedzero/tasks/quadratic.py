@@ -5,6 +5,7 @@ f_i(x; ξ) = ½ Σ_j a_j (x_j − b_ij)² + σ ⟨ξ, x⟩      F = mean f_i, mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -37,6 +38,10 @@ class Quadratic(Task, tag="quadratic"):
     @property
     def label(self) -> str:
         return f"quadratic in {self.dimension} dimensions"
+
+    @property
+    def least_loss(self) -> float:
+        return -math.inf if self.noise else 0.0
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         generator = context.keys.generator("quadratic")

@@ -3,6 +3,7 @@ it says after them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -92,6 +93,10 @@ class Language(Task, tag="language"):
     def label(self) -> str:
         title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
         return f"{title}, {self.model.removeprefix(GIVEN).rsplit('/', 1)[-1]}"
+
+    @property
+    def least_loss(self) -> float:
+        return -math.inf if self.measure == "reward" else 0.0
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
