@@ -157,6 +157,7 @@ class SiteRun:
         self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
         self._allowance = Allowance(settings.terms.queries_per_day, keep)
         self.setup = self._fresh()
+        self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
         keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
@@ -253,7 +254,6 @@ class SiteRun:
         metered, path = self.setup.problem.metered, self.folder / QUERIES
         if metered is None:
             return None
-        metered.ready()
         end = time.monotonic() + CLAIMED
         while True:
             try:
