@@ -36,6 +36,8 @@ UNPACKED_BYTES = 1 << 30
 """A GGUF file of at most this size is kept unpacked in the cache; in float32 it takes some five times as much."""
 Location = tuple[str, dict[str, str]]
 """Folder or name, and options, for `from_pretrained`."""
+ADAPTERS = "adapter_config.json"
+"""A file that `transformers` follows to another model."""
 SAFE: dict[str, Any] = {"trust_remote_code": False}
 """Options wherever `transformers` loads something: no code of a model is run, nor is anybody asked whether it may."""
 SAFE_WEIGHTS: dict[str, Any] = {**SAFE, "use_safetensors": True, "weights_only": True}
@@ -81,6 +83,8 @@ def _load(
     source: str, at: Location, tokenizer_at: Location, dtype: torch.dtype, device: torch.device, fetch: bool = False
 ) -> Pretrained:
     where, options = at
+    if (Path(where) / ADAPTERS).exists():  # which name a base model, and modules of another library
+        raise FedzeroError(f"{source} holds adapters: merge them into their model, or name that model")
     transformers, local = _library(), {"local_files_only": not fetch}
     with _quiet(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
         config = transformers.AutoConfig.from_pretrained(where, **options, **local, **SAFE)
@@ -228,9 +232,9 @@ def _cached(source: str) -> str:
         return str(snapshot_download(source, local_files_only=True))
     except Exception as error:  # of types of its own, one for names that are none
         raise FedzeroError(
-            f"{source!r} is not in the cache of the hub, and for a ledger that this user has not started here nothing is "
-            f"fetched: get it with `hf download {shlex.quote(source)}`, or give --trust (in Python, trust=True) if you "
-            "know where the ledger comes from"
+            f"{source!r} is not in the cache of the hub, and for a ledger that this user has not started here nothing "
+            f"is fetched: get it with `hf download {shlex.quote(source)}`, or give --trust (in Python, trust=True) if "
+            "you know where the ledger comes from"
         ) from error
 
 
