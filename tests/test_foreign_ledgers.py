@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 import fedzero
 from fedzero import FedzeroError
@@ -163,9 +165,14 @@ def ledger(sent: Sent, monkeypatch) -> Callable[..., Path]:
     return made
 
 
+def out_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-out")
+
+
 def commands(folder: Path) -> list[tuple[object, ...]]:
     """Every command that reads a run."""
-    out = folder.parent / "out"
+    out = out_of(folder)
+    out.mkdir(exist_ok=True)
     return [
         ("verify", folder),
         ("replay", folder, "--out", out / "model.safetensors"),
@@ -189,18 +196,18 @@ REWARDS = {
 }
 
 
-@pytest.mark.parametrize("reward", REWARDS.values(), ids=REWARDS)
-def test_what_a_reward_names_is_neither_imported_nor_run(sent, ledger, small_model, reward) -> None:
+def test_what_a_reward_names_is_neither_imported_nor_run(sent, ledger, small_model) -> None:
     """0.2 imported the module of a reward at `verify`, `replay` and `patch export`, from the current folder."""
-    folder = ledger("run", rewarding(str(small_model("opt")), reward), whole=False)
-    (sent.folder / "out").mkdir()
-    *reading, resumed = sent.run(*commands(folder), ("resume", folder))
-    assert [code for code, _ in reading] == [0] * len(reading), reading
-    assert resumed[0] == 2 and "--trust" in resumed[1], resumed
+    model, wanted = str(small_model("opt")), {"model.safetensors", "patch", "report.html", "curves.csv"}
+    folders = [ledger(name, rewarding(model, reward), whole=False) for name, reward in REWARDS.items()]
+    found = iter(sent.run(*(command for folder in folders for command in (*commands(folder), ("resume", folder)))))
+    for folder in folders:
+        reading = [next(found) for _ in commands(folder)]
+        assert [code for code, _ in reading] == [0] * len(reading), reading
+        code, said = next(found)
+        assert code == 2 and "--trust" in said, said
+        assert {path.name for path in out_of(folder).iterdir()} == wanted
     nothing_happened(sent)
-    assert {path.name for path in (sent.folder / "out").iterdir()} == {
-        *("model.safetensors", "patch", "report.html", "curves.csv")
-    }
 
 
 def test_with_trust_the_module_is_imported_from_the_current_folder(sent, ledger, small_model) -> None:
@@ -215,7 +222,6 @@ def test_what_black_boxes_name(sent, ledger) -> None:
     boxes = [{"kind": "python", "name": "evil:f"}]
     task = {"kind": "black-box", "boxes": boxes, "dimension": 2, "constraints": ["evil:f"], "penalty": 1.0}
     folder = ledger("run", task, whole=False)
-    (sent.folder / "out").mkdir()
     *reading, resumed = sent.run(*commands(folder), ("resume", folder))
     assert [code for code, _ in reading] == [0] * len(reading), reading
     assert resumed[0] == 2 and "evil:f" in resumed[1] and "--trust" in resumed[1], resumed
@@ -228,7 +234,6 @@ def test_a_model_of_the_hub_is_not_fetched(sent, ledger, small_model) -> None:
     elsewhere.mkdir()
     (elsewhere / "model").symlink_to(small_model("opt"))
     folder = ledger("run", rewarding("owner/model", {"kind": "length", "target": 3}), whole=False)
-    (sent.folder / "out").mkdir()
     found = sent.run(*commands(folder), ("resume", folder))
     for code, said in (*found[:3], found[-1]):
         assert code == 2 and "hf download owner/model" in said and "--trust" in said, said
@@ -254,17 +259,12 @@ def test_a_model_of_the_hub_that_is_here_is_used(sent, ledger, small_model) -> N
     nothing_happened(sent)
 
 
-@pytest.mark.parametrize("what", ["configuration", "tokenizer", "remote", "pickle", "adapters"])
-def test_the_code_of_a_model_is_not_run_nor_asked_about(sent, ledger, small_model, tmp_path, what: str) -> None:
-    """The folder of a model that came with a ledger; everything in it but the weights is the sender's to write."""
-    import shutil
+WAYS = ("configuration", "tokenizer", "remote", "pickle", "adapters")
+"""How the folder of a model can name code."""
 
-    import torch
 
-    model = sent.folder / "model"
-    shutil.copytree(small_model("opt"), model)
-    folder = ledger("run", rewarding(str(model), {"kind": "length", "target": 3}))
-    (model / "evil.py").write_text(EVIL.format(mark=str(sent.mark)))
+def spoil(model: Path, what: str, mark: Path) -> None:
+    (model / "evil.py").write_text(EVIL.format(mark=str(mark)))
 
     def change(name: str, **fields: Any) -> None:
         path = model / name
@@ -279,13 +279,25 @@ def test_the_code_of_a_model_is_not_run_nor_asked_about(sent, ledger, small_mode
         change("tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Tokenizer", None]})
     elif what == "pickle":
         (model / "model.safetensors").unlink()
-        torch.save({"x": Evil(str(sent.mark))}, model / "pytorch_model.bin")
+        torch.save({"x": Evil(str(mark))}, model / "pytorch_model.bin")
     else:
         change("adapter_config.json", peft_type="LORA", base_model_name_or_path="owner/model", megatron_core="evil")
-    ((code, said),) = sent.run(("verify", folder))
-    assert "[y/N]" not in said and "Traceback" not in said
-    assert (code, "cannot be loaded" in said or "holds adapters" in said) in ((2, True), (0, False)), said
-    assert code == 2 or what in ("tokenizer", "remote"), "the library knows this kind of model"
+
+
+def test_the_code_of_a_model_is_not_run_nor_asked_about(sent, ledger, small_model) -> None:
+    """Folders of models that came with ledgers; everything in them but the weights is the sender's to write."""
+    folders = {}
+    for what in WAYS:
+        model = sent.folder / f"model-{what}"
+        shutil.copytree(small_model("opt"), model)
+        folders[what] = ledger(what, rewarding(str(model), {"kind": "length", "target": 3}))
+        spoil(model, what, sent.mark)
+    found = sent.run(*(("verify", folder) for folder in folders.values()))
+    for what, (code, said) in zip(WAYS, found, strict=True):
+        assert "[y/N]" not in said and "Traceback" not in said
+        known = what in ("tokenizer", "remote")  # the library has these classes without the model's code
+        assert code == (0 if known else 2), said
+        assert known or "cannot be loaded" in said or "holds adapters" in said, said
     nothing_happened(sent)
 
 
