@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from fedzero.errors import FedzeroError
+from fedzero.model import files, toml
 from fedzero.runs import recipe as recipes
 from fedzero.tasks.language.texts import Text
 
@@ -20,6 +22,19 @@ TEXTS = {
     "a large number": "rounds = " + "9" * 300,
     "bytes": "\x00",
     "a long key": "x" * 100_000 + " = 1",
+    "a key of many parts": ".".join("a" * 1_000_000) + " = 1",
+    "a table of many parts": "[" + ".".join("a" * 500_000) + "]\n" + "b = 1\n",
+    "parts in quotes": '"=" . '.join(["", *["'#'."] * 100_000]) + "a = 1",
+    "parts behind a string": 'x = """"\\""""""\ny = \'\'\'\n"\'\'\'\n' + ".".join("a" * 1_000_000) + " = 1",
+    "a number in base 16": "rounds = 0x" + "f" * 3_000_000,
+    "a number in base 2": "rounds = 0b" + "1_0" * 1_000_000,
+    "a fraction": "rounds = 0." + "9" * 3_000_000,
+    "many keys": "".join(f"a{i} = 1\n" for i in range(100_000)),
+    "many tables": "".join(f"[[a]]\n[a.b{i}]\n" for i in range(20_000)),
+    "a string that does not end": 'name = "' + '\\"' * 1_000_000,
+    "quotes": "name = " + "'" * 2_000_001,
+    "more quotes": "name = " + '"' * 2_000_001,
+    "deep inline arrays of tables": "a = " + "[{b=" * 1000,
     "too long": "#" * (recipes.LARGEST + 1),
 }
 
@@ -80,3 +95,77 @@ def test_fields_beside_the_prompt(label: str, unfold: tuple[str, ...]) -> None:
     text = Text(prompt="{a}", answers={"0": "no", "1": "yes"}, train="a", test="b", label=label, unfold=unfold)
     with pytest.raises(FedzeroError, match="field"):
         text.check()
+
+
+# ---- text that is TOML
+
+
+def test_what_a_recipe_may_have() -> None:
+    """Nothing here is a key of many parts, or a long number: it is in strings and comments, or a list."""
+    prose = ". ".join("No" for _ in range(500))
+    text = f"""
+about = "{prose}"
+other = '{prose}' # {prose}
+long = '''
+{prose} "'''
+basic = \"\"\"{prose}\\\"\"\"\"\"\"
+floats = [{", ".join("0.5" for _ in range(1000))}]
+a . "b.c" . 'd.e' = 1979-05-27T07:32:00.999999Z
+key-{"x" * 900} = 1
+"""
+    found = toml.parsed(text.encode(), "x")
+    assert found["about"] == found["other"] == prose and found["long"] == prose + ' "'
+    assert found["basic"] == prose + '""""'[:3] and len(found["floats"]) == 1000 and found["a"]["b.c"]
+    deep = ".".join("a" * toml.PARTS)
+    assert toml.parsed(f"{deep} = 1".encode(), "x")
+    with pytest.raises(FedzeroError, match="parts"):
+        toml.parsed(f"{deep}.a = 1".encode(), "x")
+
+
+@pytest.mark.parametrize("make", ["pipe", "folder", "device", "sparse"])
+def test_settings_that_are_no_file(tmp_path: Path, make: str) -> None:
+    """The file of a kit may be anything: a pipe is not waited for, and a large file is not read."""
+    path = tmp_path / "fedzero.toml"
+    if make == "pipe":
+        os.mkfifo(path)
+    elif make == "folder":
+        path.mkdir()
+    elif make == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    tracemalloc.start()
+    with pytest.raises((FedzeroError, IsADirectoryError)):
+        files.decoded(path, dict[str, str])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_a_recipe_that_does_not_end(fedzero, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").symlink_to("/dev/zero")
+    fedzero("run", tmp_path / "x.toml", "--out", tmp_path / "out").refused("x.toml")
+
+
+# ---- JSON, as ledgers, patches and orders have it
+
+CANONICAL = {
+    "nested": b'{"task":' + b"[" * 100_000,
+    "nested objects": b'{"task":' + b'{"a":' * 100_000,
+    "a number": b'{"rounds":' + b"9" * 1_000_000 + b"}",
+    "keys": b"{" + b",".join(b'"a%d":1' % i for i in range(200_000)) + b"}",
+    "a kind": b'{"algorithm":{"kind":"' + b"x" * 3_000_000 + b'"}}',
+    "filters": b'{"filters":[' + b",".join([b'{"kind":"clip","norm":1.0}'] * 100_000) + b"]}",
+    "filters that are none": b'{"filters":[' + b",".join([b"{}"] * 100_000) + b"]}",
+    "not UTF-8": b'{"name":"\xff"}',
+    "too long": b" " * (recipes.LARGEST + 1),
+}
+
+
+@pytest.mark.parametrize("data", CANONICAL.values(), ids=CANONICAL)
+def test_canonical_recipes(data: bytes) -> None:
+    for read in (recipes.from_canonical, recipes.received):
+        with pytest.raises(FedzeroError) as caught:
+            read(data)
+        assert len(str(caught.value)) < 1000

@@ -18,7 +18,12 @@ Names are imported when they are first used: torch and numba take seconds.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False
+if (
+    TYPE_CHECKING
+):  # `python -m fedzero` takes the current folder off the path after this module: import as little as can be
+    from typing import Any
 
 __version__ = "0.2.0"
 

@@ -26,6 +26,8 @@ from msgspec import Struct
 from fedzero.algorithms.contract import Method
 from fedzero.errors import FedzeroError, near
 from fedzero.filters.contract import Filter
+from fedzero.lines import printable
+from fedzero.model import distributions
 from fedzero.tasks.contract import Task
 
 Group = Literal["methods", "tasks", "filters"]
@@ -37,6 +39,8 @@ PACKAGES: Mapping[Group, tuple[str, ...]] = {
     "filters": ("fedzero.filters",),
 }
 """Where ours are: a class with a tag in a module of these needs no other entry."""
+LONGEST = 80
+"""Characters of a name that are repeated to whoever wrote it."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +109,25 @@ def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> K
         return known[tag]
     if isinstance(tag, str) and tag in unusable:
         raise FedzeroError(unusable[tag])
-    what = f"{group[:-1]} {tag!r}"
+    what = f"{group[:-1]} {printable(repr(tag), LONGEST)}"
     missing = [f"{name}=={version}" for name, version in (needs or {}).items() if not _installed(name)]
     if missing:
-        raise NotInstalled(f"{what} is not installed: pip install {' '.join(missing)}", what)
-    raise NotInstalled(f"there is no {what}; {near(tag, known) or '`fedzero list` shows all'}", what)
+        advice = f"pip install {' '.join(missing)} (if you trust whoever published it)"
+        raise NotInstalled(f"{what} is not installed: {advice}", what)
+    raise NotInstalled(f"there is no {what}; {near(str(tag)[:LONGEST], known) or '`fedzero list` shows all'}", what)
 
 
 def needed(*chosen: tuple[Group, object]) -> dict[str, str]:
     """Distributions other than this one that the chosen kinds come from, with their versions."""
     found = [find(group, tag) for group, tag in chosen]
-    return {kind.distribution: kind.version for kind in found if kind.distribution not in (OURS, "")}
+    needs = {kind.distribution: kind.version for kind in found if kind.distribution not in (OURS, "")}
+    try:
+        distributions.check(needs)
+    except ValueError as error:  # nobody could read a ledger that says so
+        raise FedzeroError(
+            f"the recipe has parts of other distributions, but {error}: install a proper release"
+        ) from None
+    return needs
 
 
 def recipes() -> dict[str, Path]:

@@ -40,6 +40,7 @@ from fedzero.ledger.database import LOG_OF_QUERIES, TABLES
 from fedzero.ledger.outline import GENESIS
 from fedzero.ledger.store import FORMAT, Ledger, _seal, link
 from fedzero.lines import print_line
+from fedzero.model import toml
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
 from fedzero.oracles.blackbox import MemoryLog, Query
@@ -158,7 +159,7 @@ def a_patch(data: bytes) -> None:
 
 
 def toml_recipe(data: bytes) -> None:
-    recipes.canonical(recipes.decode(recipes.parsed(data, "x.toml"), "x.toml"))
+    recipes.canonical(recipes.decode(toml.parsed(data, "x.toml"), "x.toml"))
 
 
 def json_recipe(data: bytes) -> None:

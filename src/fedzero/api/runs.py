@@ -77,11 +77,17 @@ class Run:
     """the module that was trained, in place; None of a run that was opened from its folder"""
 
     @staticmethod
-    def open(folder: str | Path, data: str | Path | None = None, secret: bytes | None = None) -> Run:
-        """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run."""
+    def open(
+        folder: str | Path, data: str | Path | None = None, secret: bytes | None = None, trust: bool = False
+    ) -> Run:
+        """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run.
+
+        trust: also of a run that this user has not started here, whatever its ledger names may be imported, run and
+        fetched.
+        """
         place = session.folder_of(Path(folder))
         Ledger.open(place / session.LEDGER).close()
-        return Run(place, Environment(session.data_folder(data), session.secret_of(secret)))
+        return Run(place, Environment(session.data_folder(data), session.secret_of(secret), vouched=trust))
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -38,6 +38,9 @@ Secret = Annotated[
     Path | None,
     typer.Option("--secret", help="File with the clients' secret; or set FEDZERO_SECRET.", show_default=False),
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import, run and fetch what a ledger that you did not start here names.")
+]
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
@@ -63,7 +66,9 @@ WebAt = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
 
-def environment_of(data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None) -> Any:
+def environment_of(
+    data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None, trust: bool = False
+) -> Any:
     from fedzero.runs.progress import Replaying
     from fedzero.runs.session import Environment, data_folder, secret_of
 
@@ -72,7 +77,7 @@ def environment_of(data: Path | None, secret: Path | None, functions: Mapping[st
         if not secret.is_file():
             raise FedzeroError(f"--secret {secret}: no such file")
         key = secret.read_bytes().strip()
-    return Environment(data_folder(data), secret_of(key), functions or {}, Replaying(err))
+    return Environment(data_folder(data), secret_of(key), functions or {}, Replaying(err), vouched=trust)
 
 
 def expect_file(path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedzero.cli.common import Data, Folder, Secret, app, environment_of, err, expect_file, tell
+from fedzero.cli.common import Data, Folder, Secret, Trust, app, environment_of, err, expect_file, tell
 from fedzero.errors import FedzeroError
 
 patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
@@ -33,6 +33,7 @@ def patch_export(
     ] = False,
     data: Data = None,
     secret: Secret = None,
+    trust: Trust = False,
 ) -> None:
     """Write a run's fine-tune as a small file: of the final model, or of an earlier evaluated one.
 
@@ -46,7 +47,7 @@ def patch_export(
     if best and round_ is not None:
         raise FedzeroError("--round and --best: choose one")
     expect_file(out_)
-    environment = environment_of(data, secret)
+    environment = environment_of(data, secret, trust=trust)
     content = export_patch(folder, environment, "best" if best else "last" if round_ is None else round_, open_)
     private = is_private(content)
     files.write(out_, content, private=private)

@@ -20,6 +20,7 @@ from fedzero.cli.common import (
     Rounds,
     Secret,
     Seed,
+    Trust,
     Web,
     WebAt,
     app,
@@ -78,15 +79,13 @@ def resume(
     engine: Engine = None,
     data: Data = None,
     secret: Secret = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the programs, modules and services that a ledger of others names.")
-    ] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit.
 
     It is computed with as many threads as the run was started with. A ledger that you did not start yourself and that
-    names black boxes is resumed with --trust only.
+    names programs, modules or services is resumed with --trust only.
     """
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
@@ -147,24 +146,28 @@ def replay(
     ] = None,
     data: Data = None,
     secret: Secret = None,
+    trust: Trust = False,
 ) -> None:
     """Rebuild the model of any round from the ledger."""
     from fedzero.model import checkpoint as weights
     from fedzero.runs import session
 
-    replica = session.replayed(folder, environment_of(data, secret), round_)
+    replica = session.replayed(folder, environment_of(data, secret, trust=trust), round_)
     weights.save_model(replica.state.params, out_)
     tell(f"model before round {replica.round}: {replica.identity} → {out_}")
 
 
 @app.command(rich_help_panel=PANEL)
-def verify(folder: Folder, data: Data = None, secret: Secret = None) -> None:
-    """Check a run: hash chain, updates, digests, model file. Exit status 1 and the first bad round on any change."""
+def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trust = False) -> None:
+    """Check a run: hash chain, updates, digests, model file. Exit status 1 and the first bad round on any change.
+
+    Nothing is evaluated, so no function or program that the ledger names is imported or run.
+    """
     from fedzero.ledger.store import Tampered
     from fedzero.runs import session
 
     try:
-        view = session.verified(folder, environment_of(data, secret))
+        view = session.verified(folder, environment_of(data, secret, trust=trust))
     except Tampered as error:
         print_line(err, str(error), head="not intact: ")
         raise typer.Exit(1) from error

@@ -23,7 +23,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Start, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Interrupted, Tied
-from fedzero.runs import coalitions, session
+from fedzero.runs import coalitions, session, trust
 from fedzero.runs import recipe as recipes
 from fedzero.runs.loop import Watch
 from fedzero.runs.recipe import Recipe
@@ -39,20 +39,20 @@ def conduct(
     overwrite: bool = False,
 ) -> Summary:
     """A run from where its ledger stands (from the start if there is none) to its end; the summary of what came out."""
-    resuming = (folder / LEDGER).exists() and not overwrite
+    resuming, given = (folder / LEDGER).exists() and not overwrite, recipe is not None
     recipe = session.recipe_in(folder, recipe) if resuming else recipe
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
     environment = named_for(recipe, environment)
+    then = _start_of(folder) if resuming else None
+    foreign = then is not None and not given and _is_foreign(then, recipe, environment)
     with session.ending(watch):
-        setup = session.prepare(recipe, environment, watch.phase) if recipe.federation.server_model else None
+        setup = _built(recipe, environment, watch, foreign) if recipe.federation.server_model else None
         for line in () if resuming else coalitions.warnings(recipe, real=True):
             watch.warn(line)
     watch.phase("")  # what sites do meanwhile is reported in lines
-    if setup is not None and setup.problem.metered is not None:
-        raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")
     sites = (SiteAssignment.of(folder) if resuming else None) or SiteAssignment(secrets.token_hex(8), {})
 
     def assigned(here: Collection[str]) -> Assignment:
@@ -65,7 +65,6 @@ def conduct(
     def interrupted(reason: Interrupted) -> None:
         service.report(f"{reason}; it is tried again" if isinstance(reason, Tied) else f"the epoch ended: {reason}")
 
-    then = _start_of(folder) if resuming else None
     # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
     prepare = Prepare(
         sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs, then.secret if then else None
@@ -90,6 +89,8 @@ def conduct(
             f"{now.identity} and {now.secret}"
         )
     ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
+    if given:
+        trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
     if now.secret is not None:
         ledger.hide()
     plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
@@ -97,6 +98,23 @@ def conduct(
     summary = session.drive(how, ledger, folder, watch)
     engine.finish(summary.rounds)
     return summary
+
+
+def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool) -> Setup:
+    """What a server with a model has to have."""
+    setup = session.prepare(recipe, environment, watch.phase, foreign=foreign)
+    if setup.problem.metered is not None:
+        raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")
+    setup.problem.ready()
+    return setup
+
+
+def _is_foreign(then: Start, recipe: Recipe, environment: Environment) -> bool:
+    """Whose run it is that goes on; who names its recipe has chosen what that names."""
+    foreign = trust.is_foreign(then, environment)
+    if foreign and recipe.federation.server_model:
+        trust.expect_nothing_named(recipe.task, environment.functions)
+    return foreign
 
 
 def _start_of(folder: Path) -> Start:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from fedzero.errors import Refused
 from fedzero.lines import LONGEST_SAID, printable
+from fedzero.model import distributions
 from fedzero.model.decoding import decoded
 from fedzero.model.identity import SHA256, Identity
 from fedzero.model.numbers import Natural
@@ -26,6 +27,9 @@ class Prepare(Struct, frozen=True, array_like=True, tag=1):
     clients: tuple[Natural, ...]
     needs: dict[str, str] = {}
     secret: str | None = None
+
+    def __post_init__(self) -> None:
+        distributions.check(self.needs)
 
 
 class Recover(Struct, frozen=True, array_like=True, tag=2):

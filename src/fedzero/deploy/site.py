@@ -205,6 +205,7 @@ class SiteRun:
         self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
         self.setup = self._fresh()
         self.terms.check_turns(self.setup.plan)
+        self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
         keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
@@ -420,7 +421,6 @@ class SiteRun:
         metered, path = self.setup.problem.metered, self.folder / QUERIES
         if metered is None:
             return None
-        metered.ready()
         end = time.monotonic() + CLAIMED
         while True:
             try:

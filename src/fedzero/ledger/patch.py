@@ -25,6 +25,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
+from fedzero.model import distributions
 from fedzero.model.decoding import reading
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Update
@@ -55,6 +56,9 @@ class Patch(Struct, frozen=True, tag=MAGIC):
     base_sha256: bytes = b""
     """empty in patches of 0.2.0 and before"""
     result_sha256: bytes = b""
+
+    def __post_init__(self) -> None:
+        distributions.check(self.needs)
 
     @property
     def base_identity(self) -> Identity:

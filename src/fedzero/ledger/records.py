@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
+from fedzero.model import distributions
 from fedzero.model.decoding import decoded
 from fedzero.model.identity import Identity, Sha256
 from fedzero.model.numbers import Natural
@@ -31,6 +32,9 @@ class Start(Struct, frozen=True, tag="start"):
     """of the process that began the run, where its values may depend on them: clients in one process, merged batches"""
     base_sha256: Sha256 | UnsetType = UNSET
     """of the model the run starts from; not written by 0.2.0 and before"""
+
+    def __post_init__(self) -> None:
+        distributions.check(self.needs)
 
     @property
     def identity(self) -> Identity:

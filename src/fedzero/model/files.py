@@ -18,6 +18,7 @@ import numpy as np
 
 from fedzero.errors import FedzeroError
 from fedzero.folders import state_folder
+from fedzero.model import toml
 from fedzero.model.decoding import reading
 
 T = TypeVar("T")
@@ -109,11 +110,30 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def content(path: Path, most: int, what: str, pipe: bool = False) -> bytes:
+    """All of a file that must not be larger than `most` bytes; `pipe`: or what comes through one. Nothing else is
+    waited for, nor read into memory."""
+    with open(path, "rb", opener=None if pipe else _at_once) as file:
+        if not pipe and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FedzeroError(f"{path} is not a file")
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise FedzeroError(f"{path}: more than {most:,} bytes: {what} has fewer")
+    return found
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A pipe without a writer would be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def decoded(path: Path, kind: type[T]) -> T:
     """The value that a JSON or TOML file holds."""
-    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
+    found = content(path, toml.LARGEST, "such a file")
     with reading(f"{path}: {{}}"):
-        return decode(path.read_bytes(), type=kind)
+        if path.suffix == ".toml":
+            return msgspec.convert(toml.parsed(found, str(path)), kind)
+        return msgspec.json.decode(found, type=kind)
 
 
 def load_arrays(source: Path | IO[bytes], *names: str) -> list[np.ndarray[Any, Any]]:

@@ -10,6 +10,7 @@ from fedzero.oracles.contract import (
     Metrics,
     Objective,
     Pictures,
+    Readied,
     Shards,
 )
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
@@ -26,6 +27,7 @@ __all__ = [
     "Objective",
     "Oracle",
     "Pictures",
+    "Readied",
     "Shards",
     "answer_together",
 ]

@@ -118,6 +118,15 @@ class Separate(Protocol):
         ...
 
 
+@runtime_checkable
+class Readied(Protocol):
+    """An objective that calls what a recipe names: functions, programs, services."""
+
+    def ready(self) -> None:
+        """Find all of it, or raise `FedzeroError`."""
+        ...
+
+
 class Shards(Protocol):
     """The data of each client."""
 

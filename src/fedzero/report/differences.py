@@ -7,12 +7,13 @@ error of its metrics, s/√n with s² = Σ (y − ȳ)² / (n − 1).
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 
+from fedzero.errors import FedzeroError
+from fedzero.model import toml
 from fedzero.report.history import History, Metric, Point
 from fedzero.report.text import printable
 
@@ -51,8 +52,8 @@ def differences(histories: Sequence[History]) -> tuple[Difference, ...]:
 def given(history: History) -> set[str]:
     """Settings that the recipe itself names."""
     try:
-        table = tomllib.loads(history.recipe)
-    except tomllib.TOMLDecodeError:
+        table = toml.parsed(history.recipe.encode(), history.name)
+    except FedzeroError:
         return set()
     return {f"{key}.{inner}" for key, of in table.items() if isinstance(of, Mapping) for inner in of} | set(table)
 

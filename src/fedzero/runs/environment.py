@@ -15,7 +15,8 @@ from fedzero.ledger import replay
 class Environment:
     """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
     objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, whether the
-    recipe is trusted to name code and files, and, where it is not, the files and the model that it may name."""
+    recipe is trusted to name code and files, and, where it is not, the files and the model that it may name; whether
+    this user vouches for ledgers that he has not started (--trust): what they name may be run, imported and fetched."""
 
     data: Path | None = None
     secret: bytes | None = None
@@ -25,6 +26,7 @@ class Environment:
     trusted: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
+    vouched: bool = False
 
 
 def data_folder(path: str | Path | None) -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedzero.algorithms.contract import Federation, Method
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
 from fedzero.lines import LONGEST_SAID, printable
+from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
 from fedzero.runs.engines import Engine, Wanted, chosen, recorded
 from fedzero.runs.engines import Local as Local
@@ -30,8 +30,8 @@ BOUND = 1.5
 """`federation.bound` of a recipe that does not say. Chosen by `bench/robustness.py`, see docs/results/robustness.md."""
 MOST_ROUNDS = 100_000_000
 """A ledger of so many has tens of gigabytes."""
-LARGEST = 4 << 20
-"""Bytes of a recipe; a graph with a hundred thousand edges has one or two million."""
+LARGEST = toml.LARGEST
+"""Bytes of a recipe, in a file or on a ledger."""
 
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def check(recipe: Recipe, where: str) -> None:
         if m > n:
             raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
         Chain(recipe.filters).check_order()
+        recipe.task.check()
         recipe.algorithm.check(recipe.federation)
     except FedzeroError as error:
         raise Sendable(str(error)) from error
@@ -195,7 +196,9 @@ def _part(group: plugins.Group, table: Any, where: str, needs: Mapping[str, str]
     try:
         kind = plugins.find(group, table["kind"], needs)
     except plugins.NotInstalled as error:
-        raise plugins.NotInstalled(f"{where}.kind = {table['kind']!r}: {error}", error.what) from None
+        raise plugins.NotInstalled(
+            f"{where}.kind = {printable(repr(table['kind']), plugins.LONGEST)}: {error}", error.what
+        ) from None
     try:
         return msgspec.convert(table, kind.type)
     except msgspec.ValidationError as error:
@@ -272,19 +275,9 @@ def _decode_changed(table: dict[str, Any], path: Path, changed: bool) -> Recipe:
 def read(path: Path) -> dict[str, Any]:
     """The table of a recipe file."""
     try:
-        if (size := path.stat().st_size) > LARGEST:
-            raise FedzeroError(f"{path}: {size:,} bytes: a recipe has at most {LARGEST:,}")
-        return parsed(path.read_bytes(), str(path))
+        return toml.parsed(files.content(path, LARGEST, "a recipe", pipe=True), str(path))
     except OSError as error:
         raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def parsed(text: bytes, where: str) -> dict[str, Any]:
-    """TOML as a table."""
-    try:
-        return tomllib.loads(text.decode())
-    except (ValueError, RecursionError) as error:  # tomllib's own errors are ValueErrors; so are those of huge numbers
-        raise FedzeroError(f"{where}: not valid TOML: {cause_of(error)}") from None
 
 
 def find(source: str | Path) -> Path:
@@ -334,8 +327,8 @@ def override(table: dict[str, Any], setting: str) -> None:
     if not equals or not path:
         raise FedzeroError(f"--set {setting}: write it as key=value, for instance --set algorithm.directions=20")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
+        value = toml.parsed(f"value = {text}".encode(), setting)["value"]
+    except FedzeroError:
         value = text
     put(table, path, value, f"--set {setting}")
 

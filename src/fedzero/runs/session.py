@@ -103,15 +103,19 @@ def chain_of(recipe: Recipe) -> Chain:
     return Chain(recipe.filters, recipe.algorithm.coder)
 
 
-def prepare(recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None) -> Setup:
+def prepare(
+    recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None, foreign: bool = False
+) -> Setup:
     """Build task and base model. What is wrong with a recipe shows here, before anything is written.
 
-    phase: is told what is going on. keys: of a run that has begun, or begins elsewhere.
+    phase: is told what is going on. keys: of a run that has begun, or begins elsewhere. foreign: see `BuildContext`.
     """
     phase(f"building the task: {recipe.task.label}")
     keys = keys or keys_of(recipe, environment.secret)
     device, own = device_of(recipe.engine.device), environment
-    place = BuildContext(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model)
+    place = BuildContext(
+        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign)
+    )
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
         path = place.path(recipe.base, "base")
@@ -159,7 +163,11 @@ def folder_of(path: Path) -> Path:
 def reopen(
     folder: Path, environment: Environment, writable: bool = False, phase: Phase = unheard
 ) -> tuple[Ledger, Setup]:
-    """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit."""
+    """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit.
+
+    The one place where the recipe of a ledger becomes a task, so the one that asks whose it is: what a foreign one
+    names is not imported, run or fetched, and it is not opened to be gone on with (`writable`) if it names code.
+    """
     path = folder_of(folder) / LEDGER
     ledger = Ledger.open(path)
     try:
@@ -169,8 +177,11 @@ def reopen(
         recipe = recipes.from_canonical(start.recipe, start.needs)
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
+        foreign = trust.is_foreign(start, environment)
+        if foreign and writable:
+            trust.expect_nothing_named(recipe.task, environment.functions)
         keys = keys_of(recipe, environment.secret, start.secret, start.recipe)
-        setup = prepare(recipe, replace(environment, folder=path.parent), phase, keys)
+        setup = prepare(recipe, replace(environment, folder=path.parent), phase, keys, foreign)
         if setup.keys.secret != start.secret:
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
@@ -215,8 +226,7 @@ def start(
         setup = prepare(recipe, environment, watch.phase)
         for line in coalitions.warnings(recipe):
             watch.warn(line)
-        if setup.problem.metered is not None:
-            setup.problem.metered.ready()
+        setup.problem.ready()
         compiled()
         watch.phase("digest of the base model")
         base, first = setup.problem.params if setup.problem.keep_base else None, setup.start
@@ -266,8 +276,7 @@ def resume(
     the local one.
     """
     with ending(watch):
-        if not trusted:
-            trust.expect(_start_in(folder), environment.functions)
+        environment = replace(environment, vouched=environment.vouched or trusted)
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
         if setup.problem.incomplete:
             ledger.close()
@@ -348,6 +357,8 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
     """A run from where its ledger stands to its end; the summary of what came out."""
     try:
         recipe, began = how.recipe, time.perf_counter()
+        if how.setup is not None:
+            how.setup.problem.ready()
         kept = _checkpoint(how, ledger, folder)
         view = replay.read_from(ledger, kept)
         replica = None if how.setup is None else how.setup.replica()
@@ -390,7 +401,6 @@ def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | Non
     metered = None if setup is None else setup.problem.metered
     if setup is None or metered is None or view.end is not None:
         return None
-    metered.ready()
     replay.check_queries(ledger, view)
     log = LedgerLog(ledger, setup.recipe.federation.clients)
     metered.attach(log)

@@ -88,13 +88,14 @@ class BlackBox(Task, tag="black-box"):
             )
         if not context.trusted:
             self._expect_given(context)
+        named = self.runs(context.functions) if context.foreign else []
         bounds, keys = self.bounds, context.keys
         kept = int(self.evaluate == "ends")
         conditions = Conditions(self.timeout, self.retries, self.backoff, self.workers, self.budget, kept)
         start = torch.from_numpy(bounds.starting_at(self.start)).float().to(context.device)
         limits = Limits(self.constraints, self.penalty)
         objective = BlackBoxes(
-            self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate, limits
+            self.boxes, bounds, keys, conditions, context.functions, self.noise, self.evaluate, limits, named
         )
         return Problem(Params.of_vector(start), objective, BlackBoxShards(clients), metered=objective)
 

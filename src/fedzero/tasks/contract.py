@@ -12,15 +12,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from fedzero.directions import Keys
-from fedzero.errors import Sendable
+from fedzero.errors import FedzeroError, Sendable
 from fedzero.model.params import Params
 from fedzero.model.value import Value
-from fedzero.oracles import Metrics, Objective, Pictures, Shards
+from fedzero.oracles import Metrics, Objective, Pictures, Readied, Shards
 from fedzero.oracles.blackbox import Metered
 
 BASE = "base.safetensors"
@@ -50,6 +50,12 @@ class Problem:
     incomplete: str = ""
     private_facts: Mapping[str, str] | None = None
 
+    def ready(self) -> None:
+        """Find what the objective calls: a run is about to begin, or to go on. Reading a ledger evaluates nothing, so
+        it never comes here, and imports and starts nothing that a recipe names."""
+        if isinstance(self.objective, Readied):
+            self.objective.ready()
+
     def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
         """The metrics of a model after so many rounds; last: no round follows."""
         return self.objective.evaluate(params) if self.metered is None else self.metered.measure(params, after, last)
@@ -71,6 +77,8 @@ class BuildContext:
     phase: is told what takes long while a task is built, such as "training a victim". trusted: whether the recipe may
     name code, programs, services and files of this machine; at a site, to which it was sent, it may not. files: what a
     site has declared, by the names that recipes have for it. model: where a site has whatever model a recipe names.
+    foreign: the recipe came with a ledger that this user has not started and does not trust: nothing that it names is
+    run, imported or fetched.
     """
 
     keys: Keys
@@ -82,6 +90,7 @@ class BuildContext:
     trusted: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
+    foreign: bool = False
 
     def path(self, name: str, key: str) -> str:
         """What the value of a recipe's key, the path of a file or a folder, means on this machine.
@@ -95,6 +104,14 @@ class BuildContext:
             f"{key} = {name!r} is not among the files that this site has declared: the site can declare it, "
             "`fedzero join KIT --file NAME=PATH`"
         )
+
+
+def refuse_foreign(what: str) -> NoReturn:
+    """Not run, imported or fetched: `what` the recipe of a foreign ledger names."""
+    raise FedzeroError(
+        f"the ledger names {what}, and this user has not started this run here: give --trust (in Python, trust=True) "
+        "if you know where it comes from"
+    )
 
 
 class Task(Value):
@@ -114,12 +131,19 @@ class Task(Value):
         """Load data and model; raise `FedzeroError` for what is missing or does not fit."""
         raise NotImplementedError
 
+    def check(self) -> None:
+        """Refuse, when a recipe is read, what decodes and no run can be given. Recipes of ledgers are not checked."""
+
     def at_site(self, model: str | None) -> Task:
         """The task at a site that keeps the model at another path than the recipe's."""
         return self
 
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         """What the task would run, import or call of what its recipe names, apart from what is in `functions`."""
+        return []
+
+    def fetches(self) -> list[str]:
+        """What the task may fetch from elsewhere, such as a model of a hub."""
         return []
 
     def portable(self) -> Task:

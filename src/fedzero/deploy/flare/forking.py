@@ -63,7 +63,7 @@ def fork_server() -> Iterator[dict[str, str]]:
             listener.bind(address)
             listener.listen(128)  # from here on sites can ask; they are answered when all is imported
             file = listener.fileno()
-            command, variables = [sys.executable, "-m", __name__, str(file)], {**os.environ, **ONE_THREAD}
+            command, variables = [sys.executable, "-P", "-m", __name__, str(file)], {**os.environ, **ONE_THREAD}
             process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[file], env=variables)
         try:
             yield {VARIABLE: address}

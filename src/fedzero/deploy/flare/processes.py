@@ -35,7 +35,8 @@ def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess
     options = ["-m", str(kit.resolve()), "-s", f"fed_{role}.json", "--set", *values]
     command = [sys.executable, "-u", "-m", module, *options]
     clear(kit)
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", **(environment or {})}
+    safe = {"PYTHONSAFEPATH": "1"}  # nor do job processes look for modules in the current folder first
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "4", **safe, **(environment or {})}
     with (kit / "console.txt").open("ab") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=variables, preexec_fn=die_with_parent

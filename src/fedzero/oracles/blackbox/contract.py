@@ -15,7 +15,7 @@ import numpy as np
 
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.contract import F64, Metrics, Separate
+from fedzero.oracles.contract import F64, Metrics, Readied, Separate
 
 State = Literal["reserved", "done", "failed", "unused"]
 """reserved: about to be made, being made, or lost in a crash; unused: given back, the box was never called."""
@@ -162,12 +162,8 @@ class MemoryLog:
 
 
 @runtime_checkable
-class Metered(Separate, Protocol):
+class Metered(Separate, Readied, Protocol):
     """An objective whose every query is logged and may count against a budget."""
-
-    def ready(self) -> None:
-        """Open all boxes, or raise `FedzeroError`. Replay and verify do not need them."""
-        ...
 
     def attach(self, log: QueryLog) -> None: ...
 

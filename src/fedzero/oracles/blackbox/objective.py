@@ -69,15 +69,20 @@ class BlackBoxes:
         noise: float = 0.0,
         evaluate: Evaluate = "log",
         limits: Limits = NO_LIMITS,
+        refused: Sequence[str] = (),
     ):
+        """refused: boxes that must not be called here, because a ledger that nobody vouches for names them."""
         self.boxes, self.bounds, self.keys, self.conditions = boxes, bounds, keys, conditions
         self.functions, self.noise, self.evaluates, self.limits = functions, noise, evaluate, limits
+        self.refused = refused
         self.log: QueryLog = MemoryLog()
         self._opened: list[OpenBox] = []
         self._asked: dict[int, tuple[int, int]] = {}
         """by client: its round, and the number of points so far"""
 
     def ready(self) -> None:
+        if self.refused:
+            raise FedzeroError(f"{self.refused[0]} is named by a ledger of others and is not called")
         self._opened = [
             OpenBox(
                 self.limits.added_to(box.open(self.functions), self.functions),

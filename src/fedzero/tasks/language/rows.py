@@ -13,6 +13,7 @@ from typing import Any
 
 from fedzero.errors import FedzeroError
 from fedzero.model.decoding import cause_of
+from fedzero.tasks.contract import refuse_foreign
 from fedzero.tasks.language.made import MADE, rows_of
 from fedzero.tasks.language.texts import Row
 
@@ -20,11 +21,18 @@ HUB = "datasets:"
 """`datasets:nyu-mll/glue/sst2:train` instead of a file: name, configuration (if any) and split."""
 
 
-def load(source: str, folder: Path | None, unfold: Sequence[str] = ()) -> list[Row]:
-    """All rows of a file, or of a dataset, with their lists unfolded."""
+def on_hub(source: str) -> bool:
+    """Whether rows may be fetched from elsewhere."""
+    return source.startswith(HUB)
+
+
+def load(source: str, folder: Path | None, unfold: Sequence[str] = (), fetch: bool = True) -> list[Row]:
+    """All rows of a file, or of a dataset (refused unless `fetch`), with their lists unfolded."""
     if source.startswith(MADE):
         return rows_of(source)
-    found = _from_hub(source) if source.startswith(HUB) else _from_file(source, folder)
+    if on_hub(source) and not fetch:  # `datasets` asks the hub also for what it has
+        refuse_foreign(f"the rows {source!r}, which would be fetched")
+    found = _from_hub(source) if on_hub(source) else _from_file(source, folder)
     for name in unfold:
         found = _unfolded(found, name)
     rows = list(found)
@@ -79,7 +87,8 @@ def _from_hub(source: str) -> Iterator[Row]:
         raise FedzeroError(f"{source} needs the library `datasets`: pip install datasets") from None
     path, configuration = (name, None) if Path(name).exists() else _cut(name)
     try:
-        found: Any = load_dataset(path, configuration, split=split or "train")
+        # False: a script of the dataset is never run, nor asked about.
+        found: Any = load_dataset(path, configuration, split=split or "train", trust_remote_code=False)
     except Exception as error:  # its own types, those of the hub and of the network
         raise FedzeroError(f"{source} cannot be loaded: {str(error).splitlines()[0]}") from error
     yield from found

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,7 +107,10 @@ class Language(Task, tag="language"):
         read = (
             (given.rows, list(given.test))
             if isinstance(given, Given)
-            else [rows.load(self._file(part, context), context.data, text.unfold) for part in ("train", "test")]
+            else [
+                rows.load(self._file(part, context), context.data, text.unfold, not context.foreign)
+                for part in ("train", "test")
+            ]
         )
         model = self.opened(self._model(context), context)
         length = min(self._longest(model), self.length or model.context)
@@ -133,6 +136,15 @@ class Language(Task, tag="language"):
 
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         return [] if self.reward is None else self.reward.runs(functions)
+
+    def fetches(self) -> list[str]:
+        named = [self.model, *([] if self.tokenizer is None else [self.tokenizer])]
+        files = [self.text.train, self.text.test] if isinstance(self.text, Text) else []
+        return [name for name in named if pretrained.on_hub(name)] + [name for name in files if rows.on_hub(name)]
+
+    def check(self) -> None:
+        if self.reward is not None:
+            self.reward.check()
 
     def _check(self, text: Text, context: BuildContext) -> None:
         """Before data or a model are touched."""
@@ -169,7 +181,10 @@ class Language(Task, tag="language"):
     def _rewarding(
         self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
     ) -> RewardObjective:
-        judge = Judge(reader_of(model, self.generate.stop), reward.open(text, context.functions), reward.right)
+        opened = cache(lambda: reward.open(text, context.functions, context.foreign))
+        judge = Judge(
+            reader_of(model, self.generate.stop), lambda pairs: opened()(pairs), reward.right, opened
+        )  # who only reads a ledger evaluates nothing: what a recipe names is not even looked for
         tested = Prompts(tuple(read[1].tokens), tuple(read[1].rows))
         decoding = decoding_of(model, self.generate, max(len(some) for each in read for some in each.tokens))
         if not decoding.stepwise:
@@ -185,7 +200,7 @@ class Language(Task, tag="language"):
         else:
             context.phase(f"loading the model {source}")
             tokenizer = None if self.tokenizer is None else context.path(self.tokenizer, "task.tokenizer")
-            model = pretrained.load(source, DTYPES[self.dtype], context.device, tokenizer)
+            model = pretrained.load(source, DTYPES[self.dtype], context.device, tokenizer, not context.foreign)
             if not context.trusted:  # what the site calls it is the site's own business
                 model = replace(model, name=Path(self.model).name)
         return pretrained.adapt(model, self.train, context.keys)
