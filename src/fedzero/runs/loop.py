@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -143,6 +144,11 @@ def _exhausted(server: Server, everybody: range, round: int) -> str:
 def _warning(course: Course) -> str:
     first, last = course.first, course.last
     assert first is not None and last is not None
+    if not math.isfinite(first.metrics.loss):
+        return (
+            f"the loss is {first.metrics.loss:.4g} after round {first.round}, so there is nothing to go down from: "
+            "look for NaN or infinite numbers in the data and in the base model; the rate is not the reason"
+        )
     return (
         f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
         f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "
