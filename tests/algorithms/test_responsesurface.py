@@ -9,6 +9,7 @@ import torch
 
 from fedzero.algorithms import ResponseSurface
 from fedzero.algorithms.contract import Federation, Gathered, State
+from fedzero.algorithms.responsesurface import _sent
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.filters.combiners import Median, mean
@@ -72,16 +73,32 @@ def test_an_update_says_all_that_a_replica_needs():
     assert server.numbers == other.numbers
 
 
-def test_a_party_that_is_missing_in_a_wide_round_does_not_shift_the_values():
+def test_where_a_party_has_no_value_there_is_none_of_the_mean():
+    """Not shifted, not of the others: a party that is missing, did not answer at a point, or is not defined there."""
     method, state = begun()
-    functions, _ = bowls()
-    functions[0] = lambda x: 5e6 + float(np.square(x - 0.3).sum())  # a level of its own
+    functions, _ = bowls(-1e6)
+    functions[0] = lambda x: -5e6 + float(np.square(x - 0.3).sum())  # a level of its own
+    points = points_of(method, state, 0)
+    holes = {1: {1: np.nan}, 2: {2: np.inf}, 3: {1: np.nan, 2: np.inf}}  # by point and party
+    sent = {
+        i: _sent(np.array([holes.get(p, {}).get(i, f(x)) for p, x in enumerate(points)])) for i, f in functions.items()
+    }
+    assert all(np.isfinite(values).all() for values in sent.values())  # as everything that travels
+    for filtered in (lambda v: v, lambda v: v.astype(np.float32), lambda v: v / 2):
+        with np.errstate(over="ignore"):
+            given = {i: filtered(values) for i, values in sent.items()}
+        gathered = Gathered(0, state.scale, KEYS, given, dict.fromkeys(sent, 1), mean, state)
+        found = np.frombuffer(method.apply(begun()[1], [method.aggregate(gathered)], KEYS).carry.values)
+        right = np.mean([given[i][[0, 4]].astype(np.float64) for i in range(3)], axis=0)
+        assert found[[0, 4]] == pytest.approx(right, rel=1e-12)
+        assert not np.isfinite(found[1:4]).any()
+        assert found[3] == np.inf
     _, state = played(method, state, 0, functions)
-    without = {i: f for i, f in functions.items() if i}
-    points = points_of(method, state, 1)
-    _, state = played(method, state, 1, without)
-    right = [np.mean([f(x) for f in functions.values()]) for x in points]
-    assert np.frombuffer(state.carry.values)[D + 1 :] == pytest.approx(right, abs=1.0)  # and not 1.3e6 below
+    update, state = played(method, state, 1, {i: f for i, f in functions.items() if i})
+    assert np.isnan(np.frombuffer(state.carry.values)[D + 1 :]).all()
+    assert np.isfinite(method.numbers_of(update)).all()
+    best = points[int(np.argmin(np.frombuffer(state.carry.values)[: D + 1]))]
+    assert state.params.vector().numpy() == pytest.approx(best, abs=1e-6)
 
 
 def test_a_round_in_which_nobody_answered_leaves_points_for_one_of_another_size():

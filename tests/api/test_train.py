@@ -404,3 +404,101 @@ def test_history_as_a_table(tmp_path: Path) -> None:
     assert isinstance(table, pandas.DataFrame) and list(table["round"]) == [0, 2, 4, 6]
     with pytest.raises(KeyError, match="the columns are round, loss, accuracy"):
         run.history["recall"]
+
+
+class Sequences(Dataset):
+    """Items, which are read one by one."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+def spoiled(client: int, row: int, column: int, value: float) -> list[Any]:
+    clients = [(x.clone(), y) for x, y in CLIENTS]
+    clients[client][0][row, column] = value
+    return clients
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("how", ["arrays", "items", "dealt", "test"])
+def test_nan_in_the_data_is_found_before_the_run_and_not_blamed_on_the_rate(tmp_path: Path, value, how) -> None:
+    clients = spoiled(2, 17, 3, value)
+    place, changes = "client 2 has (nan|inf) in row 17, x", dict[str, Any]()
+    if how == "items":
+        changes = {"clients": [Sequences(*each) for each in clients]}
+    elif how == "dealt":
+        x, y = (torch.cat(columns) for columns in zip(*clients, strict=True))
+        changes = {"clients": (x, y), "partition": "iid", "count": 4}
+        place = r"dealt out \(client [0-3]\) has (nan|inf) in row 77, x"
+    elif how == "test":
+        changes, place = {"test": clients[2]}, "the test data has (nan|inf) in row 17, x, column 3"
+    else:
+        changes, place = {"clients": clients}, place + ", column 3"
+
+    def model() -> nn.Module:  # tanh alone makes a finite number of infinity
+        return nn.Sequential(nn.Linear(4, 3))
+
+    with pytest.raises(FedzeroError, match=place):
+        go(tmp_path / "run", model(), **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_may_deal_with_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    class Filled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.inner(torch.nan_to_num(x, 0.0, 0.0, 0.0))
+            return out
+
+    run = go(tmp_path / "run", Filled(), clients=spoiled(2, 17, 3, float("nan")))
+    assert np.isfinite(run.history["loss"]).all()
+
+
+def test_nan_in_the_model_or_its_loss_is_named(tmp_path: Path) -> None:
+    model = mlp()
+    with torch.no_grad():
+        model[2].bias[1] = float("nan")
+    with pytest.raises(FedzeroError, match=r"NaN or infinite numbers in '2\.bias'"):
+        go(tmp_path / "run", model)
+    with pytest.raises(FedzeroError, match="although the data are"):
+        go(tmp_path / "run", loss=lambda out, y: F.cross_entropy(out, y) / 0)
+
+
+def test_a_loss_that_is_no_number_from_the_start_is_not_blamed_on_the_rate(tmp_path: Path) -> None:
+    """Where it was not found before the run: here only one of thousands of items is spoiled."""
+    x, y = (torch.cat(columns) for columns in zip(*[pairs(seed) for seed in range(200)], strict=True))
+    x[777, 0] = float("nan")
+    told: list[str] = []
+
+    class Told(Silent):
+        def warn(self, text: str) -> None:
+            told.append(text)
+
+    go(tmp_path / "run", nn.Sequential(nn.Linear(4, 3)), test=Sequences(x, y), rounds=1, progress=Told())
+    assert len(told) == 1
+    assert "the rate is not the reason" in told[0]
+    assert "lower" not in told[0]
+
+
+@pytest.mark.parametrize("name", ["loss", "round", "queries", "bytes_up", "train_loss", ""])
+@pytest.mark.parametrize("how", ["loss", "objective", "site"])
+def test_names_of_metrics_that_a_history_uses_itself_are_refused(tmp_path: Path, name: str, how: str) -> None:
+    metrics = {name: lambda *_: 7.0}
+    with pytest.raises(FedzeroError, match=f"metrics has the name '{name}'"):
+        if how == "site":
+            fedzero.site_task(mlp(), pairs(), loss=F.cross_entropy, metrics=metrics)
+        elif how == "loss":
+            go(tmp_path / "run", metrics=metrics)
+        else:
+            objective = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
+            go(tmp_path / "run", loss=None, objective=objective, metrics=metrics)
+    assert not (tmp_path / "run").exists()

@@ -86,9 +86,7 @@ def test_a_whole_box_is_written_in_one_transaction():
     assert log.spent(0) == 4  # queries are points, however they are batched
 
 
-@pytest.mark.parametrize(
-    "bad", [ValueError("boom"), np.array([np.nan]), np.array(["x"]), np.zeros(3), np.array([None])]
-)
+@pytest.mark.parametrize("bad", [ValueError("boom"), np.array(["x"]), np.zeros(3), np.array([None])])
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_retried_as_often_as_configured(bad, retries):
     f = Function([bad] * 100)
@@ -99,6 +97,78 @@ def test_retried_as_often_as_configured(bad, retries):
     assert f.calls == [0.0] * (retries + 1)  # of the first point only: the others would be in vain
     assert log.spent(0) == retries + 1  # so they were given back
     assert [row.state for row in log.begun(0, 0)] == ["failed"] * (retries + 1) + ["unused"] * 3
+
+
+def gapped(function, log, points=POINTS, whole=False, **conditions):
+    request = replace(wanted(function, points=points, whole=whole), gaps=True)
+    (given,) = query([request], log, Conditions(**{"backoff": 0.0, "retries": 1} | conditions))
+    return given.tolist()
+
+
+class Region(Function):
+    """x_0, but `there` (a value, or an exception) where x_0 is in a set."""
+
+    def __init__(self, there, *where: float):
+        super().__init__()
+        self.there, self.where = there, where
+
+    def __call__(self, points, timeout, cancellation):
+        values = super().__call__(points, timeout, cancellation)
+        inside = np.isin(points[:, 0], self.where)
+        if isinstance(self.there, Exception) and inside.any():
+            raise self.there
+        return values if isinstance(self.there, Exception) else np.where(inside, self.there, values)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_point_without_a_value_is_asked_once(bad, workers):
+    """Not retried, not under another number of the same request, and in no later round."""
+    f, log = Region(bad, 0.0), MemoryLog()
+    twice = np.concatenate([POINTS[:1], POINTS])
+    assert gapped(f, log, twice, workers=workers) == [np.inf, np.inf, 2.0, 4.0, 6.0]
+    assert sorted(f.calls) == [0.0, 2.0, 4.0, 6.0]
+    assert log.spent(0) == 4
+    assert [row.state for row in log.begun(0, 0)] == ["absent", "unused", "done", "done", "done"]
+    later = replace(wanted(f, round=1, points=twice), gaps=True)
+    assert query([later], log, Conditions())[0].tolist() == [np.inf, np.inf, 2.0, 4.0, 6.0]
+    assert f.calls.count(0.0) == 1
+    failure = query([wanted(f, round=2)], log, Conditions())[0]  # of a method that needs all values
+    assert isinstance(failure, QueryFailed)
+    assert "not a finite number" in str(failure)
+    assert f.calls.count(0.0) == 1
+
+
+def test_a_batched_box_may_have_values_at_some_points():
+    log = MemoryLog()
+    assert gapped(Region(np.inf, 4.0), log, whole=True) == [0.0, 2.0, np.inf, 6.0]
+    assert [row.state for row in log.begun(0, 0)] == ["done", "done", "absent", "done"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_where_gaps_are_allowed_a_point_that_fails_does_not_take_the_others_with_it(workers):
+    log = MemoryLog()
+    given = gapped(Region(ValueError("boom"), 2.0), log, workers=workers)
+    assert np.isnan(given[1])
+    assert [given[i] for i in (0, 2, 3)] == [0.0, 4.0, 6.0]
+    assert [row.state for row in log.tried(0, 0, 1)] == ["failed", "failed"]
+    assert log.spent(0) == 5
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_box_that_is_down_is_not_asked_at_every_point(workers):
+    f, log = Function([ValueError("boom")] * 100), MemoryLog()
+    points = np.arange(20.0)[:, None]
+    assert np.isnan(gapped(f, log, points, workers=workers)).all()
+    assert log.spent(0) == len(f.calls) <= 2 * (3 + workers)
+
+
+def test_retries_that_cannot_be_paid_leave_gaps():
+    f, log = Region(ValueError("boom"), 2.0), MemoryLog()
+    given = gapped(f, log, budget=4, retries=5)
+    assert np.isnan(given[1])
+    assert [given[i] for i in (0, 2, 3)] == [0.0, 4.0, 6.0]
+    assert log.spent(0) == 4
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -88,8 +88,9 @@ def test_function():
             scored(Function(name=name), "7")
     with pytest.raises(FedzeroError, match="raised ZeroDivisionError"):
         scored(Function(name="f"), "7", functions={"f": lambda row, text: 1 / 0})
-    with pytest.raises(FedzeroError, match="instead of a number"):
-        scored(Function(name="f"), "7", functions={"f": lambda row, text: "good"})
+    for bad in ("good", float("nan"), float("-inf"), None):
+        with pytest.raises(FedzeroError, match="instead of a finite number"):
+            scored(Function(name="f"), "7", functions={"f": lambda row, text, bad=bad: bad})
 
 
 def test_what_counts_as_named():

@@ -180,6 +180,31 @@ def test_answers_that_are_not_one_token_each(tokenizer, answers, words_):
         Encoder(tokenizer, 64).answers(msgspec.structs.replace(REVIEW, answers=answers))
 
 
+@pytest.fixture(scope="module")
+def few_words():
+    """A tokenizer of whole words, which reads all others as one token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    known = {word: i for i, word in enumerate(["<unk>", "a", "film", "It", "was", "good", "bad"])}
+    plain = Tokenizer(models.WordLevel(known, "<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<unk>")
+
+
+def test_answers_outside_the_vocabulary_are_refused_by_name(few_words):
+    encoder = Encoder(few_words, 64)
+    good = msgspec.structs.replace(REVIEW, answers={"-": "bad", "+": "good"})
+    assert encoder.answers(good) == [6, 5]
+    for answers, named in (({"-": "bad", "+": "splendid"}, "splendid"), ({"-": "dull", "+": "splendid"}, "dull")):
+        with pytest.raises(FedzeroError, match=f"the answer '{named}' is not in the vocabulary .* '<unk>'"):
+            encoder.answers(msgspec.structs.replace(REVIEW, answers=answers))
+    said = msgspec.structs.replace(REVIEW, answers={})
+    encoder.expect_known(said, [{"review": "a film", "stars": "good"}] * 2)
+    with pytest.raises(FedzeroError, match="the answer '17' is not in the vocabulary"):
+        encoder.expect_known(said, [{"review": "a film", "stars": "good"}, {"review": "a film", "stars": "17"}])
+
+
 def test_what_a_tokenizer_puts_in_front_stays_and_what_it_puts_behind_goes(tokenizer):
     class Ends:
         def __call__(self, text, add_special_tokens=True):

@@ -116,7 +116,7 @@ class Wire:
     remembers: clients keep something between their turns. self_correcting: a client sends next time, by the method
     itself, what a filter left out this time. first_order: clients are given gradients; all others get values only.
     delivery: updates a client missed, or the state. whole: numbers are values of functions, so that one left out cannot
-    count as 0, nor be added to that of another point.
+    count as 0, nor be added to that of another point. unanimous: a round is of use only if all clients answer.
     """
 
     replies: tuple[int, ...]
@@ -129,6 +129,7 @@ class Wire:
     first_order: bool = False
     delivery: Delivery = "catch-up"
     whole: bool = False
+    unanimous: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,22 @@ experiments and quadratic fits of Box and Wilson, trust regions, Gaussian proces
 searches: an update names what was decided, and applying it copies numbers. Points of stencils are not sent: they are
 sums of two numbers.
 
-Numbers travel as float64, since differences of values are what counts. The mean of a round in which somebody is missing
-is of other functions: its values are shifted by their mean distance from what the model foretold, where it did.
+Numbers travel as float64, since differences of values are what counts. F is known only where all parties have a value:
+the mean over some of them is another function. A party that has none at a point says which it is, with a number beyond
+all values: its function is not defined there (+inf or NaN), or did not answer. F is then +inf or NaN in the update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 import torch
 from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
 from fedzero.algorithms.contract import (
     Carry,
@@ -54,11 +56,15 @@ from fedzero.oracles import ALL_DATA, Basis, Losses
 
 LARGEST = 1e100
 """Values beyond are taken for this: their squares can still be added."""
+NOWHERE = float(np.finfo(np.float64).max)
+"""In the place of a value: the function has none at the point."""
+UNANSWERED = NOWHERE / 8
+"""In the place of a value: it did not answer."""
 
 
 class Decision(Struct, frozen=True, array_like=True):
-    """An update: F at the points of the round, the recommended point, and the next round's plan with its explicit
-    points; float64, little-endian."""
+    """An update: F at the points of the round (+inf: not defined, NaN: not known), the recommended point, and the next
+    round's plan with its explicit points; float64, little-endian."""
 
     values: bytes
     x: bytes
@@ -120,7 +126,7 @@ class ResponseSurface(Method, tag="response-surface"):
 
     def wire(self, round: int, scale: Scale) -> Wire:
         count = self.batch(scale.size, round)
-        return Wire(replies=(count,), queries=count, whole=True)
+        return Wire(replies=(count,), queries=count, whole=True, unanimous=True)
 
     def init(self, params: Params, clients: int) -> State:
         return State(params, Surface(), clients=clients)
@@ -134,8 +140,9 @@ class ResponseSurface(Method, tag="response-surface"):
         columns = torch.from_numpy(low + points * (high - low)).to(origin.device)
         nowhere = Terms.of([], [], Domain.GAUSSIAN)
         sample = ALL_DATA if self.samples == "all" else 0
-        values = yield Losses(origin, (nowhere,) * len(points), sample, Basis(columns))
-        return Contribution(np.asarray(values, np.float64), float(values[0]))
+        values = yield Losses(origin, (nowhere,) * len(points), sample, Basis(columns), gaps=True)
+        sent: NDArray[Any] = _sent(np.asarray(values, np.float64))  # wider than others send
+        return Contribution(sent, _loss(values, _numbers(state.carry.values)))
 
     def _asked(self, state: State, keys: Keys, round: int) -> tuple[Plan, F64, I64]:
         """The plan of a round, its points in the unit box, (batch, d), and whose neighbours they are."""
@@ -162,7 +169,7 @@ class ResponseSurface(Method, tag="response-surface"):
         state = gathered.state
         assert state is not None
         space, (plan, points, bases) = self.space(state.params.size), self._asked(state, gathered.keys, gathered.round)
-        values = self._mean(gathered, plan)
+        values = self._mean(gathered)
         trace = _traced(state, points, values, bases)
         following = gathered.round + 1
         batch, random = self.batch(space.dimension, following), gathered.keys.generator("design", following)
@@ -170,22 +177,25 @@ class ResponseSurface(Method, tag="response-surface"):
         decision = Decision(_bytes(values), _bytes(found.x), found.plan, _bytes(found.points))
         return Seeded(gathered.round, msgspec.msgpack.encode(decision))
 
-    def _mean(self, gathered: Gathered, plan: Plan) -> F64:
+    def _mean(self, gathered: Gathered) -> F64:
         """Of the values, to sixteen digits: what `combine` rounds to seven is refined by the combined remainder."""
         sent = {client: np.asarray(each, np.float64) for client, each in gathered.contributions.items()}
-        values = {client: np.clip(each, -LARGEST, LARGEST) for client, each in sent.items()}
+        nowhere, unanswered = _gaps(list(sent.values()))
+        known = ~(nowhere | unanswered)
+        values = {client: np.where(known, np.clip(each, -LARGEST, LARGEST), 0.0) for client, each in sent.items()}
         total = np.zeros(len(next(iter(values.values()))))
         for _ in range(3):
             scale = max(float(np.abs(each - total).max()) for each in values.values()) or 1.0
             rest = {client: (each - total) / scale for client, each in values.items()}
             total = total + scale * gathered.combine(rest, gathered.weights).astype(np.float64)  # type: ignore[arg-type]
         missing = len(values) < gathered.scale.clients
-        if missing and plan.mode == "wide" and plan.predicted:
-            total += float(np.mean(np.array(plan.predicted) - total))
+        total[unanswered | missing] = np.nan
+        total[nowhere] = np.inf
         return total
 
     def numbers_of(self, update: Update) -> F32:
-        found: F32 = _numbers(_decision(update).values).astype(np.float32)
+        values = _numbers(_decision(update).values)
+        found: F32 = np.where(np.isfinite(values), values, 0.0).astype(np.float32)
         return found
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
@@ -206,6 +216,31 @@ class ResponseSurface(Method, tag="response-surface"):
             state.params.load({name: piece.view(tensor.shape) for (name, tensor), piece in pieces})
             state = rounds_of(replace(state, carry=carry), [update])
         return state
+
+
+def _sent(values: F64) -> F64:
+    """Values as they travel: finite, whatever they are."""
+    found = np.clip(values, -LARGEST, LARGEST)
+    found[np.isinf(values)], found[np.isnan(values)] = NOWHERE, UNANSWERED
+    return found
+
+
+def _gaps(sent: Sequence[F64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Points at which a function is not defined, and others at which one did not answer, (points,) each.
+
+    Filters may have added such numbers or shortened them to float32: what is left is still beyond all values.
+    """
+    most = np.max(np.abs(sent), axis=0)
+    nowhere = ~(most < NOWHERE / 2)
+    return nowhere, (most > np.sqrt(NOWHERE)) & ~nowhere
+
+
+def _loss(values: F64, before: F64) -> float:
+    """At the first point that has a value; where none has, the worst that is known of F, since a loss is a number."""
+    for some in (values, np.sort(before)[::-1]):
+        if (known := some[np.isfinite(some)]).size:
+            return float(known[0])
+    return 0.0
 
 
 def _decision(update: Update) -> Decision:

@@ -28,7 +28,7 @@ from fedzero.model.files import locked
 from fedzero.oracles.blackbox import Evaluate, ToldBox, Waiting
 from fedzero.oracles.blackbox.attempts import Unusable, numbers, short
 from fedzero.runs import session
-from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.outcome import Result, best_known, result_of
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 
@@ -138,13 +138,13 @@ class Optimiser:
         self._table.tell(number, found)
 
     def tell_failed(self, point: Point | int, why: str = "it failed") -> None:
-        """That a point has no value: it is asked again `retries` times, then its party sits the round out."""
+        """That a point has no value: it is asked again `retries` times, then its party has no value there."""
         self._table.tell(point if isinstance(point, int) else point.id, short(why) or "it failed")
 
     def result(self) -> Result:
         """What has come out so far."""
         with locked(self._table.path):
-            return result_of(self.folder)
+            return best_known(result_of(self.folder))
 
     def _advance(self) -> None:
         """Play on to where the method needs values that nobody told yet, or to the end.

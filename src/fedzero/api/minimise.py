@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,8 +35,9 @@ from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
-from fedzero.runs.outcome import Result, result_of
+from fedzero.runs.outcome import Result, best_known, result_of
 from fedzero.runs.session import Environment
+from fedzero.runs.silence import Unanswered
 from fedzero.tasks.blackbox import BlackBox
 
 MODERATE, LARGE = 200, 5000
@@ -238,8 +240,9 @@ def minimise(
     if not resume and (folder / session.LEDGER).exists():
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
     recipe = recipes.with_engine(recipe, engine)
-    start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
-    return result_of(folder)
+    with suppress(Unanswered):  # the result says so, and the same call goes on
+        start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
+    return best_known(result_of(folder))
 
 
 def recipe_of(

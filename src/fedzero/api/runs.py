@@ -108,7 +108,7 @@ class Run:
         columns: dict[str, list[Any]] = {"round": [p.round for p in points], "loss": [p.loss for p in points]}
         if any(p.accuracy is not None for p in points):
             columns["accuracy"] = [np.nan if p.accuracy is None else p.accuracy for p in points]
-        columns |= {name: [p.others.get(name, np.nan) for p in points] for name in others}
+        columns = {name: [p.others.get(name, np.nan) for p in points] for name in others} | columns  # ours count
         columns |= {name: [getattr(p, name) for p in points] for name in ("bytes_up", "bytes_down", "queries")}
         return History({name: np.array(column) for name, column in columns.items()})
 

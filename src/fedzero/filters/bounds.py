@@ -28,8 +28,9 @@ def norm_of(values: F32) -> float:
 
 
 def shortened(values: F32, norm: float, longest: float) -> F32:
-    """v, whose norm is `norm`, scaled down to `longest` where it is longer."""
-    if norm <= longest:
+    """v, whose norm is `norm`, scaled down to `longest` where it is longer. Numbers whose norm is beyond all measure
+    stay as they are: zeros in their place would say something else."""
+    if norm <= longest or not math.isfinite(norm):
         return values
     exact = values.astype(np.float64)  # the factor itself may be too small for float32
     return (exact * (longest / norm)).astype(np.float32)

@@ -91,6 +91,11 @@ class LedgerLog:
     def begun(self, client: int, round: int) -> Sequence[Query]:
         return self._memory.begun(client, round)
 
+    def known(self, client: int, round: int) -> list[Query]:
+        """What another process needs to carry on with a client's round: where its box has no value, and what it was
+        asked in that round."""
+        return [*self.absent(client).values(), *self.begun(client, round)]
+
     def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
         return self._memory.latest(client, before)
 
@@ -107,6 +112,9 @@ class LedgerLog:
             if row.value is not None and (row.round, row.digest) == where:
                 values.setdefault(row.client, row.value)
         return np.frombuffer(places[where], "<f8"), values
+
+    def absent(self, client: int) -> Mapping[bytes, Query]:
+        return self._memory.absent(client)
 
     def queried(self, round: int) -> Queried:
         """What the record of a round says of its queries."""
@@ -176,6 +184,57 @@ def located(ledger: Ledger) -> dict[int, list[tuple[F64, float]]]:
         if row.point is not None and row.value is not None:
             found.setdefault(row.client, {})[row.digest] = np.frombuffer(row.point, "<f8"), row.value
     return {client: list(of.values()) for client, of in found.items()}
+
+
+def silent(rows: Iterable[Query]) -> bool:
+    """Whether a box was asked, and neither gave a value nor said that it has none. rows: of a round."""
+    states = {row.state for row in rows}
+    return "failed" in states and not states & {"done", "absent"}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What became of a client's queries.
+
+    failed: attempts that failed; unanswered: points without an answer after all attempts; nowhere: points at which the
+    box said that it has no value; valued: points with a value; silent: rounds in a row, up to the last one in which it
+    was asked, without any answer; cause: of the last failure.
+    """
+
+    failed: int = 0
+    unanswered: int = 0
+    nowhere: int = 0
+    valued: int = 0
+    silent: int = 0
+    cause: str = ""
+
+
+def answers(ledger: Ledger, clients: int) -> tuple[Answers, ...]:
+    """Of all clients."""
+    rows: list[list[Query]] = [[] for _ in range(clients)]
+    for row in _read(ledger):
+        if row.client < clients:
+            rows[row.client].append(row)
+    return tuple(map(_answers, rows))
+
+
+def _answers(rows: Sequence[Query]) -> Answers:
+    """Rows of one client, by round and point."""
+    states: dict[tuple[int, int], set[str]] = {}
+    for row in rows:
+        states.setdefault((row.round, row.ordinal), set()).add(row.state)
+    quiet = 0
+    for _, of_round in groupby((row for row in rows if row.ordinal != EVALUATION), lambda row: row.round):
+        asked = [row for row in of_round if row.spent]
+        quiet = (quiet + 1 if silent(asked) else 0) if asked else quiet
+    return Answers(
+        failed=sum(row.state == "failed" for row in rows),
+        unanswered=sum("failed" in of and not of & {"done", "absent"} for of in states.values()),
+        nowhere=len({row.digest for row in rows if row.state == "absent"}),
+        valued=sum("done" in of for of in states.values()),
+        silent=quiet,
+        cause=next((row.cause for row in reversed(rows) if row.state == "failed"), ""),
+    )
 
 
 def spent(ledger: Ledger) -> int:

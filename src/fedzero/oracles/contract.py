@@ -65,12 +65,15 @@ class Losses(Struct, frozen=True, eq=False):
     """f_i(x + Σ c z; ξ) at each of `points`, all on the mini-batch ξ of local step `step`.
 
     With a `basis` the points also move along its columns. Asks with one base and equal points may be answered together.
+    gaps: the answer of a separate function has +inf at points where it has no value, and NaN where it did not answer;
+    without gaps the whole ask fails.
     """
 
     base: Params
     points: Sequence[Terms]
     step: int
     basis: Basis | None = None
+    gaps: bool = False
 
 
 @dataclass(frozen=True, eq=False)

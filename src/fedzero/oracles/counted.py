@@ -26,7 +26,13 @@ class Oracle:
         if not isinstance(ask, Losses):
             raise FedzeroError("a value-only oracle was asked for a gradient: the method must declare first_order")
         self.queries += len(ask.points)
-        return self.objective.losses(ask.base, ask.points, [self.batch(round, ask.step)], ask.basis)[0]
+        batch = self.batch(round, ask.step)
+        if ask.gaps and isinstance(self.objective, Separate):
+            (answer,) = self.objective.answers([(ask, batch)])
+            if isinstance(answer, FedzeroError):
+                raise answer
+            return answer
+        return self.objective.losses(ask.base, ask.points, [batch], ask.basis)[0]
 
 
 class GradientOracle(Oracle):

@@ -6,7 +6,7 @@ A batch is a tensor, a tuple, a list or a dictionary of batches; the first axis 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -22,6 +22,13 @@ Batch = Any
 ACCURACY = "accuracy"
 IGNORED = -100
 """The label that torch's cross-entropy leaves out of its mean."""
+
+
+RESERVED = frozenset(
+    {"round", "loss", "seconds", "queries", "train_loss", "test_loss", "bytes_up", "bytes_down"}
+    | {"bytes_up_per_client", "bytes_down_per_client"}
+)
+"""Columns of every history and export: names that no metric can have."""
 
 
 CROSS_ENTROPY = partial(F.cross_entropy, reduction="none")
@@ -43,6 +50,9 @@ class Supervised:
 
     loss: Callable[[Any, Any], Tensor] = CROSS_ENTROPY
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        refuse_reserved(self.metrics)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y = batch
@@ -69,6 +79,9 @@ class Stepwise:
     objective: Callable[[nn.Module, Batch], Tensor]
     metrics: Mapping[str, Callable[[nn.Module, Batch], Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        refuse_reserved(self.metrics)
+
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         return self.objective(model, batch)
 
@@ -82,6 +95,16 @@ class Stepwise:
         return metrics_of(
             loss, {name: mean([f(model, batch) for batch in batches]) for name, f in self.metrics.items()}
         )
+
+
+def refuse_reserved(names: Iterable[str]) -> None:
+    """Names of metrics that would take the place of something else."""
+    for name in names:
+        if not isinstance(name, str) or not name or name in RESERVED:
+            raise FedzeroError(
+                f"metrics has the name {name!r}, which a history uses itself or which is no name: call it something "
+                f"else; taken are {', '.join(sorted(RESERVED))}"
+            )
 
 
 def metrics_of(loss: float, named: Mapping[str, float]) -> Metrics:

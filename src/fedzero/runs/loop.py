@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Engine, Interrupted, Tied
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.server import Server
+from fedzero.runs.silence import Listener
 
 T = TypeVar("T")
 MOST_TIES = 3
@@ -90,17 +92,12 @@ def play(
                     watch.warn(_warning(course))
 
     def exhausted(round: int) -> str:
-        """Why nobody can play a round any more, if so. A round that was begun is played, to be on record."""
-        everybody = range(recipe.federation.clients)
-        if log is None or not all(server.unable(round, [client]) for client in everybody):
-            return ""
-        if any(log.begun(client, round) for client in everybody):
-            return ""
-        return f"no client can pay for round {round}: client 0 {server.unable(round, [0])[0]}"
+        return _exhausted(server, range(recipe.federation.clients), round)
 
     def play_round(round: int) -> Round:
         return server.play(round, engine, seconds())
 
+    listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
     watch.begin(recipe, server.plan.size, outline)
     if outline.end is not None:
         return
@@ -113,6 +110,8 @@ def play(
     watch.phase("first round")
     while done < recipe.rounds and not (reason := recipe.stop.reason(course) or exhausted(done)):
         watch.round(persist(partial(play_round, done)))
+        for warning in listener.after(done):
+            watch.warn(warning)
         done += 1
         if _due(recipe, done):
             evaluate(done)
@@ -124,9 +123,32 @@ def play(
     ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
 
 
+def _exhausted(server: Server, everybody: range, round: int) -> str:
+    """Why a round can no longer be paid for, if so. A round that was begun is played, to be on record."""
+    log = None if server.meter is None else server.meter.log
+    if log is None:
+        return ""
+    unable = dict[int, str]()
+    for client in everybody:
+        unable |= server.unable(round, [client])
+        if client not in unable and not server.wire(round).unanimous:
+            return ""
+    if not unable or any(log.begun(client, round) for client in everybody):
+        return ""
+    if len(unable) == len(everybody):
+        return f"no client can pay for round {round}: client 0 {unable[0]}"
+    client, reason = next(iter(unable.items()))
+    return f"client {client} cannot pay for round {round}, which needs all clients: it {reason}"
+
+
 def _warning(course: Course) -> str:
     first, last = course.first, course.last
     assert first is not None and last is not None
+    if not math.isfinite(first.metrics.loss):
+        return (
+            f"the loss is {first.metrics.loss:.4g} after round {first.round}, so there is nothing to go down from: "
+            "look for NaN or infinite numbers in the data and in the base model; the rate is not the reason"
+        )
     return (
         f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
         f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "

@@ -25,6 +25,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
+from fedzero.tasks.finite import expect_finite, expect_finite_loss, expect_finite_model
 from fedzero.tasks.partition import drawn
 from fedzero.tasks.samples import Samples, content
 
@@ -102,7 +103,9 @@ class Material:
         shards = OwnShards(self.clients, clients, batch, device, self._check)
         probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
         self._check(probe)
-        scalar = repeatable(self.module, self.criterion, probe).dim() == 0
+        losses = repeatable(self.module, self.criterion, probe)
+        self._expect_finite(params, losses, device)
+        scalar = losses.dim() == 0
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))
         objective = ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact)
@@ -110,6 +113,17 @@ class Material:
         if private:
             return Problem(params, objective, shards, model, private_facts=data, keep_base=True)
         return Problem(params, objective, shards, model | data, keep_base=True)
+
+    def _expect_finite(self, params: Params, first: Tensor, device: torch.device) -> None:
+        """first: losses of the first samples of client 0."""
+        expect_finite_model(params)
+
+        def losses(batch: Batch) -> Tensor:
+            with torch.no_grad():
+                return self.criterion.losses(self.module, batch)
+
+        expect_finite(self.clients, self.test, losses, device)
+        expect_finite_loss(first, "client 0")
 
     def _check(self, batch: Batch) -> None:
         if isinstance(self.criterion, Supervised):

@@ -110,6 +110,10 @@ class Dealt(Sequence[Part]):
     def __getitem__(self, client: Any) -> Any:
         return Part(self.whole, self.parts[client])
 
+    def owner(self, row: int) -> int | None:
+        """The client that has a row of the dataset."""
+        return next((client for client, part in enumerate(self.parts) if row in part), None)
+
 
 def samples(data: Any, collate: Collate | None = None) -> Samples:
     """Pairs (or longer tuples) of arrays, dictionaries of arrays, or a map-style dataset."""

@@ -15,6 +15,11 @@ Where all values so far are those of one quadratic, to rounding (see exact.py), 
 A function that gives two values at one point is *noisy*, and never differentiated: exchanges stay wide, s falls only as
 far as the quadratic still rises by `SIGNAL` deviations of the noise between the centre and the other points, and the
 minimiser of the quadratic is what is recommended.
+
+A point may have no value: F is +inf where it is not defined, and NaN where nobody knows, because somebody did not
+answer. Such a point is never the best one. Quadratics take the largest value so far for +inf, and leave NaN out. At a
+trial point either is a broken promise. A gradient of which some differences are missing has those of the nearest point
+in their place.
 """
 
 from __future__ import annotations
@@ -50,6 +55,8 @@ PLENTY = 1.25
 RIPPLED, SHORT, GIVEN_UP = 3, 1.0, 1_000_000
 """A descent is given up, once, after so many trial points that break the promise of the gradients, if these are
 correlated over no more than so many times the way it has come."""
+FRUITLESS = 4
+"""Exchanges of a descent without any value, after which it is given up."""
 EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -81,7 +88,8 @@ class Plan(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """All points so far (n, d), F there (n,), and of which point each is a neighbour (n,), or −1."""
+    """All points so far (n, d), F there (n,), +inf or NaN where it has no value, and of which point each is a neighbour
+    (n,), or −1."""
 
     points: F64
     values: F64
@@ -119,6 +127,8 @@ def stencil(space: Space, plan: Plan, explicit: F64, count: int) -> tuple[F64, I
 def propose(trace: Trace, plan: Plan, space: Space, batch: int, last: int, random: np.random.Generator) -> Proposal:
     """What to ask after a trace whose last exchange had `last` points."""
     search = _Search(trace, space, batch, len(trace.values) - last, random)
+    if not search.known.any():
+        return search.blind(plan)
     return search.after_wide(plan) if plan.mode == "wide" else search.after_local(plan)
 
 
@@ -127,7 +137,9 @@ class _Search:
 
     def __init__(self, trace: Trace, space: Space, batch: int, fresh: int, random: np.random.Generator):
         self.trace, self.space, self.batch, self.fresh, self.random = trace, space, batch, fresh, random
-        self.x, self.y, self.bases = space.lift(trace.points), trace.values, trace.bases
+        self.x, self.bases = space.lift(trace.points), trace.bases
+        self.known, self.nowhere = np.isfinite(trace.values), np.isposinf(trace.values)
+        self.y = np.where(self.known, trace.values, np.inf)
         self.best = int(np.argmin(self.y))
 
     @property
@@ -141,16 +153,26 @@ class _Search:
         """The unit box's diagonal."""
         return math.sqrt(self.space.lifted)
 
+    def blind(self, plan: Plan) -> Proposal:
+        """Nothing is known: anywhere in the box, and some times at the centre, unless F is not defined there."""
+        points = self.space.lower(self.random.random((self.batch, self.space.lifted)))
+        centre = self.space.lower(np.array(plan.centre)[None])[0]
+        asked = (self.trace.points == centre).all(axis=1)
+        if not (asked & self.nowhere).any() and np.count_nonzero(asked) < 2 * FRUITLESS:
+            points[: 2 if self.batch > 2 else 1] = centre
+        following = replace(plan, mode="wide", predicted=(), trials=0, stencils=0)
+        return Proposal(following, points, self.trace.points[0])
+
     def after_wide(self, plan: Plan) -> Proposal:
         plan = replace(plan, exchanges=plan.exchanges + 1)
-        if self.fresh == 0 and len(self.y) > 2:
+        if (self.fresh == 0 and len(self.y) > 2) or self._noise_was_unknown:
             plan = replace(plan, h=self._step_of_differences())
         fit, lowest, gain = self._fitted(plan)
         foretold = plan.predicted and self._missed(plan) < FORETOLD
         if not plan.h:
             return self._noisy(plan, fit, lowest)
         coefficients = (self.space.lifted + 1) * (self.space.lifted + 2) // 2
-        known = np.count_nonzero(self.bases < 0) > PLENTY * coefficients
+        known = np.count_nonzero((self.bases < 0) & self.known) > PLENTY * coefficients
         exact = self._exact(plan, fit.hessian(lowest))
         if exact is not None and self.batch > self.space.neighbours:
             return self._descend(plan, lowest_within(exact, exact.centre, self._across)[0])
@@ -165,16 +187,40 @@ class _Search:
 
     def _step_of_differences(self) -> float:
         """√(noise/range): errors of the value and of the curvature then weigh alike. 0: too noisy."""
-        span, digits = float(np.ptp(self.y)), EPSILON * float(np.abs(self.y).max())
-        noise = max(abs(float(self.y[0] - self.y[1])), digits)
+        y = self.y[self.known]
+        span, digits = float(np.ptp(y)), EPSILON * float(np.abs(y).max())
+        noise = max(self._repeated() or 0.0, digits)
         h = max(STEP, math.sqrt(noise / span)) if span else STEP
         return h if h < ROUGH else 0.0
 
+    def _repeated(self, before: int | None = None) -> float | None:
+        """By how much two values at one point differ, of the first point that has two; None if there is none."""
+        first: dict[bytes, int] = {}
+        for i in np.flatnonzero(self.known[:before] & (self.bases[:before] < 0)):
+            j = first.setdefault(self.trace.points[i].tobytes(), int(i))
+            if j != i:
+                return abs(float(self.y[j] - self.y[i]))
+        return None
+
+    @property
+    def _twice_lost(self) -> bool:
+        """The start was asked twice, and does not have two values."""
+        twice = len(self.y) > 2 and bool((self.x[0] == self.x[1]).all())
+        return twice and not self.known[:2].all()
+
+    @property
+    def _noise_was_unknown(self) -> bool:
+        """Before this exchange."""
+        return self._twice_lost and self._repeated(self.fresh) is None
+
     def _fitted(self, plan: Plan) -> tuple[QuadraticFit, F64, float]:
         """A quadratic around the centre, where it is lowest within reach, and by how much."""
-        centre, wide = np.array(plan.centre), np.flatnonzero(self.bases < 0)
+        centre, usable = np.array(plan.centre), self.known | self.nowhere
+        wide = np.flatnonzero((self.bases < 0) & usable)
+        wide = wide if self.known[wide].any() else np.flatnonzero(usable)
+        y = np.where(self.known, self.y, self.y[self.known].max())
         near = np.argsort(np.square(self.x[wide] - centre).sum(axis=1), kind="stable")[:MOST_FITTED]
-        fit = QuadraticFit(self.x[wide[near]], self.y[wide[near]], centre, plan.scale)
+        fit = QuadraticFit(self.x[wide[near]], y[wide[near]], centre, plan.scale)
         lowest, gain = lowest_within(fit, centre, plan.scale * math.sqrt(self.space.lifted))
         return fit, self._snapped(lowest), gain
 
@@ -186,13 +232,22 @@ class _Search:
         """
         if not plan.h or self.space.discrete or not self.fresh:
             return None
-        noise = abs(float(self.y[0] - self.y[1])) if (self.x[0] == self.x[1]).all() else 0.0
-        return quadratic_of(self.x, self.y, self.bases, noise, guess)
+        of_base = (self.bases < 0) | self.known[self.bases]
+        kept = np.flatnonzero(self.known & of_base)
+        if not len(kept):
+            return None
+        places = np.full(len(self.y) + 1, -1)  # the last one is where −1 leads
+        places[kept] = np.arange(len(kept))
+        noise = self._repeated() if (self.x[0] == self.x[1]).all() else None
+        return quadratic_of(self.x[kept], self.y[kept], places[self.bases[kept]], noise or 0.0, guess)
 
     def _missed(self, plan: Plan) -> float:
         """How far what the last quadratic foretold is from what came, of the values' deviation."""
-        came = self.y[self.fresh :]
-        apart = float(np.square(came - np.array(plan.predicted)).mean())
+        known = self.known[self.fresh :]
+        came = self.y[self.fresh :][known]
+        if len(came) < min(2, len(known)):
+            return math.inf
+        apart = float(np.square(came - np.array(plan.predicted)[known]).mean())
         return math.sqrt(apart) / max(float(came.std()), math.sqrt(np.finfo(np.float64).tiny))
 
     def _narrowed(self, plan: Plan) -> float:
@@ -205,10 +260,22 @@ class _Search:
         scale = min(max(plan.scale * SHRINK, least), SCALE) if inside else plan.scale
         centre, estimate = tuple(lowest.tolist()), (fit.value(lowest), fit.error(lowest))
         following = replace(plan, centre=centre, scale=scale, estimate=estimate)
-        return self._wide(following, fit, self.space.lower(lowest[None])[0])
+        if self._defined_near(lowest):
+            return self._wide(following, fit, self.space.lower(lowest[None])[0])
+        best = self.x[self.best]
+        following = replace(following, estimate=(fit.value(best), fit.error(best)))
+        return self._wide(following, fit, self.trace.points[self.best])
+
+    def _defined_near(self, point: F64) -> bool:
+        """Whether F has a value at the nearest point at which that is known."""
+        usable = np.flatnonzero(self.known | self.nowhere)
+        nearest = usable[np.argmin(np.square(self.x[usable] - point).sum(axis=1))]
+        return bool(self.known[nearest])
 
     def _wide(self, plan: Plan, fit: QuadraticFit, x: F64) -> Proposal:
         points = self.space.lower(self._around(np.array(plan.centre), plan.scale, self.batch))
+        if self.batch > 2 and self._twice_lost and self._repeated() is None:
+            points[1] = points[0]
         foretold = tuple(fit.value(point) for point in self.space.lift(points))
         return Proposal(replace(plan, mode="wide", predicted=foretold, trials=0, stencils=0), points, x)
 
@@ -242,9 +309,17 @@ class _Search:
     def after_local(self, plan: Plan) -> Proposal:
         low = self.fresh + int(np.argmin(self.y[self.fresh :]))
         plan = self._judged(plan)
+        if not self.known[-FRUITLESS * self.batch :].any():
+            return self._restart(plan)
+        if plan.incumbent < 0 and not self.known[low]:
+            return self._descend(plan, self.x[self.best])
         if plan.incumbent < 0 or (self._bare(plan, low) and self.y[low] < self.y[plan.incumbent]):
             gain = 0.0 if plan.incumbent < 0 else float(self.y[plan.incumbent] - self.y[low])
             return self._trial(plan, [self.x[low]], (gain,))  # no gradient is known where it is lowest
+        if not self._differences(plan.incumbent).any():
+            here = self.x[plan.incumbent]
+            asked = np.count_nonzero((self.x == here).all(axis=1))
+            return self._restart(plan) if asked > 1 else self._trial(replace(plan, incumbent=-1), [here], ())
         x, gradients = self._gradients(plan)
         here, room = self.x[plan.incumbent], self._room
         if len(x) == 1:
@@ -273,9 +348,13 @@ class _Search:
     def _bare(self, plan: Plan, point: int) -> bool:
         """No gradient is known there, nor next to it: a step or an option away is not next to it."""
         if self.fresh <= point < self.fresh + plan.stencils:
-            return False
+            return not self._differences(point).any()
         base = int(self.bases[point])
-        return base < 0 or bool((self.x[point] != self.x[base])[self.space.stepped].any())
+        return base < 0 or not self.known[base] or bool((self.x[point] != self.x[base])[self.space.stepped].any())
+
+    def _differences(self, centre: int) -> NDArray[np.bool_]:
+        """Which points are neighbours of a point, and have values as it has, (n,)."""
+        return np.asarray((self.bases == centre) & self.known & self.known[centre])
 
     def _lowest(self, process: GradientProcess, here: F64, radius: float) -> tuple[F64, float]:
         """Where a model is lowest; where coordinates have steps, these are rounded and the others follow."""
@@ -292,7 +371,7 @@ class _Search:
         trials = np.arange(self.fresh, self.fresh + plan.stencils)
         best = int(trials[np.argmin(self.y[trials])])
         if plan.incumbent < 0:
-            return replace(plan, incumbent=best)
+            return replace(plan, incumbent=best) if self.known[best] else plan
         gain = float(self.y[plan.incumbent] - self.y[best])
         promised = max(plan.predicted[best - self.fresh], np.finfo(np.float64).tiny)
         step = float(np.linalg.norm(self.x[best] - self.x[plan.incumbent]))
@@ -307,18 +386,21 @@ class _Search:
 
     def _gradients(self, plan: Plan) -> tuple[F64, F64]:
         """Points of this descent that have a stencil, the incumbent last and the farthest first; gradients there."""
-        centres = np.unique(self.bases[self.bases >= plan.since])
+        differences = (self.bases >= plan.since) & self.known & self.known[self.bases]
+        centres = np.unique(self.bases[differences])
         apart = np.square(self.x[centres] - self.x[plan.incumbent]).sum(axis=1)
         centres = centres[np.argsort(apart, kind="stable")][:MOST_GRADIENTS][::-1]
-        return self.x[centres], np.array([self._gradient(int(centre)) for centre in centres])
+        return self.x[centres], _completed(np.array([self._gradient(int(centre)) for centre in centres]))
 
     def _gradient(self, centre: int) -> F64:
-        """By differences; of options the least gradient that explains them."""
-        around = self.bases == centre
+        """By differences, NaN where one is missing; of options the least gradient that explains them."""
+        around = self._differences(centre)
         steps, rises = self.x[around] - self.x[centre], self.y[around] - self.y[centre]
         if self.space.choices:
             return np.asarray(np.linalg.lstsq(steps, rises, rcond=None)[0])
-        return np.asarray(rises / steps.sum(axis=1))  # each step is along one coordinate
+        slopes = np.full(self.space.lifted, np.nan)
+        slopes[np.abs(steps).argmax(axis=1)] = rises / steps.sum(axis=1)  # each step is along one coordinate
+        return slopes
 
     def _bias(self, plan: Plan, x: F64, process: GradientProcess) -> F64:
         """½ h ∂²F: what forward differences add to the gradients, (m, d)."""
@@ -337,3 +419,12 @@ class _Search:
             since=len(self.y),
         )
         return self._wide(again, fit, self.trace.points[self.best])
+
+
+def _completed(gradients: F64) -> F64:
+    """Slopes (m, d) with those of the next point that has one in the place of NaN, or the last one's; or 0."""
+    full = gradients.copy()
+    for i, j in np.argwhere(np.isnan(gradients)):
+        others = np.flatnonzero(np.isfinite(gradients[:, j]))
+        full[i, j] = gradients[others[np.argmin(np.abs(others - i))], j] if len(others) else 0.0
+    return full

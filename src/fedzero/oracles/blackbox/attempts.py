@@ -6,6 +6,7 @@ the program ends, and its outcome is ignored.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -61,7 +62,7 @@ Call = Callable[[F64, float | None, Cancellation], Any]
 """(points (n, d), seconds that an attempt may take, cancellation) → n values, unchecked."""
 
 Outcome = tuple[int, list[float] | str]
-"""Number of an attempt; its values, or why it has none."""
+"""Number of an attempt; its values, not finite where the box has none, or why it failed."""
 
 
 def launch(number: int, call: Call, points: F64, timeout: float | None, outcomes: SimpleQueue[Outcome]) -> Cancellation:
@@ -70,7 +71,7 @@ def launch(number: int, call: Call, points: F64, timeout: float | None, outcomes
 
     def run() -> None:
         try:
-            outcomes.put((number, numbers(call(points, timeout, cancellation), len(points))))
+            outcomes.put((number, floats(call(points, timeout, cancellation), len(points))))
         except Unusable as error:
             outcomes.put((number, short(str(error))))
         except BaseException as error:  # whatever a user's function raises is its failure and not ours
@@ -90,7 +91,21 @@ def quoted(value: Any) -> str:
 
 
 def numbers(values: Any, count: int) -> list[float]:
-    """`count` finite numbers, or `Unusable`. Minus zero comes back as zero, as a database would read it."""
+    """`count` finite numbers, or `Unusable`."""
+    found = floats(values, count)
+    for value in found:
+        if not math.isfinite(value):
+            raise Unusable(no_value(value))
+    return found
+
+
+def no_value(value: float) -> str:
+    """Why a number is no value of a function."""
+    return f"it gave {value}, which is not a finite number"
+
+
+def floats(values: Any, count: int) -> list[float]:
+    """`count` numbers, finite or not, or `Unusable`. Minus zero comes back as zero, as a database would read it."""
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -99,7 +114,4 @@ def numbers(values: Any, count: int) -> list[float]:
         raise Unusable(f"it gave {quoted(values)}, which is no number")
     if array.shape != (count,) and (count, array.size) != (1, 1):
         raise Unusable(f"it gave an array of shape {array.shape} where {count} number(s) were asked for")
-    result = array.reshape(count).astype(np.float64) + 0.0
-    for value in result[~np.isfinite(result)][:1]:
-        raise Unusable(f"it gave {value}, which is not a finite number")
-    return [float(value) for value in result]
+    return [float(value) for value in array.reshape(count).astype(np.float64) + 0.0]

@@ -17,8 +17,9 @@ from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Metrics, Readied, Separate
 
-State = Literal["reserved", "done", "failed", "unused"]
-"""reserved: about to be made, being made, or lost in a crash; unused: given back, the box was never called."""
+State = Literal["reserved", "done", "failed", "absent", "unused"]
+"""reserved: about to be made, being made, or lost in a crash; absent: the box gave inf or NaN, it has no value there;
+unused: given back, the box was never called."""
 
 EVALUATION = -1
 """The ordinal of a query by an evaluation, before the round whose number it carries."""
@@ -99,6 +100,10 @@ class QueryLog(Protocol):
         Without a ledger: of the latest round only."""
         ...
 
+    def absent(self, client: int) -> Mapping[bytes, Query]:
+        """By digest: the points of all rounds at which a client's box said that it has no value."""
+        ...
+
 
 class MemoryLog:
     """In memory, with or without a ledger: totals over all rounds, and the rows of each client's latest round."""
@@ -109,6 +114,7 @@ class MemoryLog:
         self._attempts: dict[int, dict[int, dict[int, Query]]] = {}
         """by client, ordinal and attempt, of the client's `_round`"""
         self._latest: dict[int, tuple[int, dict[int, tuple[F64, float]]]] = {}
+        self._absent: dict[int, dict[bytes, Query]] = {}
 
     def write(self, rows: Sequence[Query]) -> None:
         for row in rows:
@@ -118,6 +124,8 @@ class MemoryLog:
             before = attempts.get(row.attempt)
             self._spent[row.client] += row.spent - (before is not None and before.spent)
             attempts[row.attempt] = row
+            if row.state == "absent":
+                self._absent.setdefault(row.client, {}).setdefault(row.digest, row)
             self._keep(row)
 
     def _keep(self, row: Query) -> None:
@@ -143,6 +151,9 @@ class MemoryLog:
     def begun(self, client: int, round: int) -> Sequence[Query]:
         rows = self._rows(client, round)
         return [row for ordinal, tries in rows.items() if ordinal != EVALUATION for row in tries.values()]
+
+    def absent(self, client: int) -> Mapping[bytes, Query]:
+        return self._absent.get(client, {})
 
     def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
         if not 0 <= self.latest_round(client) < before:

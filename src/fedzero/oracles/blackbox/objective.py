@@ -118,7 +118,7 @@ class BlackBoxes:
         self._asked[client] = round, first + len(points)
         if not np.isfinite(points).all():
             return FedzeroError(f"client {client} was to ask its box at NaN: the method diverged, lower its rate")
-        return Request(client, round, first, points, self._box(client))
+        return Request(client, round, first, points, self._box(client), asked.gaps)
 
     def _box(self, client: int) -> OpenBox:
         if not self._opened:
@@ -141,7 +141,7 @@ class BlackBoxes:
             return {}
         reasons = {}
         for client, need in needs.items():
-            kept = sum(row.state in ("done", "failed") for row in self.log.begun(client, round))
+            kept = sum(row.state in ("done", "failed", "absent") for row in self.log.begun(client, round))
             left = budget - self.conditions.kept - (self.log.spent(client) - kept)
             if left < need:
                 left_of = f"{max(left, 0)} of its budget of {budget} queries are left{self.conditions.but_kept}"

@@ -4,11 +4,15 @@
     call each box, a few points at a time                       in threads; clients do not wait for each other
     log every value as it comes, then use it                    or the cause of a failure, and retry after a pause
 
+A box that gives inf or NaN has no value at that point. That is an answer: neither this nor a later round asks it there
+again. What a request comes to where a point has no value, or no answer in any attempt, is the asker's choice (`gaps`).
+
 Everything but the calls themselves happens in the caller's thread, so a log need not be thread-safe.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +20,17 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from fedzero.oracles.blackbox.attempts import Call, Cancellation, Outcome, launch, short
+from fedzero.oracles.blackbox.attempts import Call, Cancellation, Outcome, launch, no_value, short
 from fedzero.oracles.blackbox.contract import EVALUATION, Query, QueryFailed, QueryLog, Told, Waiting, digest_of
 from fedzero.oracles.contract import F64
 
 LONGEST_WAIT = 3600.0
 """Seconds of one wait: longer ones are not left to a single timer."""
 MAX_DOUBLINGS = 20
+LOST = 3
+"""Of a request with gaps: how many points without an answer, from the first one on, show that the box is down."""
+NOWHERE, UNANSWERED = math.inf, math.nan
+"""In the place of values, where gaps are allowed: the box has no value at the point; it did not answer."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +66,17 @@ class OpenBox:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Points (n, d) at which a client queries its box; the first is number `first` of its round."""
+    """Points (n, d) at which a client queries its box; the first is number `first` of its round.
+
+    gaps: points without a value have `NOWHERE` or `UNANSWERED`, and the others their values; else the request fails.
+    """
 
     client: int
     round: int
     first: int
     points: F64
     box: OpenBox
+    gaps: bool = False
 
 
 @dataclass(eq=False)
@@ -83,7 +95,9 @@ class Job:
 
     request: Request
     values: dict[int, float] = field(default_factory=dict)
-    """by position"""
+    """by position; `NOWHERE` where the box has none"""
+    lost: dict[int, str] = field(default_factory=dict)
+    """by position: why there is no answer; only where gaps are allowed"""
     failures: dict[int, int] = field(default_factory=dict)
     todo: list[Attempt] = field(default_factory=list)
     busy: int = 0
@@ -100,13 +114,42 @@ class Job:
         r = self.request
         self.failed = self.failed or QueryFailed(f"box {r.box.label} of client {r.client} {what}")
 
-    def give_up(self, cause: str, failures: int) -> None:
-        self.fail(f"gave no value in {failures} attempt{'s' * (failures > 1)}: {cause}")
+    def give_up(self, cause: str, failures: int, positions: Sequence[int]) -> None:
+        """There will be no answer at these points."""
+        self._lose(f"gave no value in {failures} attempt{'s' * (failures > 1)}: {cause}", positions)
+
+    def cannot_pay(self, conditions: Conditions, cause: str, positions: Sequence[int]) -> None:
+        self._lose(_budget_spent(conditions, cause), positions)
+
+    def _lose(self, what: str, positions: Sequence[int]) -> None:
+        if self.request.gaps:
+            self.lost |= dict.fromkeys(positions, what)
+        else:
+            self.fail(what)
+
+    def note_absent(self, position: int, cause: str) -> None:
+        """The box has no value at a point."""
+        if self.request.gaps:
+            self.values[position] = NOWHERE
+        else:
+            self.fail(f"gave no value in 1 attempt: {cause}")
+
+    @property
+    def down(self) -> bool:
+        """By the order of the points, so that it does not depend on which attempts ended first."""
+        return all(position in self.lost for position in range(min(LOST, len(self.request.points))))
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is asked."""
+        return self.failed is not None or self.down
 
     def result(self) -> F64 | QueryFailed:
         if self.failed is not None:
             return self.failed
-        return np.array([self.values[i] for i in range(len(self.request.points))])
+        if self.down:
+            return np.full(len(self.request.points), UNANSWERED)
+        return np.array([self.values.get(i, UNANSWERED) for i in range(len(self.request.points))])
 
 
 @dataclass(frozen=True)
@@ -153,7 +196,7 @@ def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
     An attempt at another point under the same number does not count. One that has neither value nor cause was lost in
     a crash: it is spent, but is not the box's failure, so it does not count as one of the retries.
     """
-    job, missing = Job(request), []
+    job, missing, absent = Job(request), list[Query](), log.absent(request.client)
     for i, point in enumerate(request.points):
         digest = digest_of(point)
         tried = log.tried(request.client, request.round, request.first + i)
@@ -162,16 +205,21 @@ def _job(request: Request, log: QueryLog, conditions: Conditions) -> Job:
         if known:
             job.values[i] = known[-1]
             continue
+        if digest in absent:
+            job.note_absent(i, absent[digest].cause)
+            continue
         failed = [row for row in same if row.state == "failed"]
         job.failures[i] = len(failed)
         if len(failed) > conditions.retries:
-            job.give_up(failed[-1].cause, len(failed))
+            job.give_up(failed[-1].cause, len(failed), [i])
+            continue
         attempt = tried[-1].attempt + 1 if tried else 0
         missing.append(Query(request.client, request.round, request.first + i, attempt, digest))
-    if job.failed is None and not _affordable(log, conditions, request.client, len(missing)):
+    if not job.over and not _affordable(log, conditions, request.client, len(missing)):
         causes = [row.cause for q in missing for row in log.tried(q.client, q.round, q.ordinal) if row.cause]
-        job.fail(_budget_spent(conditions, causes[-1] if causes else ""))
-    if job.failed is None and missing:
+        job.cannot_pay(conditions, causes[-1] if causes else "", [job.position(row) for row in missing])
+        missing = []
+    if missing and not job.over:
         job.todo = [Attempt(missing)] if request.box.batched else [Attempt([row]) for row in missing]
     return job
 
@@ -216,22 +264,36 @@ class _Dispatcher:
         """Launch what may begin now; release the reservations of what never will."""
         now = time.monotonic()
         for attempt in [a for a in job.todo if a.not_before <= now]:
-            if job.failed is not None:
+            if job.over:
                 break
             if not attempt.retry and job.busy == self.conditions.workers:
+                continue
+            if not attempt.retry and not job.request.box.batched and self._answered_elsewhere(job, attempt.rows[0]):
                 continue
             job.todo.remove(attempt)
             if attempt.retry:
                 if not _affordable(self.log, self.conditions, job.request.client, len(attempt.rows)):
-                    job.fail(_budget_spent(self.conditions, attempt.rows[0].cause))
-                    break
+                    job.cannot_pay(self.conditions, attempt.rows[0].cause, list(map(job.position, attempt.rows)))
+                    job.busy -= 1
+                    continue
                 attempt.rows = [replace(row, cause="") for row in attempt.rows]
                 self.log.write(attempt.rows)
             self._launch(job, attempt)
-        if job.failed is not None and job.todo:
+        if job.over and job.todo:
             if reserved := [row for attempt in job.todo if not attempt.retry for row in attempt.rows]:
                 self.log.write([replace(row, state="unused") for row in reserved])
             job.todo = []
+
+    def _answered_elsewhere(self, job: Job, row: Query) -> bool:
+        """Whether a point need not be asked, or not yet, because the box was or is being asked there: it may have no
+        value there, and is told so once."""
+        known = self.log.absent(row.client).get(row.digest)
+        if known is not None:
+            job.todo = [attempt for attempt in job.todo if attempt.rows[0] is not row]
+            self.log.write([replace(row, state="unused")])
+            job.note_absent(job.position(row), known.cause)
+        running = (each.attempt.rows[0] for each in self._running.values() if each.job is job)
+        return known is not None or any(each.digest == row.digest for each in running)
 
     def _launch(self, job: Job, attempt: Attempt) -> None:
         points = job.request.points[[job.position(row) for row in attempt.rows]]
@@ -269,7 +331,10 @@ class _Dispatcher:
                 if isinstance(result, str):
                     rows.append(replace(row, state="failed", cause=short(result)))
                     continue
-                rows.append(answered(row, result[i], running.job.point(row)))
+                if math.isfinite(result[i]):
+                    rows.append(answered(row, result[i], running.job.point(row)))
+                else:
+                    rows.append(replace(row, state="absent", cause=no_value(result[i])))
         if rows:
             self.log.write(rows)
         for running, result in ended:
@@ -278,15 +343,20 @@ class _Dispatcher:
                 self._retry(job, done, result)
             else:
                 job.busy -= 1
-                job.values |= {job.position(row): value for row, value in zip(done, result, strict=True)}
+                for row, value in zip(done, result, strict=True):
+                    if math.isfinite(value):
+                        job.values[job.position(row)] = value
+                    else:
+                        job.note_absent(job.position(row), no_value(value))
 
     def _retry(self, job: Job, rows: list[Query], cause: str) -> None:
         for row in rows:
             job.failures[job.position(row)] += 1
         failures = max(job.failures[job.position(row)] for row in rows)
         if failures > self.conditions.retries:
-            job.give_up(cause, failures)
-        elif job.failed is None:
+            job.busy -= 1
+            job.give_up(cause, failures, list(map(job.position, rows)))
+        elif not job.over:
             later = time.monotonic() + self.conditions.backoff * 2.0 ** min(failures - 1, MAX_DOUBLINGS)
             again = [replace(row, attempt=row.attempt + 1, cause=cause) for row in rows]
             job.todo.insert(0, Attempt(again, later, retry=True))

@@ -115,7 +115,7 @@ class ClusterEngine:
         meter = self.server.meter
         log = None if meter is None else meter.log
         spent = {} if log is None else {client: log.spent(client) for client in which}
-        tried = [] if log is None else [row for client in which for row in log.begun(client, round)]
+        tried = [] if log is None else [row for client in which for row in log.known(client, round)]
         turn = Turn(round, exchange, self.replica.round, which, memories, spare, spent, tried)
         return self.crew.call(worker, "exchange", turn, *messages)
 

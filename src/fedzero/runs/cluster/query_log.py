@@ -9,8 +9,8 @@ from fedzero.oracles.contract import F64
 
 
 class SliceLog:
-    """A `QueryLog` of one turn. spent: attempts of each client in the run; tried: those of the round among them;
-    write: returns when rows are on the ledger."""
+    """A `QueryLog` of one turn. spent: attempts of each client in the run; tried: those of the round among them, after
+    those of earlier rounds at which a box had no value; write: returns when rows are on the ledger."""
 
     def __init__(self, spent: Mapping[int, int], tried: Sequence[Query], write: Callable[[Sequence[Query]], None]):
         self._round, self._write = MemoryLog(), write
@@ -29,6 +29,9 @@ class SliceLog:
 
     def begun(self, client: int, round: int) -> Sequence[Query]:
         return self._round.begun(client, round)
+
+    def absent(self, client: int) -> Mapping[bytes, Query]:
+        return self._round.absent(client)
 
     def latest(self, client: int, before: int) -> Sequence[tuple[F64, float]]:
         return self._round.latest(client, before)

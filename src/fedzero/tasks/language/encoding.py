@@ -49,10 +49,27 @@ class Encoder:
                     f"the answer word {word!r} is {len(both) - len(before)} tokens of this tokenizer, not one: "
                     "choose other words with task.text.answers"
                 )
+            self._expect_known(word, both[-1:])
             tokens.append(both[-1])
         if len(set(tokens)) < len(tokens):
             raise FedzeroError(f"two answers are the same token: {list(text.answers.values())}; choose other words")
         return tokens
+
+    def _expect_known(self, answer: str, tokens: Sequence[int]) -> None:
+        """Refuse an answer that the tokenizer reads as its token for everything unknown: that would be trained."""
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        if unknown is not None and unknown in tokens:
+            raise FedzeroError(
+                f"the answer {answer!r} is not in the vocabulary of this tokenizer, which reads "
+                f"{self.tokenizer.unk_token!r} in its place: choose other words with task.text.answers, or other labels"
+            )
+
+    def expect_known(self, text: Text, rows: Sequence[Row]) -> None:
+        """The same of right answers that are to be generated."""
+        answers = list(dict.fromkeys(text.expected(row) for row in rows))
+        found = self.tokenizer([f" {answer}" for answer in answers], add_special_tokens=False)["input_ids"]
+        for answer, tokens in zip(answers, found, strict=True):
+            self._expect_known(answer, tokens)
 
     def prompts(self, text: Text, rows: Sequence[Row]) -> Encoded:
         """All rows. Where a prompt is too long its passage is cut at the end, and nothing else."""

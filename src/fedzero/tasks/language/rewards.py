@@ -14,6 +14,7 @@ that name. What a ledger names that this user neither started nor trusts is not 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -257,6 +258,9 @@ Reward = Exact | Regex | Length | Program | Function
 
 def _number(value: Any, label: str) -> float:
     try:
-        return float(value)
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
     except (TypeError, ValueError):
-        raise FedzeroError(f"the reward {label} returned {str(value)[:80]!r} instead of a number") from None
+        raise FedzeroError(f"the reward {label} returned {str(value)[:80]!r} instead of a finite number") from None
+    return number

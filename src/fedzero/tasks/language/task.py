@@ -123,6 +123,8 @@ class Language(Task, tag="language"):
         objective: Objective
         shards: Shards
         if self.reward is not None:
+            if self.reward.right:
+                encoder.expect_known(text, [*train.rows, *test.rows])
             objective = self._rewarding(self.reward, model, text, (train, test), context)
             shards = RewardShards(train, parts, self.batch, mix, self.generate)
         else:
