@@ -189,6 +189,10 @@ def test_a_schedule_is_where_a_search_begins_and_what_it_must_beat(tmp_path: Pat
     recipe = bowl(rate=SLOW_START, optimizer={"kind": "momentum"})
     found = tuning.tune(recipe, tmp_path, Environment(), trials=3, rounds=16)
     assert {0.003, 0.03, 0.3, "recipe"} <= set(losses(found))
+    assert ("compared over the first 16 of its 80 rounds only" in found.note) == (found.best != "recipe")
+    worse = bowl(rate={"kind": "piecewise", "points": [[0, 1e-6], [80, 0.02]]})
+    found = tuning.tune(worse, tmp_path / "worse", Environment(), trials=2, rounds=16, bounds=(0.01, 0.03))
+    assert found.best != "recipe" and "compared over the first 16 of its 80 rounds only" in found.note
 
 
 def test_the_command_says_when_there_is_nothing_to_change(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def tune(
     best = found[0]
     if best.loss is None:
         raise FedzeroError(f"no value of {key} gave a finite loss: give smaller ones with --from and --to")
-    return Tuned(key=key, best=best.value, trials=tuple(found), own=own, note=_note(found, key, longest, planned))
+    return Tuned(key=key, best=best.value, trials=tuple(found), own=own, note=_note(found, own, key, longest, planned))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _edge(found: Sequence[Trial]) -> int:
     return int(best == max(numbers)) - int(best == min(numbers))
 
 
-def _note(found: Sequence[Trial], key: str, longest: int, planned: int) -> str:
+def _note(found: Sequence[Trial], own: Value, key: str, longest: int, planned: int) -> str:
     """What to know about the best value before it is used."""
     edge, notes = _edge(found), []
     if edge:
@@ -220,6 +220,8 @@ def _note(found: Sequence[Trial], key: str, longest: int, planned: int) -> str:
         notes.append(f"the best value is the {which} that was tried; a {side} one may be better: give it with {option}")
     if key == RATE and 2 * longest < planned:
         notes.append(f"runs of {longest} rounds prefer rates that are too large for {planned}")
+    if own == OWN != found[0].value and longest < planned:  # a schedule is made for all rounds
+        notes.append(f"the recipe's own was compared over the first {longest} of its {planned} rounds only")
     return "; ".join(notes)
 
 
