@@ -12,18 +12,60 @@
     fedzero.register(kind)                         make one known to this process; distributions use entry points
     fedzero.DeComFL, FedZO, FZooS, …               every method that is installed, by the name of its class
 
-Names are imported when they are first used: torch and numba take seconds.
+Names are imported when they are first used: torch and numba take seconds. `dir(fedzero)` has them all, those of other
+distributions too, and imports none.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
+# `typing` is not imported: `python -m fedzero` takes the current folder off the path after this module only.
 TYPE_CHECKING = False
-if (
-    TYPE_CHECKING
-):  # `python -m fedzero` takes the current folder off the path after this module: import as little as can be
+if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know that a name is for others
     from typing import Any
+
+    from fedzero.algorithms import Baffle as Baffle
+    from fedzero.algorithms import DeComFL as DeComFL
+    from fedzero.algorithms import Dzopa as Dzopa
+    from fedzero.algorithms import FedAvg as FedAvg
+    from fedzero.algorithms import FedKSeed as FedKSeed
+    from fedzero.algorithms import FedKSeedPro as FedKSeedPro
+    from fedzero.algorithms import FedProxZO as FedProxZO
+    from fedzero.algorithms import FedZO as FedZO
+    from fedzero.algorithms import FeedSign as FeedSign
+    from fedzero.algorithms import FZooS as FZooS
+    from fedzero.algorithms import HiSo as HiSo
+    from fedzero.algorithms import MeZO as MeZO
+    from fedzero.algorithms import ResponseSurface as ResponseSurface
+    from fedzero.algorithms import ScaffoldZO as ScaffoldZO
+    from fedzero.algorithms import ZOAdaFL as ZOAdaFL
+    from fedzero.algorithms import ZOFedHT as ZOFedHT
+    from fedzero.algorithms import ZoneS as ZoneS
+    from fedzero.algorithms.contract import Federation as Federation
+    from fedzero.algorithms.contract import Method as Method
+    from fedzero.algorithms.seeded import SeededMethod as SeededMethod
+    from fedzero.api.ask_tell import Optimiser as Optimiser
+    from fedzero.api.finetune import finetune as finetune
+    from fedzero.api.minimise import Choice as Choice
+    from fedzero.api.minimise import Integer as Integer
+    from fedzero.api.minimise import minimise as minimise
+    from fedzero.api.runs import Run as Run
+    from fedzero.api.runs import run as run
+    from fedzero.api.train import site_task as site_task
+    from fedzero.api.train import train as train
+    from fedzero.errors import FedzeroError as FedzeroError
+    from fedzero.filters.contract import Coder as Coder
+    from fedzero.filters.contract import Combiner as Combiner
+    from fedzero.filters.contract import Mixer as Mixer
+    from fedzero.filters.contract import Shaper as Shaper
+    from fedzero.ledger.store import Tampered as Tampered
+    from fedzero.oracles.criteria import accuracy as accuracy
+    from fedzero.plugins import register as register
+    from fedzero.tasks.contract import BuildContext as BuildContext
+    from fedzero.tasks.contract import Problem as Problem
+    from fedzero.tasks.contract import Task as Task
 
 __version__ = "0.2.0"
 
@@ -51,6 +93,28 @@ _PUBLIC = {
     "Coder": "fedzero.filters.contract",
     "Mixer": "fedzero.filters.contract",
     "Combiner": "fedzero.filters.contract",
+    **dict.fromkeys(
+        (
+            "Baffle",
+            "DeComFL",
+            "Dzopa",
+            "FZooS",
+            "FedAvg",
+            "FedKSeed",
+            "FedKSeedPro",
+            "FedProxZO",
+            "FedZO",
+            "FeedSign",
+            "HiSo",
+            "MeZO",
+            "ResponseSurface",
+            "ScaffoldZO",
+            "ZOAdaFL",
+            "ZOFedHT",
+            "ZoneS",
+        ),
+        "fedzero.algorithms",
+    ),
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]
 
@@ -62,8 +126,18 @@ def __getattr__(name: str) -> Any:
         for kind in import_module("fedzero.plugins").kinds("methods").values():
             if kind.type.__name__ == name:
                 return kind.type
-    raise AttributeError(f"module 'fedzero' has no attribute {name!r}")
+    raise AttributeError(f"module 'fedzero' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted({*__all__, *_methods_of_others()})
+
+
+def _methods_of_others() -> set[str]:
+    """Names of classes: entry points of distributions have them, so none is imported."""
+    from importlib import metadata  # takes longer than all else here
+
+    found = {entry.attr for entry in metadata.entry_points(group="fedzero.methods")}
+    if (plugins := sys.modules.get("fedzero.plugins")) is not None:  # else nothing is registered
+        found |= {kind.type.__name__ for kind in plugins.kinds("methods").values()}
+    return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +43,34 @@ def test_names_have_no_more_settings_than_they_need() -> None:
     assert names(runs) == ["DeComFL (directions 5)", "DeComFL (directions 20)"]
     third = run(algorithm__directions="20", rounds="100")
     assert names([*runs, third])[1:] == ["DeComFL (directions 20, rounds 400)", "DeComFL (directions 20, rounds 100)"]
+
+
+def test_runs_that_nothing_else_tells_apart_have_the_names_of_their_folders() -> None:
+    runs = [replace(run(), folder=folder) for folder in ("/x/a/run", "/x/b/run", "/y/b/run", "/x/a/run")]
+    assert [h.name for h in told_apart(runs)] == [
+        "DeComFL (x/a/run)", "DeComFL (x/b/run)", "DeComFL (y/b/run)", "DeComFL (x/a/run) (2)",
+    ]  # fmt: skip
+    assert names([runs[0]]) == ["DeComFL"] and names([runs[0], DENSE]) == ["DeComFL", "FedAvg"]
+    again = [replace(run(seed=seed), folder=folder) for seed, folder in (("1", "/x/a"), ("2", "/x/b"), ("1", "/x/c"))]
+    assert [h.name for h in told_apart(again)] == ["DeComFL (seed 1, a)", "DeComFL (seed 2)", "DeComFL (seed 1, c)"]
+
+
+def test_every_run_of_a_comparison_has_a_heading_of_its_own(
+    fedzero: Callable[..., Any], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"north": (1, 3), "south": (1, 3), "east": (2, 3), "west": (1, 4), "up": (1, 4)}
+    for folder, (seed, directions) in runs.items():
+        options = ["--seed", seed, "--set", f"algorithm.directions={directions}", "--rounds", 2]
+        assert fedzero("run", tiny, "--out", tmp_path / folder, *options).code == 0
+    done = fedzero("report", *(tmp_path / folder for folder in runs), "--out", tmp_path / "all.html")
+    heading = done.out.partition("algorithm")[0]
+    wide = ["tiny (directions 3, seed 1, north)", "tiny (directions 3, seed 1, south)", "tiny (directions 3, seed 2)",
+            "tiny (directions 4, seed 1, west)", "tiny (directions 4, seed 1, up)"]  # fmt: skip
+    assert sorted(heading.split()) == sorted(" ".join(wide).split())
+    found = [h.name for h in told_apart([history(tmp_path / folder) for folder in runs])]
+    assert found == wide
+    text = (tmp_path / "all.html").read_text("utf-8")
+    assert all(f'<td data-label="run">{name}</td>' in text for name in wide[3:])
 
 
 def test_a_setting_that_somebody_chose_comes_first() -> None:

@@ -22,8 +22,8 @@ from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.web import following, serving
+from fedzero.web.address import address_of, is_loopback
 from fedzero.web.following import Following
-from fedzero.web.server import address_of, is_loopback
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

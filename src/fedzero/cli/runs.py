@@ -189,13 +189,14 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run or a comparison of runs."""
     from fedzero.report import page
+    from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table
     from fedzero.runs.history import history
 
     expect_file(out_)
     histories = [history(folder) for folder in folders]
     page.write(histories, out_)
-    out.print(terminal_table(histories))
+    out.print(terminal_table(told_apart(histories)))
     tell(f"report: {out_}")
 
 

@@ -40,8 +40,12 @@ def tune(
     rounds: Annotated[
         int | None, typer.Option(help="Of the longest runs; default: half of the recipe's.", show_default=False)
     ] = None,
-    low: Annotated[float | None, typer.Option("--from", help="The smallest value.", show_default=False)] = None,
-    high: Annotated[float | None, typer.Option("--to", help="The largest value.", show_default=False)] = None,
+    low: Annotated[
+        float | None, typer.Option("--from", help="The smallest value to begin with.", show_default=False)
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option("--to", help="The largest value to begin with.", show_default=False)
+    ] = None,
     seed: Seed = None,
     engine: Engine = None,
     data: Data = None,
@@ -52,6 +56,8 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
+
+    The recipe's own value is always tried. Where the best value is the largest or the smallest, further ones are tried.
 
     After Ctrl-C or a crash the same command goes on where it was. With --engine ray the runs are spread over a cluster.
     Example: fedzero tune demo --from 5e-3 --to 5e-2 --rounds 80
@@ -78,7 +84,10 @@ def tune(
     for trial in found.trials:
         table.add_row(str(trial.value), str(trial.rounds), _loss(trial))
     console.print(table)
-    tell(f"best: --set {key}={found.best}", console)
+    own = found.best == found.own
+    tell(f"best: the recipe's own {key}" if own else f"best: --set {key}={found.best}", console)
+    if found.note:
+        tell(f"note: {found.note}", console)
     if as_json:
         print(msgspec.json.encode(found).decode())
 

@@ -8,9 +8,10 @@ error of its metrics, s/√n with s² = Σ (y − ȳ)² / (n − 1).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
+from pathlib import PurePath
 
 from fedzero.errors import FedzeroError
 from fedzero.model import toml
@@ -24,6 +25,8 @@ LONGEST = 28
 """Letters of a value within a name."""
 MOST = 3
 """Settings within a name."""
+LONGEST_FOLDER = 60
+"""Letters of a folder within a name."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +62,41 @@ def given(history: History) -> set[str]:
 
 
 def told_apart(histories: Sequence[History]) -> tuple[History, ...]:
-    """The runs by names of their own: where they share one, what differs in their recipes is behind it."""
-    by_name: dict[str, list[History]] = {}
-    for history in histories:
-        by_name.setdefault(history.name, []).append(history)
-    marks = {name: dict(zip(map(id, same), distinguishing(same), strict=True)) for name, same in by_name.items()}
+    """The runs by names of their own: where they share one, what differs in their recipes is behind it, else the
+    folder."""
+    settings = marked(histories, [h.name for h in histories], distinguishing)
+    folders = marked(histories, [(h.name, mark) for h, mark in zip(histories, settings, strict=True)], of_folders)
     found, seen = [], Counter[str]()
-    for history in histories:
-        parts = [mark for mark in (marks[history.name][id(history)], of_seeds(history)) if mark]
+    for history, setting, folder in zip(histories, settings, folders, strict=True):
+        parts = [mark for mark in (setting, folder, of_seeds(history)) if mark]
         name = f"{history.name} ({', '.join(parts)})" if parts else history.name
         seen[name] += 1
         found.append(replace(history, name=name if seen[name] == 1 else f"{name} ({seen[name]})"))
     return tuple(found)
+
+
+def marked(
+    histories: Sequence[History], keys: Sequence[object], marks: Callable[[Sequence[History]], Sequence[str]]
+) -> list[str]:
+    """For each run its mark among those of the same key."""
+    places: dict[object, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    found = dict[int, str]()
+    for same in places.values():
+        found |= zip(same, marks([histories[place] for place in same]), strict=True)
+    return [found[place] for place in range(len(histories))]
+
+
+def of_folders(histories: Sequence[History]) -> list[str]:
+    """For each run as much of the end of its folder's path as tells the folders apart; nothing where there is one."""
+    folders = [PurePath(h.folder).parts for h in histories]
+    if len(set(folders)) == 1:
+        return [""] * len(folders)
+    length = 1
+    while len({parts[-length:] for parts in folders}) < len(set(folders)):
+        length += 1
+    return [printable("/".join(parts[-length:]), LONGEST_FOLDER) for parts in folders]
 
 
 def of_seeds(history: History) -> str:

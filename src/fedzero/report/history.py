@@ -111,6 +111,7 @@ class History:
     refusals: tuple[tuple[str, int], ...] = ()  # (reason, how often), most frequent first
     versions: dict[str, str] = field(default_factory=dict)  # of what the run is repeated with
     runs: int = 1  # how many this is the mean of: they differ in their seed only
+    folder: str = ""  # where it is: runs that nothing else tells apart are named after it
 
     @property
     def title(self) -> str:

@@ -30,7 +30,10 @@ function follow() {
   const ended = () => page.data && page.data.ended;
   const well = () => (ended() ? say("the run has ended", "ended") : say("live", "live"));
   events.onopen = well;
-  events.onerror = () => { if (!ended()) say("connection lost, trying again", "lost"); };
+  events.onerror = () => {
+    if (!ended()) say("connection lost, trying again", "lost");
+    if (events.readyState === EventSource.CLOSED) setTimeout(follow, 10000); // refused: browsers do not try again
+  };
   events.onmessage = (event) => { takeOver(JSON.parse(event.data)); well(); };
 }
 

@@ -69,6 +69,7 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         parties=reading.attendance.parties(sites),
         refusals=reading.attendance.reasons(),
         versions=versions(start),
+        folder=str(folder_of(folder).resolve()),
     )
 
 

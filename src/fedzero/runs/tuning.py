@@ -1,6 +1,8 @@
 """Find a rate, or another number of a recipe, by short runs: successive halving (Jamieson and Talwalkar, 2016).
 
-    n values play R/2^s rounds; the better half goes on to twice as many rounds, until three of them play R rounds
+    n values play R/2^s rounds; the better half goes on to twice as many rounds, until three of them play R rounds,
+    and the recipe's own value with them: nothing worse is recommended. Where the best value is at an edge of those that
+    were tried, the range is widened.
 
 A run is judged by its training loss, the mean over the last quarter of its rounds: every round has it, on mini-batches
 that the model has not been fitted to yet, and the test data stays unseen. Every trial is an ordinary run in a folder of
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ from fedzero.ledger import replay
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
+from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
-from fedzero.runs.engines import Ray, Wanted, chosen
+from fedzero.runs.engines import Engine, Ray, Wanted, chosen
 from fedzero.runs.progress import Silent
 from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, Environment
@@ -39,6 +42,12 @@ SURVIVORS = 3
 """Values that play all rounds. Rates that are a little too large look best in short runs, so two would be too few."""
 LEAST = 4
 """Rounds of the shortest run."""
+WIDENINGS = 4
+"""Values that are tried beyond an edge, at most."""
+LEAST_STEP = 2.0
+"""A value beyond an edge is at least so many times as large, or as small."""
+OWN = "recipe"
+"""Stands for the recipe as it is, where its value is no number."""
 
 Value = float | str
 Told = Callable[["Trial"], None]
@@ -60,6 +69,10 @@ class Tuned(Struct, frozen=True, kw_only=True):
     key: str
     best: Value
     trials: tuple[Trial, ...]
+    own: Value
+    """the recipe's own value, which is among the trials; "recipe" where it is no number"""
+    note: str = ""
+    """what to know about the best value; empty: smaller and larger ones are worse"""
 
 
 class _Enough(Exception):
@@ -99,46 +112,117 @@ def tune(
     told: Told = lambda trial: None,
     engine: Wanted = None,
 ) -> Tuned:
-    """Search for the value of `key`; `rounds`: of the longest runs, default half of the recipe's. engine: a cluster to
-    spread the runs over, each of which is then one process."""
+    """Search for the value of `key`; `rounds`: of the longest runs, default half of the recipe's.
+
+    bounds: where the search begins; it goes beyond them where the best value is at an edge. engine: a cluster to spread
+    the runs over, each of which is then one process.
+    """
     if trials < 2:
         raise FedzeroError(f"--trials {trials}: a search compares two values at least")
-    longest = max(rounds or recipe.rounds // 2, LEAST)
+    planned, longest = recipe.rounds, max(rounds or recipe.rounds // 2, LEAST)
     halvings = max(0, min(math.ceil(math.log2(trials)) - 1, int(math.log2(longest / LEAST))))
     limits = [longest >> (halvings - s) for s in range(halvings + 1)]
     recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
-    root, cluster = folder, None if engine is None else chosen(recipe.engine, engine)
+    cluster = None if engine is None else chosen(recipe.engine, engine)
     if isinstance(cluster, Ray):
-        root, environment = folder.resolve(), replace(environment, replaying=replay.unseen)
+        folder, environment = folder.resolve(), replace(environment, replaying=replay.unseen)
         recipe = recipes.as_recorded(recipe)
-
-    def played(values: Iterable[Value], limit: int) -> list[Trial]:
-        places = {value: root / (value if isinstance(value, str) else f"{value:g}") for value in values}
-        calls = [(varied(recipe, key, value), value, place, environment, limit) for value, place in places.items()]
-        if isinstance(cluster, Ray):
-            from fedzero.runs.cluster.spread import spread  # needs an extra
-
-            return spread(_played, calls, folder, cluster, lambda number, trial: told(trial))
-        trials = []
-        for call in calls:
-            trials.append(_played(*call))
-            told(trials[-1])
-        return trials
+    own = _own(recipe, key)
+    play = _Playing(recipe, key, own, folder, environment, cluster, told)
 
     first: list[Trial] = []
     if key == RATE and bounds is None and _takes_auto(recipe):
-        first = played(["auto"], limits[0])
+        first = play(["auto"], limits[0])
         bounds = _around(_found(Path(first[0].folder), environment))
-    first += played(grid(bounds or _around(_present(recipe, key)), trials), limits[0])
+    values: list[Value] = [*grid(bounds or _around(_present(recipe, key)), trials)]
+    ratio = float(values[-1]) / float(values[0])
+    begun = [own, *(v for v in values if _name(v) != _name(own))]
+    first += play([v for v in begun if v not in {t.value for t in first}], limits[0])
+    found = _widened(play, _halved(play, first, limits[1:], own), ratio ** (1 / (trials - 1)))
+    best = found[0]
+    if best.loss is None:
+        raise FedzeroError(f"no value of {key} gave a finite loss: give smaller ones with --from and --to")
+    return Tuned(key=key, best=best.value, trials=tuple(found), own=own, note=_note(found, own, key, longest, planned))
+
+
+@dataclass(frozen=True)
+class _Playing:
+    """Plays runs with values of a key, each in a folder of its own. own: stands for the recipe as it is."""
+
+    recipe: Recipe
+    key: str
+    own: Value
+    folder: Path
+    environment: Environment
+    cluster: Engine | None
+    told: Told
+
+    def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
+        calls = [(self._with(v), v, self.folder / _name(v), self.environment, limit) for v in values]
+        if isinstance(self.cluster, Ray):
+            from fedzero.runs.cluster.spread import spread  # needs an extra
+
+            return spread(_played, calls, self.folder, self.cluster, lambda number, trial: self.told(trial))
+        trials = []
+        for call in calls:
+            trials.append(_played(*call))
+            self.told(trials[-1])
+        return trials
+
+    def _with(self, value: Value) -> Recipe:
+        return self.recipe if value == self.own else varied(self.recipe, self.key, value)
+
+
+def _halved(play: _Playing, first: Sequence[Trial], limits: Iterable[int], own: Value) -> list[Trial]:
+    """All trials, best first. The recipe's own value plays all rounds, whatever its place: the best must beat it."""
     ended: list[Trial] = []
     alive = sorted(first, key=_merit)
-    for limit in limits[1:]:
+    for limit in limits:
         half = max(SURVIVORS, len(alive) // 2)
-        ended, alive = alive[half:] + ended, alive[:half]
-        alive = sorted(played([trial.value for trial in alive], limit), key=_merit)
-    if alive[0].loss is None:
-        raise FedzeroError(f"no value of {key} gave a finite loss: give smaller ones with --from and --to")
-    return Tuned(key=key, best=alive[0].value, trials=(*alive, *ended))
+        on = [trial for place, trial in enumerate(alive) if place < half or trial.value == own]
+        ended = [trial for trial in alive if trial not in on] + ended
+        alive = sorted(play([trial.value for trial in on], limit), key=_merit)
+    # Of equal ones the recipe's own is the best.
+    return [*sorted(alive, key=lambda trial: (_merit(trial), trial.value != own)), *ended]
+
+
+def _widened(play: _Playing, found: list[Trial], ratio: float) -> list[Trial]:
+    """While the best value is the largest or the smallest that was tried, the next one beyond it is tried, too."""
+    step = max(ratio, LEAST_STEP)
+    for _ in range(WIDENINGS):
+        edge = _edge(found)
+        if not edge:
+            break
+        best = found[0]
+        beyond = float(f"{float(best.value) * step**edge:.2g}")
+        try:
+            (more,) = play([beyond], best.rounds)
+        except FedzeroError:  # the recipe takes no such value
+            break
+        found = sorted([*found, more], key=lambda trial: (-trial.rounds, _merit(trial)))
+    return found
+
+
+def _edge(found: Sequence[Trial]) -> int:
+    """1 where the best value is the largest of all, −1 where it is the smallest, else 0."""
+    best = found[0].value
+    numbers = [trial.value for trial in found if isinstance(trial.value, float)]
+    if not isinstance(best, float) or best <= 0 or found[0].loss is None:
+        return 0
+    return int(best == max(numbers)) - int(best == min(numbers))
+
+
+def _note(found: Sequence[Trial], own: Value, key: str, longest: int, planned: int) -> str:
+    """What to know about the best value before it is used."""
+    edge, notes = _edge(found), []
+    if edge:
+        which, side, option = ("largest", "larger", "--to") if edge > 0 else ("smallest", "smaller", "--from")
+        notes.append(f"the best value is the {which} that was tried; a {side} one may be better: give it with {option}")
+    if key == RATE and 2 * longest < planned:
+        notes.append(f"runs of {longest} rounds prefer rates that are too large for {planned}")
+    if own == OWN != found[0].value and longest < planned:  # a schedule is made for all rounds
+        notes.append(f"the recipe's own was compared over the first {longest} of its {planned} rounds only")
+    return "; ".join(notes)
 
 
 def grid(bounds: tuple[float, float], count: int) -> list[float]:
@@ -169,14 +253,34 @@ def _found(folder: Path, environment: Environment) -> float:
     return pace.measured * SHARE
 
 
-def _present(recipe: Recipe, key: str) -> float:
-    """The value that the recipe has now, if it is a number."""
-    value: Any = msgspec.to_builtins(recipe)
+def _own(recipe: Recipe, key: str) -> Value:
+    """The value that the recipe has; `OWN` where it is neither a number nor "auto"."""
+    value = _at(recipe, key)
+    if value == "auto":
+        return "auto"
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else OWN
+
+
+def _at(recipe: Recipe, key: str) -> Any:
+    value: Any = recipe
     for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
+        value = getattr(value, name, None)
+    return value
+
+
+def _present(recipe: Recipe, key: str) -> float:
+    """The number that the recipe has now; of a schedule the largest."""
+    value = _at(recipe, key)
+    if isinstance(value, Piecewise | Steps | InverseSqrt):
+        value = max(value.at(round) for round in range(recipe.rounds))
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise FedzeroError(f"--key {key}: the recipe has no positive number there to begin with: give --from and --to")
     return float(value)
+
+
+def _name(value: Value) -> str:
+    """Of its folder."""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment, limit: int) -> Trial:
