@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import PositiveInt
+from fedzero.model.value import Checked
 from fedzero.protocol.attacks import Attack
 
 
-class _Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+class _Simulation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """What all engines of a simulation have in common."""
 
     merge: bool = True

@@ -20,6 +20,7 @@ from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.decoding import cause_of, reading
+from fedzero.model.value import Checked
 from fedzero.runs.engines import Engine, Wanted, chosen, recorded
 from fedzero.runs.engines import Local as Local
 from fedzero.runs.explain import explain
@@ -44,7 +45,7 @@ else:  # decoded by kind, with whatever is installed (`plugins`)
     AnyMethod = AnyTask = AnyFilters = Any
 
 
-class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
