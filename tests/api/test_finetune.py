@@ -78,7 +78,7 @@ def test_it_resumes_and_refuses_other_rows(tmp_path: Path, small_model) -> None:
     ("change", "words"),
     [
         ({"clients": ROWS}, "count = …"),
-        ({"train": "some"}, "task.train"),
+        ({"train": "some"}, "train = 'some' is not valid"),
         ({"answers": {0: "terrible"}}, "at least two"),
         ({"prompt": "It was"}, "has no field"),
         ({"options": {"balance": True}}, "unknown key task.balance"),

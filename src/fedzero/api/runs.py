@@ -12,18 +12,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from fedzero.errors import FedzeroError
+from fedzero.api import given
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.model.checkpoint import load_model
+from fedzero.model.numbers import Natural
+from fedzero.model.value import quoted
 from fedzero.report import page
 from fedzero.report.units import human_bytes
 from fedzero.runs import history as histories
@@ -79,9 +82,9 @@ class Run:
     @staticmethod
     def open(folder: str | Path, data: str | Path | None = None, secret: bytes | None = None) -> Run:
         """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run."""
-        place = session.folder_of(Path(folder))
+        place = session.folder_of(given.path(folder, "folder"))
         Ledger.open(place / session.LEDGER).close()
-        return Run(place, Environment(session.data_folder(data), session.secret_of(secret)))
+        return Run(place, environment_of(data, secret))
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -123,6 +126,7 @@ class Run:
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
         """
+        progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
         session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
         return self
 
@@ -132,6 +136,7 @@ class Run:
 
     def replay(self, round: int | None = None) -> dict[str, Tensor]:
         """The trained parameters before round `round` (default: after the last) as a state dict, from the ledger."""
+        (round,) = given.each(Natural | None, round=round)
         return dict(session.replayed(self.folder, self._reading, round).state.params.tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -140,15 +145,18 @@ class Run:
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
-        page.write([histories.history(self.folder)], Path(path))
-        return Path(path)
+        place = given.file(path, "path")
+        page.write([histories.history(self.folder)], place)
+        return place
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
         """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round. That of a private
         run is applied with the secret, unless it is `open`: then whoever has it knows the run's directions."""
+        place, (open,) = given.file(path, "path"), given.each(bool, open=open)
+        (which,) = given.each(Natural | Literal["last", "best"], which=which)
         content = export_patch(self.folder, self._reading, which, open)
-        files.write(Path(path), content, private=is_private(content))
-        return Path(path)
+        files.write(place, content, private=is_private(content))
+        return place
 
     @property
     def _reading(self) -> Environment:
@@ -177,6 +185,15 @@ def watch_of(progress: bool | Watch) -> Watch:
     return watch_on(Console(stderr=True)) if progress else Silent()
 
 
+def environment_of(data: str | Path | None, secret: bytes | None) -> Environment:
+    """Where a run finds its data, and its secret."""
+    if not isinstance(secret, bytes | None):
+        raise Invalid(f"secret is a {type(secret).__name__}: give bytes")
+    return Environment(
+        session.data_folder(None if data is None else given.path(data, "data")), session.secret_of(secret)
+    )
+
+
 def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watch: Watch) -> Summary:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     if (folder / session.LEDGER).exists():
@@ -203,13 +220,18 @@ def run(
     set: values to change, such as {"algorithm.directions": 20}. engine: "ray", "ray:16" or a table as in a recipe;
     default: what the recipe says.
     """
+    if not isinstance(recipe, Mapping):
+        recipe = given.path(recipe, "recipe")
+    progress, options = given.progress(progress), {} if set is None else set
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) and key for key in options):
+        raise Invalid(f"set = {quoted(set)} is not valid: give a dictionary such as {{'algorithm.directions': 20}}")
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
-    given = {"rounds": rounds, "seed": seed}
-    for path, value in {**{key: value for key, value in given.items() if value is not None}, **(set or {})}.items():
+    named = {"rounds": rounds, "seed": seed}
+    for path, value in {**{key: value for key, value in named.items() if value is not None}, **options}.items():
         recipes.put(table, path, value, "fedzero.run")
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
     loaded = recipes.with_engine(loaded, engine)
-    folder = Path("runs") / loaded.name if out is None else Path(out)
-    environment = Environment(session.data_folder(data), session.secret_of(secret))
+    folder = given.folder(Path("runs") / loaded.name if out is None else out)
+    environment = environment_of(data, secret)
     start_or_resume(loaded, folder, environment, watch_of(progress))
     return Run(folder, environment)

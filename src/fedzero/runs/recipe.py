@@ -20,7 +20,7 @@ from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model.decoding import cause_of, reading
-from fedzero.model.value import Checked
+from fedzero.model.value import Checked, plain
 from fedzero.runs.engines import Engine, Wanted, chosen, recorded
 from fedzero.runs.engines import Local as Local
 from fedzero.runs.explain import explain
@@ -303,9 +303,10 @@ def find(source: str | Path) -> Path:
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
     """A recipe that somebody writes. Where it says nothing of `federation.bound` it has `BOUND`; a ledger has none."""
-    if isinstance(federation := table.get("federation"), dict):
-        table = table | {"federation": {"bound": BOUND} | federation}
     try:
+        table = plain(table)  # Python may have given numbers of numpy
+        if isinstance(federation := table.get("federation"), dict):
+            table = table | {"federation": {"bound": BOUND} | federation}
         _refuse_infinite(table, where, "")
         recipe = _converted(table)
     except msgspec.ValidationError as error:

@@ -24,6 +24,7 @@ from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start, sha256_of
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
+from fedzero.model import files
 from fedzero.model.checkpoint import load_model, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
@@ -206,6 +207,7 @@ def start(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
+    files.expect_folder(folder, str(folder))
     environment = replace(environment, folder=folder)
     with ending(watch):
         setup = prepare(recipe, environment, watch.phase)
@@ -234,7 +236,10 @@ def ending(watch: Watch) -> Iterator[None]:
 def create(folder: Path, first: Start, overwrite: bool = False, base: Params | None = None) -> Ledger:
     """The ledger of a new run, and `base` beside it."""
     path, made = folder / LEDGER, not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedzeroError(f"{folder} cannot be made ({error.strerror}): choose another folder") from error
     claim = Claim(folder)
     if path.exists() and not overwrite:  # somebody was quicker
         claim.release()

@@ -25,6 +25,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
+from fedzero.tasks.fitting import OwnObjective, check_fit
 from fedzero.tasks.partition import drawn
 from fedzero.tasks.samples import Samples, content
 
@@ -102,10 +103,14 @@ class Material:
         shards = OwnShards(self.clients, clients, batch, device, self._check)
         probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
         self._check(probe)
+        named = [(f"client {number}", samples) for number, samples in enumerate(self.clients)]
+        if self.test is not self.clients:
+            named += [("test", samples) for samples in self.test]
+        check_fit(self.module, self.criterion, named, device)
         scalar = repeatable(self.module, self.criterion, probe).dim() == 0
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))
-        objective = ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact)
+        objective = OwnObjective(ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact))
         model, data = self._about_model(params), self._about_data()
         if private:
             return Problem(params, objective, shards, model, private_facts=data, keep_base=True)
