@@ -8,7 +8,7 @@ run.verify(); run.replay(100); run.report("page.html"); run.patch("mine.patch");
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,21 +17,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedzero.api import given
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
-from fedzero.model.checkpoint import load_model
 from fedzero.model.numbers import Natural
 from fedzero.model.value import quoted
 from fedzero.report import page
 from fedzero.report.units import human_bytes
 from fedzero.runs import history as histories
 from fedzero.runs import recipe as recipes
-from fedzero.runs import session
+from fedzero.runs import session, whole
 from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.patches import export_patch
@@ -76,15 +75,34 @@ class Run:
 
     folder: Path
     environment: Environment
-    model: Any = None
-    """the module that was trained, in place; None of a run that was opened from its folder"""
+    trained: nn.Module | None = None
+    """the module that this process trained, in place"""
+    factory: nn.Module | Callable[[], nn.Module] | None = None
+    """of a run that was opened: the module before training, or a function that makes it"""
 
     @staticmethod
-    def open(folder: str | Path, data: str | Path | None = None, secret: bytes | None = None) -> Run:
-        """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run."""
+    def open(
+        folder: str | Path,
+        data: str | Path | None = None,
+        secret: bytes | None = None,
+        model: nn.Module | Callable[[], nn.Module] | None = None,
+    ) -> Run:
+        """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run.
+
+        model: of a run of `train` or of an object of `finetune`: the module as it was given to them, or a function that
+        makes it; `run.model` is that one, with the trained parameters. Its own values of these do not matter.
+        """
+        if model is not None and not callable(model):
+            raise Invalid(f"model = {quoted(model)} is not valid: give a torch.nn.Module, or a function that makes it")
         place = session.folder_of(given.path(folder, "folder"))
         Ledger.open(place / session.LEDGER).close()
-        return Run(place, environment_of(data, secret))
+        return Run(place, environment_of(data, secret), factory=model)
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained module: the one that was trained in place, or that of a finished run, made again, in eval mode.
+        None of a run that trains no module; an error says what is missing where it cannot be made."""
+        return whole.module_of(self.folder, self.environment, self.factory) if self.trained is None else self.trained
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -140,8 +158,9 @@ class Run:
         return dict(session.replayed(self.folder, self._reading, round).state.params.tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The trained parameters at the end of the run, from its model file."""
-        return load_model(self.folder / session.MODEL)
+        """All that `run.model.state_dict()` has, at the end of the run: trained parameters, from the model file, frozen
+        weights, buffers, and every name of tied ones; for `load_state_dict(…, strict=True)`. Adapters stay adapters."""
+        return whole.state_dict_of(self.folder, lambda: self.model, self.trained is not None)
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""

@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import Sendable
+from fedzero.model.fixed import Fixed
 from fedzero.model.params import Params
 from fedzero.model.value import Value
 from fedzero.oracles import Metrics, Objective, Pictures, Shards
 from fedzero.oracles.blackbox import Metered
 
+FIXED = "fixed.safetensors"
+"""Frozen weights and buffers of the module, beside the base: see `model.fixed`."""
 BASE = "base.safetensors"
 """The parameters a run began with, in its folder, where they cannot be made again from the recipe."""
 
@@ -36,6 +40,7 @@ class Problem:
     keep_base: the parameters go into the run's folder, because the recipe alone does not make them. incomplete: why
     there are parameters but no data, if so; such a run can be replayed, not resumed. private_facts: of data that this
     site alone has; they are kept there and never sent. Where they are not None, an evaluation is the mean over sites.
+    fixed: what the module has beside the parameters, kept in the run's folder with them where it is small.
     """
 
     params: Params
@@ -47,6 +52,7 @@ class Problem:
     keep_base: bool = False
     incomplete: str = ""
     private_facts: Mapping[str, str] | None = None
+    fixed: Fixed | None = None
 
     def measure(self, params: Params, after: int, last: bool = False) -> Metrics:
         """The metrics of a model after so many rounds; last: no round follows."""
@@ -114,6 +120,11 @@ class Task(Value):
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         """What the task would run, import or call of what its recipe names, apart from what is in `functions`."""
         return []
+
+    def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module | None:
+        """The module whose parameters a run trains, without data: `given`, before training, or made as the recipe says;
+        None: the task trains none. Raise `FedzeroError` where it must be given."""
+        return given
 
     def portable(self) -> Task:
         """The task as a patch contains it, without local paths."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.checkpoint import load_base
+from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
@@ -35,6 +36,13 @@ PROBED = 8
 """Samples that are evaluated twice before a run begins."""
 
 
+NO_MODULE = (
+    "the model of this run is made by code that its ledger does not have: open it with that code, "
+    "fedzero.Run.open(folder, model=…), a module or a function that makes it; run.replay() needs none, and gives what "
+    "was trained"
+)
+
+
 class Own(Task, tag="own"):
     """A model, data and a loss of your own, from Python: see `fedzero.train` and `fedzero.site_task`."""
 
@@ -47,6 +55,11 @@ class Own(Task, tag="own"):
     @property
     def label(self) -> str:
         return self.name
+
+    def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
+        if given is None:
+            raise FedzeroError(NO_MODULE)
+        return given
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         found = context.functions.get(self.name)
@@ -111,10 +124,12 @@ class Material:
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))
         objective = OwnObjective(ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact))
-        model, data = self._about_model(params), self._about_data()
+        fixed, model, data = Fixed.of_module(self.module, params), about_model(self.module, params), self._about_data()
+        if fixed is not None:
+            model[FACT] = str(fixed)
         if private:
-            return Problem(params, objective, shards, model, private_facts=data, keep_base=True)
-        return Problem(params, objective, shards, model | data, keep_base=True)
+            return Problem(params, objective, shards, model, private_facts=data, keep_base=True, fixed=fixed)
+        return Problem(params, objective, shards, model | data, keep_base=True, fixed=fixed)
 
     def _check(self, batch: Batch) -> None:
         if isinstance(self.criterion, Supervised):
@@ -124,10 +139,6 @@ class Material:
                     "model and a batch"
                 )
             refuse_ignored(self.criterion.loss, batch[1])
-
-    def _about_model(self, params: Params) -> dict[str, str]:
-        name, total = type(self.module).__name__, sum(p.numel() for p in self.module.parameters())
-        return {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(self.module)}"}
 
     def _about_data(self) -> dict[str, str]:
         hashed = hashlib.sha256()
@@ -163,12 +174,19 @@ def _passes(parts: Sequence[Samples], device: torch.device) -> Iterator[Batch]:
             yield samples.batch(np.arange(first, min(first + TESTED, len(samples))), device)
 
 
+def about_model(module: nn.Module, params: Params) -> dict[str, str]:
+    """The fact about a module of somebody's own."""
+    name, total = type(module).__name__, sum(p.numel() for p in module.parameters())
+    return {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(module)}"}
+
+
 def _structure(module: nn.Module) -> str:
     """Digest of a module without its trained parameters: layers, shapes, frozen weights and buffers."""
     hashed = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())  # addresses say nothing
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad} | dict(module.named_buffers())
     for name, tensor in module.state_dict(keep_vars=True).items():
-        hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        about = f"{tuple(tensor.shape)} {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        hashed.update(f"{name} {about}".encode())
     for name, tensor in frozen.items():
         hashed.update(name.encode() + content(tensor))
     return hashed.hexdigest()[:16]
