@@ -72,8 +72,12 @@ class Optimiser:
         evaluate: Evaluate | None = None,
         lease: float = 600.0,
     ):
-        rounds, budget, dimension = given.each(PositiveInt | None, rounds=rounds, budget=budget, dimension=dimension)
-        (parties,), (lease,) = given.each(PositiveInt, parties=parties), given.each(Positive, lease=lease)
+        rounds, budget = given.each(PositiveInt | None, rounds=rounds, budget=budget)
+        (dimension,), (parties,) = (
+            given.each(given.Many | None, dimension=dimension),
+            given.each(given.Many, parties=parties),
+        )
+        (lease,) = given.each(Positive, lease=lease)
         (seed,), (retries,) = given.each(given.Seed, seed=seed), given.each(Natural, retries=retries)
         recipe = recipe_of(
             (ToldBox(),) * parties,
@@ -118,7 +122,7 @@ class Optimiser:
 
     def ask(self, count: int = 1, party: int | None = None) -> list[Point]:
         """Up to `count` points (of one party) that nobody else holds; none while values of others are awaited."""
-        (count,), (party,) = given.each(PositiveInt, count=count), given.each(Natural | None, party=party)
+        (count,), (party,) = given.each(given.Many, count=count), given.each(Natural | None, party=party)
         if party is not None and party >= self.parties:
             raise Invalid(f"ask(count={count}, party={party}): ask for one point or more, of {self.parties} parties")
         points = self._table.lease(count, party, self.lease)
@@ -163,5 +167,5 @@ class Optimiser:
 
 def _number(point: Any) -> int:
     number: int
-    (number,) = given.each(Natural, point=point.id if isinstance(point, Point) else point)
+    (number,) = given.each(given.RowNumber, point=point.id if isinstance(point, Point) else point)
     return number

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +14,16 @@ from msgspec.inspect import type_info
 from torch import nn
 
 from fedzero import plugins
-from fedzero.errors import Invalid, near
+from fedzero.errors import FedzeroError, Invalid, near
 from fedzero.model import files
 from fedzero.model.value import checked, plain, quoted
 from fedzero.model.wanted import words_of
 
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Many = Annotated[int, Meta(ge=1, le=10_000_000)]
+"""Parties, or coordinates: a value is made for each."""
+RowNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""Of a row of a table of SQLite."""
 WATCHES = ("phase", "begin", "round", "evaluation", "warn", "end")
 
 
@@ -38,7 +43,7 @@ def path(value: Any, name: str) -> Path:
 def folder(value: Any, name: str = "out") -> Path:
     """A folder that is there or can be made."""
     found = path(value, name)
-    files.expect_folder(found, f"{name} = {str(found)!r}")
+    files.expect_folder(found, f"{name} = {quoted(str(found))}")
     return found
 
 
@@ -46,9 +51,18 @@ def file(value: Any, name: str) -> Path:
     """A file to write."""
     found = path(value, name)
     if found.is_dir():
-        raise Invalid(f"{name} = {str(found)!r} is a folder: name a file to write")
-    files.expect_folder(found.parent, f"{name} = {str(found)!r}")
+        raise Invalid(f"{name} = {quoted(str(found))} is a folder: name a file to write")
+    files.expect_folder(found.parent, f"{name} = {quoted(str(found))}: {found.parent}")
     return found
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """What the system says of a file that cannot be written, in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise FedzeroError(f"{place} cannot be written ({error.strerror}): choose another path") from error
 
 
 def module(value: Any, name: str = "model") -> nn.Module:

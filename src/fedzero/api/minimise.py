@@ -222,7 +222,8 @@ def minimise(
     engine: where boxes are called: this process, or "ray", "ray:16": each on any worker of a cluster.
     progress: True shows it on standard error.
     """
-    rounds, budget, dimension = given.each(PositiveInt | None, rounds=rounds, budget=budget, dimension=dimension)
+    rounds, budget = given.each(PositiveInt | None, rounds=rounds, budget=budget)
+    (dimension,) = given.each(given.Many | None, dimension=dimension)
     (workers,), (retries,) = given.each(PositiveInt, workers=workers), given.each(Natural, retries=retries)
     noise, penalty, backoff = given.each(NonNegative, noise=noise, penalty=penalty, backoff=backoff)
     (timeout,), (seed,) = given.each(Positive | None, timeout=timeout), given.each(given.Seed, seed=seed)

@@ -165,7 +165,8 @@ class Run:
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
         place = given.file(path, "path")
-        page.write([histories.history(self.folder)], place)
+        with given.writing(place):
+            page.write([histories.history(self.folder)], place)
         return place
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
@@ -174,7 +175,8 @@ class Run:
         place, (open,) = given.file(path, "path"), given.each(bool, open=open)
         (which,) = given.each(Natural | Literal["last", "best"], which=which)
         content = export_patch(self.folder, self._reading, which, open)
-        files.write(place, content, private=is_private(content))
+        with given.writing(place):
+            files.write(place, content, private=is_private(content))
         return place
 
     @property

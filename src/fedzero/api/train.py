@@ -227,4 +227,4 @@ def site_task(
     given.function(collate, "collate", "a function of a list of items")
     own = several(data, collate, "data")
     tested = own if test is None else several(test, collate)
-    return Material(model, criterion_of(loss, objective, metrics or {}), own, tested, everywhere=True)
+    return Material(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)

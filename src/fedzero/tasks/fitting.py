@@ -6,7 +6,7 @@ data is tried before a run begins, and what is raised afterwards is said in a se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,17 +35,25 @@ LONGEST = 200
 
 
 def check_fit(
-    module: nn.Module, criterion: Criterion, data: Iterable[tuple[str, Samples]], device: torch.device
+    module: nn.Module,
+    criterion: Criterion,
+    data: Iterable[tuple[str, Samples]],
+    device: torch.device,
+    check: Callable[[Batch], None],
 ) -> None:
-    """Evaluate the module on a client of every kind of data, by name; raise `Invalid` where that cannot be done."""
+    """Evaluate the module on a client of every kind of data, by name; raise `Invalid` where that cannot be done.
+
+    check: is shown every batch first.
+    """
     module.eval()
     seen: dict[Any, int | None] = {}
     for whose, samples in data:
         kind = _kind(samples, whose, device)
         if kind not in seen:
-            seen[kind] = _tried(module, criterion, _some(samples, whose, TRIED, device), whose)
-        if seen[kind] is not None:
-            _check_labels(samples, whose, seen[kind] or 0)
+            check(batch := _some(samples, whose, TRIED, device))
+            seen[kind] = _tried(module, criterion, batch, whose)
+        if (classes := seen[kind]) is not None:
+            _check_labels(samples, whose, classes, _ignored(criterion))
 
 
 def _some(samples: Samples, whose: str, count: int, device: torch.device) -> Batch:
@@ -84,8 +92,11 @@ def _tried(module: nn.Module, criterion: Criterion, batch: Batch, whose: str) ->
     ]
     try:
         with torch.no_grad():
+            classes = _classes(module, criterion, batch)
+            if classes is not None:
+                _expect_classes(batch[1], classes, _ignored(criterion), whose)
             criterion.losses(module, batch)
-            return _classes(module, criterion, batch)
+            return classes
     except FedzeroError:
         raise
     except Exception as error:  # whatever a model or a loss of somebody's own raises
@@ -104,21 +115,34 @@ def _names_classes(criterion: Criterion) -> bool:
     return named in CLASSES or type(named) in CLASSES
 
 
+def _ignored(criterion: Criterion) -> int:
+    """The label that a loss of classes leaves out."""
+    loss = criterion.loss if isinstance(criterion, Supervised) else None
+    found = loss.keywords.get("ignore_index") if isinstance(loss, partial) else getattr(loss, "ignore_index", None)
+    return IGNORED if found is None else int(found)
+
+
 def _classes(module: nn.Module, criterion: Criterion, batch: Batch) -> int | None:
     if not (_names_classes(criterion) and isinstance(batch, tuple | list) and len(batch) == 2):
         return None
     outputs, labels = module(batch[0]), batch[1]
-    whole = isinstance(labels, Tensor) and not labels.is_floating_point()
+    whole = isinstance(labels, Tensor) and labels.dtype in (torch.int64, torch.uint8) and labels.dim() != 2
     return outputs.shape[1] if whole and isinstance(outputs, Tensor) and outputs.dim() > 1 else None
 
 
-def _check_labels(samples: Samples, whose: str, classes: int) -> None:
-    """Labels of arrays that no output is for; those that a loss ignores have a sentence of their own."""
-    samples = samples.whole if isinstance(samples, Part) else samples
-    if not isinstance(samples, Columns) or isinstance(samples.columns, Mapping):
+def _check_labels(samples: Samples, whose: str, classes: int, ignored: int) -> None:
+    """Labels of arrays that no output is for."""
+    whole = samples.whole if isinstance(samples, Part) else samples
+    if not isinstance(whole, Columns) or isinstance(whole.columns, Mapping):
         return
-    low, high = (int(each) for each in torch.aminmax(samples.columns[1]))
-    if (low < 0 and low != IGNORED) or high >= classes:
+    labels = whole.columns[1]
+    _expect_classes(labels[samples.indices] if isinstance(samples, Part) else labels, classes, ignored, whose)
+
+
+def _expect_classes(labels: Tensor, classes: int, ignored: int, whose: str) -> None:
+    counted = labels[labels != ignored]
+    low, high = (int(each) for each in torch.aminmax(counted)) if len(counted) else (0, 0)
+    if low < 0 or high >= classes:
         raise Invalid(
             f"{whose} has labels from {low} to {high}, but the model has {classes} outputs, for the labels 0 to "
             f"{classes - 1}: number the labels from 0, or give the model more outputs"
@@ -153,11 +177,14 @@ def _advice(module: nn.Module, criterion: Criterion, batch: Batch, error: Except
         return f"the model is {name} and the data are {_name(x.dtype)}: give x.to(torch.{name})"
     if weights is not None and weights.dtype == torch.float16 and weights.device.type == "cpu":
         return "half precision does not work for every layer on a CPU: use model.bfloat16() or model.float()"
-    if isinstance(y, Tensor) and y.is_floating_point() and _names_classes(criterion):
-        return "labels of this loss are whole numbers: give y.long()"
-    if isinstance(y, Tensor) and not y.is_floating_point() and not _names_classes(criterion):
+    if isinstance(y, Tensor) and _names_classes(criterion):
+        if y.dtype != torch.int64:
+            return "labels of this loss are whole numbers of 64 bits: give y.long()"
+        if y.dim() == 2 and y.shape[1] == 1:
+            return "labels of this loss are one number for each sample: give y.squeeze(1)"
+    elif isinstance(y, Tensor) and not y.is_floating_point() and isinstance(error, RuntimeError):
         return "targets of this loss may have to be of the type of the outputs: give y.float()"
-    return "give data as the model reads them"
+    return "give data as the model and the loss read them"
 
 
 @dataclass(frozen=True, eq=False)

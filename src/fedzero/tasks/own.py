@@ -114,12 +114,11 @@ class Material:
     def _built(self, clients: int, batch: int, exact: bool, private: bool = False) -> Problem:
         params, device = Params.of_module(self.module), next(self.module.parameters()).device
         shards = OwnShards(self.clients, clients, batch, device, self._check)
-        probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
-        self._check(probe)
         named = [(f"client {number}", samples) for number, samples in enumerate(self.clients)]
         if self.test is not self.clients:
             named += [("test", samples) for samples in self.test]
-        check_fit(self.module, self.criterion, named, device)
+        check_fit(self.module, self.criterion, named, device, self._check)
+        probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
         scalar = repeatable(self.module, self.criterion, probe).dim() == 0
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))

@@ -146,7 +146,7 @@ def _columns(columns: Any, whose: str) -> Columns:
 
 def _column(column: Any, whose: str, which: str) -> Tensor:
     """A column as a tensor. Frames have numbers of 64 bits whether anybody wants them or not: they become float32."""
-    array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    array = np.array(column.to_numpy()) if hasattr(column, "to_numpy") else column
     try:
         found = torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -155,6 +155,10 @@ def _column(column: Any, whose: str, which: str) -> Tensor:
             f"{whose} has in {which}{names} values of type {getattr(array, 'dtype', '?')}, which torch does not read: "
             f"give numbers ({error})"
         ) from None
+    if found.layout != torch.strided or found.is_complex():
+        raise Invalid(
+            f"{whose} has in {which} a sparse or a complex tensor: give real numbers, all of them (.to_dense())"
+        )
     return found.float() if array is not column and found.dtype == torch.float64 else found
 
 
