@@ -27,8 +27,8 @@ from fedzero.model.value import quoted
 from fedzero.runs import recipe as recipes
 from fedzero.runs.environment import Environment
 from fedzero.runs.secret import keys_of
-from fedzero.runs.session import FIXED, LEDGER, MODEL
-from fedzero.tasks.contract import BuildContext
+from fedzero.runs.session import LEDGER, MODEL
+from fedzero.tasks.contract import FIXED, BuildContext
 from fedzero.tasks.own import Own, about_model
 
 
