@@ -29,5 +29,5 @@ class Environment:
 
 def data_folder(path: str | Path | None) -> Path | None:
     if path is not None and not Path(path).is_dir():
-        raise Invalid(f"data = {str(path)!r}: no such folder")
+        raise Invalid(f"data = {path}: no such folder")
     return None if path is None else Path(path)
