@@ -19,7 +19,16 @@ class Refused(Sendable):
     """A message that does not count: wrong round, wrong length, not finite, unknown sender, …"""
 
 
+class Invalid(FedzeroError, ValueError):
+    """What a parameter does not take: its name, what was given, and what is wanted."""
+
+
+class Misnamed(FedzeroError, TypeError):
+    """An argument that a constructor does not have, or one that it needs and was not given."""
+
+
 def near(word: object, known: Iterable[str]) -> str:
-    """A question about what somebody may have meant; empty where nothing known is like it."""
-    found = get_close_matches(str(word), list(known), 1)
-    return f"did you mean {found[0]}?" if found else ""
+    """A question about what somebody may have meant, in capitals or not; empty where nothing known is like it."""
+    spelled = {each.lower(): each for each in known}
+    found = get_close_matches(str(word).lower(), list(spelled), 1)
+    return f"did you mean {spelled[found[0]]}?" if found else ""

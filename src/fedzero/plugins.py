@@ -74,7 +74,7 @@ def register(kind: type[Any]) -> type[Any]:
     too, or have it installed with an entry point.
     """
     for group, base in BASES.items():
-        if issubclass(kind, base):
+        if isinstance(kind, type) and issubclass(kind, base):
             tag = tag_of(kind)
             installed, _ = _of_distributions(group)
             if tag in installed:

@@ -78,7 +78,7 @@ def test_it_resumes_and_refuses_other_rows(tmp_path: Path, small_model) -> None:
     ("change", "words"),
     [
         ({"clients": ROWS}, "count = …"),
-        ({"train": "some"}, "task.train"),
+        ({"train": "some"}, "train = 'some' is not valid"),
         ({"answers": {0: "terrible"}}, "at least two"),
         ({"prompt": "It was"}, "has no field"),
         ({"options": {"balance": True}}, "unknown key task.balance"),
@@ -136,3 +136,33 @@ def test_what_is_no_reward(tmp_path: Path, small_model) -> None:
         go(tmp_path / "run", str(small_model("smollm")), reward=3)
     with pytest.raises(FedzeroError, match="at least two"):
         go(tmp_path / "run", str(small_model("smollm")), answers=None)
+
+
+# ---- the whole model
+
+
+@pytest.mark.parametrize("train", ["all", "lora", {"kind": "layers", "first": -1}])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_state_dict_is_whole(tmp_path: Path, small_model, train, named) -> None:
+    """Names exactly as of the module that was trained, adapters beside the weights; also in another process."""
+    folder = small_model("smollm")
+    run = go(tmp_path / "run", *((str(folder),) if named else opened(folder)), train=train)
+    wanted, found = run.model.state_dict(), run.state_dict()
+    assert list(found) == list(wanted) and all(torch.equal(found[name], wanted[name]) for name in wanted)
+    again = fedzero.Run.open(tmp_path / "run", model=None if named else lambda: opened(folder)[0])
+    assert type(again.model) is type(run.model)
+    again.model.load_state_dict(found, strict=True)
+    tokens = torch.arange(8)[None]
+    assert torch.equal(again.model(tokens).logits, run.model(tokens).logits)
+    assert list(again.state_dict()) == list(wanted)
+
+
+def test_another_frozen_model_is_refused(tmp_path: Path, small_model) -> None:
+    """The adapters are the same whatever they are put into; the weights below them are told by their digest."""
+    folder = small_model("smollm")
+    go(tmp_path / "run", *opened(folder), train="lora")
+    other = opened(folder)[0]
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1
+    with pytest.raises(FedzeroError, match="other frozen weights"):
+        _ = fedzero.Run.open(tmp_path / "run", model=lambda: other).model

@@ -384,7 +384,7 @@ def test_bfloat16(tmp_path: Path) -> None:
         ({"loss": None}, "either `loss`"),
         ({"clients": []}, "clients: give a list"),
         ({"clients": pairs(), "partition": "even"}, "partition = 'even'"),
-        ({"clients": [iter([1])]}, "data of a client are a list_iterator"),
+        ({"clients": [iter([1])]}, "client 0 has data of type list_iterator"),
         ({"clients": [(np.zeros((3, 4), "f4"), np.zeros(2, "i8"))]}, r"have \[2, 3\] rows"),
         ({"clients": [{"x": np.zeros((3, 4), "f4")}]}, "`loss` is of pairs"),
         ({"cohort": 9}, "federation.cohort = 9 exceeds"),

@@ -39,7 +39,7 @@ from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
 from fedzero.model.updates import Dense, Update, unpack
-from fedzero.model.value import Value
+from fedzero.model.value import Checked, Value
 from fedzero.oracles import Answer, Ask
 
 Delivery = Literal["catch-up", "snapshot", "fewer"]
@@ -62,7 +62,7 @@ MOST_CLIENTS = 10_000_000
 """The server keeps two numbers for each, from the first round on."""
 
 
-class Federation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Federation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who takes part, and who holds the model."""
 
     clients: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct
 from torch import Tensor
 
 from fedzero.algorithms.optimizers import power
@@ -19,6 +18,7 @@ from fedzero.algorithms.walk import Correction
 from fedzero.estimators.surrogate import Features
 from fedzero.model.numbers import Fraction, NonNegative, Positive
 from fedzero.model.params import Params
+from fedzero.model.value import Checked
 
 
 def control_variate(everybody: Tensor, own: Tensor, gamma: float) -> Correction:
@@ -42,14 +42,14 @@ def transferred(features: Features, everybody: Tensor, own: Tensor) -> Callable[
     return lambda x: features.gradient(difference, x)
 
 
-class Inverse(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse"):
+class Inverse(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse"):
     """γ_t = 1/t, t the local step."""
 
     def at(self, step: int, round: int, steps: int) -> float:
         return 1 / step
 
 
-class Constant(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
+class Constant(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
     """γ, the same at every step."""
 
     value: Fraction = 1.0
@@ -59,7 +59,7 @@ class Constant(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
         return self.value
 
 
-class Corollary(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="corollary"):
+class Corollary(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="corollary"):
     """γ_r = G / (G + 2ωκ ρ^((r−1)T) + 2Nε), corollary 1 of the FZooS paper."""
 
     heterogeneity: Positive = 1.0

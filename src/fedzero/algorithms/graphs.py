@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.errors import FedzeroError
+from fedzero.model.value import Checked
 
 Node = Annotated[int, Meta(ge=0)]
 
 
-class Complete(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="complete"):
+class Complete(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="complete"):
     """All clients are neighbours of each other."""
 
     def neighbours(self, node: int, nodes: int) -> tuple[int, ...]:
@@ -21,7 +22,7 @@ class Complete(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
         """Always connected."""
 
 
-class Ring(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ring"):
+class Ring(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ring"):
     """Two neighbours each."""
 
     def neighbours(self, node: int, nodes: int) -> tuple[int, ...]:
@@ -31,7 +32,7 @@ class Ring(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         """Always connected."""
 
 
-class Edges(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="edges"):
+class Edges(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="edges"):
     """Undirected edges between clients."""
 
     pairs: Annotated[tuple[tuple[Node, Node], ...], Meta(max_length=100_000)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
 from fedzero.directions import Rule
 from fedzero.model.numbers import Positive, ProperFraction
+from fedzero.model.value import Checked
 
 
 def power(base: float, exponent: int) -> float:
@@ -36,7 +36,7 @@ def root(x: Tensor) -> Tensor:
     return x.double().sqrt().float()
 
 
-class Sgd(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sgd"):
+class Sgd(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sgd"):
     """x ← x − η G."""
 
     @property
@@ -47,7 +47,7 @@ class Sgd(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag
         return ()
 
 
-class Momentum(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="momentum"):
+class Momentum(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="momentum"):
     """M ← β M + (1−β) G;  x ← x − η M."""
 
     beta: ProperFraction = 0.9
@@ -61,7 +61,7 @@ class Momentum(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"
         return rate, self.beta, 1 - self.beta
 
 
-class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="adam"):
+class Adam(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="adam"):
     """m ← β1 m + (1−β1) G;  v ← β2 v + (1−β2) G²;  x ← x − η m̂ / (√v̂ + ε), with the usual bias correction."""
 
     beta1: ProperFraction = 0.9
@@ -81,7 +81,7 @@ class Adam(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         return rate * c2 / c1, self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2, self.epsilon * c2
 
 
-class Sign(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sign"):
+class Sign(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sign"):
     """x ← x − η sign(G)."""
 
     @property

@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero.api import given
 from fedzero.api.minimise import coordinates_of, recipe_of
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.told import ToldTable
 from fedzero.model.device import threads
 from fedzero.model.files import locked
+from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.oracles.blackbox import Evaluate, ToldBox, Waiting
 from fedzero.oracles.blackbox.attempts import Unusable, numbers, short
 from fedzero.runs import session
@@ -70,8 +72,13 @@ class Optimiser:
         evaluate: Evaluate | None = None,
         lease: float = 600.0,
     ):
-        if parties < 1 or not lease > 0:
-            raise FedzeroError(f"parties = {parties} and lease = {lease}: give at least one party, and a lease above 0")
+        rounds, budget = given.each(PositiveInt | None, rounds=rounds, budget=budget)
+        (dimension,), (parties,) = (
+            given.each(given.Many | None, dimension=dimension),
+            given.each(given.Many, parties=parties),
+        )
+        (lease,) = given.each(Positive, lease=lease)
+        (seed,), (retries,) = given.each(given.Seed, seed=seed), given.each(Natural, retries=retries)
         recipe = recipe_of(
             (ToldBox(),) * parties,
             coordinates_of(bounds, dimension),
@@ -84,7 +91,7 @@ class Optimiser:
             budget=budget,
             retries=retries,
         )
-        self.folder, self.parties, self.lease = Path(out), parties, lease
+        self.folder, self.parties, self.lease = given.folder(out), parties, lease
         self._table = ToldTable(self.folder / TOLD)
         ledger = self.folder / session.LEDGER
         if not ledger.exists():
@@ -115,10 +122,9 @@ class Optimiser:
 
     def ask(self, count: int = 1, party: int | None = None) -> list[Point]:
         """Up to `count` points (of one party) that nobody else holds; none while values of others are awaited."""
-        if count < 1 or party not in (None, *range(self.parties)):
-            raise FedzeroError(
-                f"ask(count={count}, party={party}): ask for one point or more, of {self.parties} parties"
-            )
+        (count,), (party,) = given.each(given.Many, count=count), given.each(Natural | None, party=party)
+        if party is not None and party >= self.parties:
+            raise Invalid(f"ask(count={count}, party={party}): ask for one point or more, of {self.parties} parties")
         points = self._table.lease(count, party, self.lease)
         if not points and not self.finished and not self._table.awaited():
             self._advance()
@@ -130,7 +136,7 @@ class Optimiser:
 
         The first counts: the same again is ignored, another one refused.
         """
-        number = point if isinstance(point, int) else point.id
+        number = _number(point)
         try:
             (found,) = numbers(value, 1)
         except Unusable as error:
@@ -139,7 +145,8 @@ class Optimiser:
 
     def tell_failed(self, point: Point | int, why: str = "it failed") -> None:
         """That a point has no value: it is asked again `retries` times, then its party has no value there."""
-        self._table.tell(point if isinstance(point, int) else point.id, short(why) or "it failed")
+        (why,) = given.each(str, why=why)
+        self._table.tell(_number(point), short(why) or "it failed")
 
     def result(self) -> Result:
         """What has come out so far."""
@@ -156,3 +163,9 @@ class Optimiser:
             if not self.finished and not self._table.awaited():  # or somebody was quicker
                 with suppress(Waiting):
                     session.resume(self.folder, self._environment, Silent(), trusted=True)
+
+
+def _number(point: Any) -> int:
+    number: int
+    (number,) = given.each(given.RowNumber, point=point.id if isinstance(point, Point) else point)
+    return number

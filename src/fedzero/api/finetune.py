@@ -18,12 +18,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from torch import nn
 
 from fedzero.algorithms.contract import Method
+from fedzero.api import given
 from fedzero.api.runs import Run
 from fedzero.api.train import DEFAULT, cohort_of, name_of, trained
 from fedzero.directions import Keys
-from fedzero.errors import FedzeroError
+from fedzero.errors import Invalid, near
+from fedzero.model.numbers import PositiveInt
+from fedzero.model.value import Checked, quoted
 from fedzero.runs import recipe as recipes
 from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
@@ -49,7 +53,7 @@ def finetune(
     passage: str = "",
     train: str | Mapping[str, Any] = "all",
     count: int | None = None,
-    method: Method | Mapping[str, Any] | None = None,
+    method: Method | Mapping[str, Any] | str | None = None,
     rounds: int = 100,
     cohort: int | None = None,
     batch: int = 32,
@@ -75,41 +79,79 @@ def finetune(
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
     method, rounds, cohort, batch, seed, engine, out, progress: as of `fedzero.train`.
     """
+    folder, named = given.folder(out), isinstance(model, str)
+    rounds, batch = given.each(PositiveInt, rounds=rounds, batch=batch)
+    optional = {"cohort": cohort, "count": count, "evaluate_every": evaluate_every}
+    cohort, count, evaluate_every = given.each(PositiveInt | None, **optional)
+    (seed,), progress = given.each(given.Seed, seed=seed), given.progress(progress)
+    prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
+    if not named:
+        given.module(model, "model (unless it is the name of one)")
     dealt = _dealt(clients, count, seed)
-    named = isinstance(model, str)
-    tested = [row for rows in dealt for row in rows] if test is None else list(test)
-    given = Given(None if named else model, tokenizer, dealt, tested)
-    words = {_word(key): word for key, word in (answers or {}).items()}
+    tested = [row for rows in dealt for row in rows] if test is None else _rows(test, "test")
+    rows = Given(None if named else model, tokenizer, dealt, tested)
+    words = _words(answers)
     text = {"prompt": prompt, "answers": words, "label": label}
     rewarded, functions = _rewarded(reward)
     task = {
         "kind": "language",
         "model": model if named else GIVEN + type(model).__name__,
         "text": text | {"passage": passage, "train": GIVEN + "train", "test": GIVEN + "test"},
-        "train": TRAIN.get(train, train) if isinstance(train, str) else dict(train),
+        "train": _trained(train),
         "batch": batch,
         "dtype": dtype,
         **rewarded,
-        **(options or {}),
+        **_options(options),
     }
     recipe = recipes.decode(
         {
-            "name": name_of(Path(out)),
+            "name": name_of(folder),
             "rounds": rounds,
             "seed": seed,
             "evaluate_every": evaluate_every or max(1, rounds // 25),
-            "algorithm": DEFAULT if method is None else msgspec.to_builtins(method),
+            "algorithm": given.method(method, DEFAULT),
             "task": task,
             "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
-            "engine": {"kind": "local", "device": device if named else next(model.parameters()).device.type},
+            "engine": {"kind": "local", "device": device if named else _place(model)},
         },
         "fedzero.finetune",
     )
-    environment = Environment(functions={GIVEN: given, **functions})
+    environment = Environment(functions={GIVEN: rows, **functions})
     recipe = recipes.with_engine(recipe, engine)
-    trained(None if named else model, recipe, Path(out), environment, progress)
-    assert given.opened is not None
-    return Run(Path(out), environment, given.opened.module)
+    trained(None if named else model, recipe, folder, environment, progress)
+    assert rows.opened is not None
+    return Run(folder, environment, rows.opened.module)
+
+
+def _place(model: nn.Module) -> str:
+    """The kind of device that a model is on."""
+    first = next(model.parameters(), None)
+    if first is None:
+        raise Invalid(f"model: {type(model).__name__} has no parameters to train")
+    return first.device.type
+
+
+def _trained(train: Any) -> dict[str, Any]:
+    """`[task.train]`, from one of the words for it, a value, or a table."""
+    if not isinstance(train, str):
+        return given.table(train, "train", Checked, "'lora'")
+    if train not in TRAIN:
+        advice = near(train, TRAIN) or f"give one of {', '.join(TRAIN)}"
+        raise Invalid(f"train = {quoted(train)} is not valid: {advice}")
+    return dict(TRAIN[train])
+
+
+def _options(options: Any) -> dict[str, Any]:
+    return {} if options is None else given.table(options, "options", Checked, "{'balanced': True}")
+
+
+def _words(answers: Any) -> dict[str, str]:
+    """Answer words by label, as a recipe has them."""
+    if answers is None:
+        return {}
+    if not isinstance(answers, Mapping) or not all(isinstance(word, str) for word in answers.values()):
+        raise Invalid(f"answers = {quoted(answers)} is not valid: give a dictionary of labels and words")
+    return {_word(key): word for key, word in answers.items()}
 
 
 def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,20 +161,37 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(reward, Reward | Mapping):
         return {"measure": "reward", "reward": msgspec.to_builtins(reward)}, {}
     if not callable(reward):
-        raise FedzeroError("reward: give a function of a row and a text, or a table such as {'kind': 'exact'}")
+        raise Invalid("reward: give a function of a row and a text, or a table such as {'kind': 'exact'}")
     name = getattr(reward, "__name__", type(reward).__name__)
     return {"measure": "reward", "reward": msgspec.to_builtins(Function(name=name))}, {name: reward}
 
 
 def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:
     """The rows of every client."""
-    rows = list(clients)
     if count is not None:
+        rows = _rows(clients, "clients")
         parts = split(Iid(), np.zeros(len(rows), np.int64), count, Keys.of_seed(seed))
         return [[rows[i] for i in part] for part in parts]
-    if not rows or isinstance(rows[0], Mapping):
-        raise FedzeroError("clients: give a list with the rows of each client, or one list of rows and count = …")
-    return [list(each) for each in rows]
+    if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
+        raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")
+    if isinstance(clients[0], Mapping):
+        raise Invalid("clients is one list of rows: give a list with the rows of each client, or count = …")
+    return [_rows(rows, f"client {number}") for number, rows in enumerate(clients)]
+
+
+def _rows(rows: Any, whose: str) -> list[Row]:
+    """Rows as dictionaries, of a list or a frame of pandas."""
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
+        rows = rows.to_dict("records")
+    if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
+        raise Invalid(f"{whose} has {quoted(rows)} as rows: give a list of dictionaries")
+    found = list(rows)
+    if not found:
+        raise Invalid(f"{whose} has no rows: give at least one")
+    odd = next((row for row in found if not isinstance(row, Mapping)), None)
+    if odd is not None:
+        raise Invalid(f"{whose} has the row {quoted(odd)}: give a list of dictionaries")
+    return found
 
 
 def _word(label: Any) -> str:

@@ -26,10 +26,13 @@ from numpy.typing import NDArray
 from fedzero.algorithms import FedZO, FZooS, ResponseSurface
 from fedzero.algorithms.corrections import Constant
 from fedzero.algorithms.optimizers import Adam
+from fedzero.api import given
 from fedzero.api.runs import start_or_resume, watch_of
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
+from fedzero.model.numbers import Natural, NonNegative, Positive, PositiveInt
 from fedzero.model.schedules import Count, Counts, InverseSqrt
+from fedzero.model.value import checked, quoted
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
 from fedzero.runs import recipe as recipes
 from fedzero.runs import session
@@ -62,6 +65,8 @@ class Batched:
 
 def command(*argv: str) -> CommandBox:
     """A program that reads the point as a JSON list and prints a number as the last line of its output."""
+    if not argv:
+        raise Invalid("command() has no program: name it, and its arguments")
     return CommandBox(argv=argv)
 
 
@@ -89,6 +94,12 @@ class Integer:
     low: int
     high: int
 
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, checked(getattr(self, name), int, f"Integer: {name}"))
+        if self.low > self.high:
+            raise Invalid(f"Integer({self.low}, {self.high}): low is above high")
+
     @property
     def steps(self) -> int:
         return self.high - self.low + 1
@@ -104,7 +115,7 @@ class Choice:
 
     def __init__(self, *options: Any):
         if len(options) < 2:
-            raise FedzeroError(f"Choice{options!r}: give two options or more")
+            raise Invalid(f"Choice{quoted(options)}: give two options or more")
         self.options = options
 
     @property
@@ -213,6 +224,14 @@ def minimise(
     engine: where boxes are called: this process, or "ray", "ray:16": each on any worker of a cluster.
     progress: True shows it on standard error.
     """
+    rounds, budget = given.each(PositiveInt | None, rounds=rounds, budget=budget)
+    (dimension,) = given.each(given.Many | None, dimension=dimension)
+    (workers,), (retries,) = given.each(PositiveInt, workers=workers), given.each(Natural, retries=retries)
+    noise, penalty, backoff = given.each(NonNegative, noise=noise, penalty=penalty, backoff=backoff)
+    (timeout,), (seed,) = given.each(Positive | None, timeout=timeout), given.each(given.Seed, seed=seed)
+    together, resume = given.each(bool, together=together, resume=resume)
+    progress, constraints = given.progress(progress), _constraints(constraints)
+    folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else given.folder(out)
     coordinates = coordinates_of(bounds, dimension)
     named, functions = _named(boxes, coordinates)
     limits = {f"constraint {i}": g for i, g in enumerate(constraints)}
@@ -226,17 +245,16 @@ def minimise(
         seed,
         together,
         constraints=tuple(limits),
-        penalty=float(penalty),
+        penalty=penalty,
         start=start,
-        noise=float(noise),
+        noise=noise,
         budget=budget,
-        timeout=None if timeout is None else float(timeout),
+        timeout=timeout,
         retries=retries,
-        backoff=float(backoff),
+        backoff=backoff,
         workers=workers,
         evaluate=evaluate,
     )
-    folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else Path(out)
     if not resume and (folder / session.LEDGER).exists():
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
     recipe = recipes.with_engine(recipe, engine)
@@ -263,11 +281,15 @@ def recipe_of(
     steps = tuple(each.steps for each in coordinates)
     steps = steps if any(steps) else ()
     choices = tuple(i for i, each in enumerate(coordinates) if isinstance(each, Choice))
-    size, first = len(coordinates), None if start is None else tuple(float(each) for each in start)
+    size = len(coordinates)
+    (first,) = given.each(tuple[float, ...] | None, start=start)
+    (evaluate,) = given.each(Evaluate | None, evaluate=evaluate)
     kept = 0 if evaluate in (None, "log", "shared") else 2
     paid = None if budget is None else max(1, budget - kept)
-    method = default_algorithm(size, len(boxes), rounds, paid, steps, choices) if algorithm is None else algorithm
-    surface = method if isinstance(method, ResponseSurface) else None
+    default = default_algorithm(size, len(boxes), rounds, paid, steps, choices)
+    method = given.method(algorithm, msgspec.to_builtins(default), "algorithm")
+    surface = default if algorithm is None else algorithm
+    surface = surface if isinstance(surface, ResponseSurface) else None
     if evaluate is None:
         evaluate = "ends" if surface is None else "shared"
     if rounds is None:
@@ -288,7 +310,7 @@ def recipe_of(
         "rounds": rounds,
         "seed": seed,
         "evaluate_every": rounds if evaluate == "query" else 1,  # what is free may be had every round
-        "algorithm": msgspec.to_builtins(method),
+        "algorithm": method,
         "task": msgspec.to_builtins(task),
         # All functions are the caller's own, and their mean is what is minimised, however unlike they are.
         "federation": {"clients": len(boxes), "cohort": len(boxes), "bound": 0},
@@ -309,17 +331,24 @@ def coordinates_of(bounds: Sequence[Any], dimension: int | None) -> tuple[Coordi
         except (TypeError, ValueError):
             found = ()
     if not found or dimension not in (None, len(found)):
-        raise FedzeroError(
-            f"bounds = {bounds!r} and dimension = {dimension}: give a pair (low, high), an Integer or a Choice for "
-            "every coordinate, or one pair and dimension"
+        raise Invalid(
+            f"bounds = {quoted(bounds)} and dimension = {dimension}: give a pair (low, high), an Integer or a Choice "
+            "for every coordinate, or one pair and dimension"
         )
     return found
 
 
-def _coordinate(given: Any) -> Coordinate:
-    if isinstance(given, Integer | Choice):
-        return given
-    low, high = given
+def _constraints(functions: Any) -> list[Callable[..., Any]]:
+    if callable(functions) or isinstance(functions, str) or not isinstance(functions, Sequence):
+        raise Invalid(f"constraints = {quoted(functions)} is not valid: give a list of functions")
+    wanted = "a function of x, wanted to be ≤ 0"
+    return [given.function(g, f"constraints[{i}]", wanted, optional=False) for i, g in enumerate(functions)]
+
+
+def _coordinate(pair: Any) -> Coordinate:
+    if isinstance(pair, Integer | Choice):
+        return pair
+    low, high = pair
     return Real(float(low), float(high))
 
 
@@ -328,23 +357,23 @@ def _named(
 ) -> tuple[tuple[AnyBox, ...], Mapping[str, Callable[..., Any]]]:
     """Boxes as a recipe can name them, and the functions that go by these names: the same for the same call."""
     if isinstance(boxes, str) or not isinstance(boxes, Sequence) or not boxes:
-        raise FedzeroError(f"boxes = {boxes!r}: give a list with one box for every party")
+        raise Invalid(f"boxes = {quoted(boxes)} is not valid: give a list with one box for every party")
     functions: dict[str, Callable[..., Any]] = {}
     named: list[AnyBox] = []
     for box in boxes:
         if isinstance(box, AnyBox):
             named.append(box)
             continue
-        given = box if isinstance(box, Function | Batched) else Function(box)
-        if not callable(given.f):
-            raise FedzeroError(f"boxes has {given.f!r}, which is not a function: give f(x), or a box such as http(url)")
-        name = wish = given.name or str(getattr(given.f, "__qualname__", type(given.f).__qualname__))
+        own = box if isinstance(box, Function | Batched) else Function(box)
+        if not callable(own.f):
+            raise Invalid(f"boxes has {quoted(own.f)}, which is not a function: give f(x), or a box such as http(url)")
+        name = wish = own.name or str(getattr(own.f, "__qualname__", type(own.f).__qualname__))
         number = 1
-        while functions.get(name, given.f) is not given.f:
+        while functions.get(name, own.f) is not own.f:
             number += 1
             name = f"{wish}-{number}"
-        functions[name] = given.f
-        named.append(BatchedBox(name=name) if isinstance(given, Batched) else PythonBox(name=name))
+        functions[name] = own.f
+        named.append(BatchedBox(name=name) if isinstance(own, Batched) else PythonBox(name=name))
     if any(isinstance(each, Choice) for each in coordinates):
         functions = {name: partial(_with_options, f, coordinates) for name, f in functions.items()}
     return tuple(named), functions

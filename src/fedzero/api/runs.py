@@ -8,27 +8,29 @@ run.verify(); run.replay(100); run.report("page.html"); run.patch("mine.patch");
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedzero.errors import FedzeroError
+from fedzero.api import given
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
-from fedzero.model.checkpoint import load_model
+from fedzero.model.numbers import Natural
+from fedzero.model.value import quoted
 from fedzero.report import page
 from fedzero.report.units import human_bytes
 from fedzero.runs import history as histories
 from fedzero.runs import recipe as recipes
-from fedzero.runs import session
+from fedzero.runs import session, whole
 from fedzero.runs.engines import Wanted
 from fedzero.runs.loop import Watch
 from fedzero.runs.patches import export_patch
@@ -73,21 +75,37 @@ class Run:
 
     folder: Path
     environment: Environment
-    model: Any = None
-    """the module that was trained, in place; None of a run that was opened from its folder"""
+    trained: nn.Module | None = None
+    """the module that this process trained, in place"""
+    factory: nn.Module | Callable[[], nn.Module] | None = None
+    """of a run that was opened: the module before training, or a function that makes it"""
 
     @staticmethod
     def open(
-        folder: str | Path, data: str | Path | None = None, secret: bytes | None = None, trust: bool = False
+        folder: str | Path,
+        data: str | Path | None = None,
+        secret: bytes | None = None,
+        model: nn.Module | Callable[[], nn.Module] | None = None,
+        trust: bool = False,
     ) -> Run:
         """A run of any process. data: folder with the datasets, where the task needs one; secret: of a private run.
 
+        model: of a run of `train` or of an object of `finetune`: the module as it was given to them, or a function that
+        makes it; `run.model` is that one, with the trained parameters. Its own values of these do not matter.
         trust: also of a run that this user has not started here, whatever its ledger names may be imported, run and
         fetched.
         """
-        place = session.folder_of(Path(folder))
+        if model is not None and not callable(model):
+            raise Invalid(f"model = {quoted(model)} is not valid: give a torch.nn.Module, or a function that makes it")
+        place = session.folder_of(given.path(folder, "folder"))
         Ledger.open(place / session.LEDGER).close()
-        return Run(place, Environment(session.data_folder(data), session.secret_of(secret), vouched=trust))
+        return Run(place, replace(environment_of(data, secret), vouched=trust), factory=model)
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained module: the one that was trained in place, or that of a finished run, made again, in eval mode.
+        None of a run that trains no module; an error says what is missing where it cannot be made."""
+        return whole.module_of(self.folder, self.environment, self.factory) if self.trained is None else self.trained
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -129,6 +147,7 @@ class Run:
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
         """
+        progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
         session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
         return self
 
@@ -138,23 +157,30 @@ class Run:
 
     def replay(self, round: int | None = None) -> dict[str, Tensor]:
         """The trained parameters before round `round` (default: after the last) as a state dict, from the ledger."""
+        (round,) = given.each(Natural | None, round=round)
         return dict(session.replayed(self.folder, self._reading, round).state.params.tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The trained parameters at the end of the run, from its model file."""
-        return load_model(self.folder / session.MODEL)
+        """All that `run.model.state_dict()` has, at the end of the run: trained parameters, from the model file, frozen
+        weights, buffers, and every name of tied ones; for `load_state_dict(…, strict=True)`. Adapters stay adapters."""
+        return whole.state_dict_of(self.folder, lambda: self.model, self.trained is not None)
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
-        page.write([histories.history(self.folder)], Path(path))
-        return Path(path)
+        place = given.file(path, "path")
+        with given.writing(place):
+            page.write([histories.history(self.folder)], place)
+        return place
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
         """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round. That of a private
         run is applied with the secret, unless it is `open`: then whoever has it knows the run's directions."""
+        place, (open,) = given.file(path, "path"), given.each(bool, open=open)
+        (which,) = given.each(Natural | Literal["last", "best"], which=which)
         content = export_patch(self.folder, self._reading, which, open)
-        files.write(Path(path), content, private=is_private(content))
-        return Path(path)
+        with given.writing(place):
+            files.write(place, content, private=is_private(content))
+        return place
 
     @property
     def _reading(self) -> Environment:
@@ -183,6 +209,15 @@ def watch_of(progress: bool | Watch) -> Watch:
     return watch_on(Console(stderr=True)) if progress else Silent()
 
 
+def environment_of(data: str | Path | None, secret: bytes | None) -> Environment:
+    """Where a run finds its data, and its secret."""
+    if not isinstance(secret, bytes | None):
+        raise Invalid(f"secret is a {type(secret).__name__}: give bytes")
+    return Environment(
+        session.data_folder(None if data is None else given.path(data, "data")), session.secret_of(secret)
+    )
+
+
 def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watch: Watch) -> Summary:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     if (folder / session.LEDGER).exists():
@@ -209,13 +244,18 @@ def run(
     set: values to change, such as {"algorithm.directions": 20}. engine: "ray", "ray:16" or a table as in a recipe;
     default: what the recipe says.
     """
+    if not isinstance(recipe, Mapping):
+        recipe = given.path(recipe, "recipe")
+    progress, options = given.progress(progress), {} if set is None else set
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) and key for key in options):
+        raise Invalid(f"set = {quoted(set)} is not valid: give a dictionary such as {{'algorithm.directions': 20}}")
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
-    given = {"rounds": rounds, "seed": seed}
-    for path, value in {**{key: value for key, value in given.items() if value is not None}, **(set or {})}.items():
+    named = {"rounds": rounds, "seed": seed}
+    for path, value in {**{key: value for key, value in named.items() if value is not None}, **options}.items():
         recipes.put(table, path, value, "fedzero.run")
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
     loaded = recipes.with_engine(loaded, engine)
-    folder = Path("runs") / loaded.name if out is None else Path(out)
-    environment = Environment(session.data_folder(data), session.secret_of(secret))
+    folder = given.folder(Path("runs") / loaded.name if out is None else out)
+    environment = environment_of(data, secret)
     start_or_resume(loaded, folder, environment, watch_of(progress))
     return Run(folder, environment)

@@ -17,17 +17,19 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import msgspec
 import numpy as np
 import torch
 from torch import nn
 
 from fedzero.algorithms.contract import Method
+from fedzero.api import given
 from fedzero.api.runs import Run, start_or_resume, watch_of
 from fedzero.directions import Keys
-from fedzero.errors import FedzeroError
+from fedzero.errors import Invalid, near
 from fedzero.model.checkpoint import load_model
+from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
+from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.runs import recipe as recipes
 from fedzero.runs.engines import Wanted
@@ -58,7 +60,7 @@ def train(
     objective: Objective | None = None,
     test: Any = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    method: Method | Mapping[str, Any] | None = None,
+    method: Method | Mapping[str, Any] | str | None = None,
     rounds: int = 100,
     cohort: int | None = None,
     batch: int = 32,
@@ -84,7 +86,8 @@ def train(
     test: data of evaluations, one dataset or a list of them; default: the clients' own.
     metrics: by name. With `loss`: of all outputs and targets, metric(outputs, y); with `objective`: metric(model,
         batch), averaged. "accuracy" is shown where runs are compared.
-    method: such as fedzero.DeComFL(rate=0.05), or a table as in a recipe; default: DeComFL with a rate of its own.
+    method: such as fedzero.DeComFL(rate=0.05), its name, or a table as in a recipe; default: DeComFL, which finds its
+        own rate.
     rounds, cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters, seed: as in a
         recipe. merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
@@ -94,9 +97,14 @@ def train(
     progress: False shows nothing. web: serve the report as a page that follows the run, at 127.0.0.1:8747 or at the
         "HOST:PORT" that is given; its address is printed.
     """
-    folder = Path(out)
+    folder, model = given.folder(out), given.module(model)
+    rounds, batch, count = given.each(PositiveInt, rounds=rounds, batch=batch, count=count)
+    cohort, evaluate_every = given.each(PositiveInt | None, cohort=cohort, evaluate_every=evaluate_every)
+    (seed,), (merge, exact) = given.each(given.Seed, seed=seed), given.each(bool, merge=merge, exact=exact)
+    progress, (web,) = given.progress(progress), given.each(bool | str, web=web)
+    collate = given.function(collate, "collate", "a function of a list of items")
+    criterion = criterion_of(loss, objective, metrics)
     dealt = deal(clients, partition, count, collate, seed)
-    criterion = criterion_of(loss, objective, metrics or {})
     tested = dealt if test is None else several(test, collate)
     material = Material(model, criterion, dealt, tested)
     recipe = recipes.decode(
@@ -105,9 +113,9 @@ def train(
             "rounds": rounds,
             "seed": seed,
             "evaluate_every": evaluate_every or max(1, rounds // 25),
-            "algorithm": DEFAULT if method is None else msgspec.to_builtins(method),
+            "algorithm": given.method(method, DEFAULT),
             "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
-            "filters": [msgspec.to_builtins(link) for link in filters],
+            "filters": given.filters(filters),
             "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
             "engine": {"kind": "local", "merge": merge, "device": "auto"},
         },
@@ -149,32 +157,44 @@ def deal(clients: Any, partition: str | Partition | None, count: int, collate: A
     """The samples of every client."""
     if partition is None:
         if not isinstance(clients, list | tuple) or not clients:
-            raise FedzeroError(
+            raise Invalid(
                 "clients: give a list with the data of each client, or one dataset and partition = 'iid' or 'dirichlet'"
             )
-        return [samples(data, collate) for data in clients]
+        return [samples(data, collate, f"client {number}") for number, data in enumerate(clients)]
     if isinstance(partition, str):
         if partition not in PARTITIONS:
-            raise FedzeroError(f"partition = {partition!r}: use one of {', '.join(PARTITIONS)}")
+            advice = near(partition, PARTITIONS) or f"use one of {', '.join(PARTITIONS)}"
+            raise Invalid(f"partition = {partition!r} is not valid: {advice}")
         partition = PARTITIONS[partition]
-    whole = samples(clients, collate)
+    if not isinstance(partition, Partition):
+        raise Invalid(f"partition = {quoted(partition)} is not valid: use one of {', '.join(PARTITIONS)}")
+    whole = samples(clients, collate, "the dataset of all clients")
     labels = np.zeros(len(whole), np.int64) if isinstance(partition, Iid) else labels_of(whole)
     return Dealt(whole, split(partition, labels, count, Keys.of_seed(seed)))
 
 
-def several(data: Any, collate: Any) -> list[Samples]:
+def several(data: Any, collate: Any, what: str = "test") -> list[Samples]:
     """One dataset, or a list of them."""
-    return [samples(part, collate) for part in (data if isinstance(data, list) else [data])]
+    if not isinstance(data, list):
+        return [samples(data, collate, what)]
+    if not data:
+        raise Invalid(f"{what} = [] has no samples: give a dataset, or a list of them")
+    return [samples(part, collate, f"{what}[{number}]") for number, part in enumerate(data)]
 
 
 def criterion_of(
-    loss: Callable[[Any, Any], torch.Tensor] | None, objective: Objective | None, metrics: Mapping[str, Any]
+    loss: Callable[[Any, Any], torch.Tensor] | None, objective: Objective | None, metrics: Mapping[str, Any] | None
 ) -> Criterion:
     if (loss is None) == (objective is None):
-        raise FedzeroError(
+        raise Invalid(
             "give either `loss`, of model(x) and y, or `objective`, of the model and a batch of any structure"
         )
-    return Stepwise(objective, metrics) if loss is None else Supervised(per_sample(loss), metrics)  # type: ignore[arg-type]
+    given.function(loss, "loss", "a function of outputs and targets, such as torch.nn.functional.cross_entropy")
+    given.function(objective, "objective", "a function of the model and a batch")
+    if isinstance(loss, type):
+        raise Invalid(f"loss = {loss.__name__} is a class: give a value of it, {loss.__name__}()")
+    named = given.functions(metrics, "metrics", "a function that returns a number, such as fedzero.accuracy")
+    return Stepwise(objective, named) if loss is None else Supervised(per_sample(loss), named)  # type: ignore[arg-type]
 
 
 def _from_its_base(model: nn.Module, folder: Path) -> None:
@@ -203,6 +223,8 @@ def site_task(
     data: of the site's client; a list of datasets for several clients. The recipe has `[task] kind = "own"` and the
     name that the site gives it; nothing of what is here leaves the site but what the method sends.
     """
-    own = several(data, collate)
+    given.module(model)
+    given.function(collate, "collate", "a function of a list of items")
+    own = several(data, collate, "data")
     tested = own if test is None else several(test, collate)
-    return Material(model, criterion_of(loss, objective, metrics or {}), own, tested, everywhere=True)
+    return Material(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)

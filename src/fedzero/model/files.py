@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 import numpy as np
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.folders import state_folder
 from fedzero.model import toml
 from fedzero.model.decoding import reading
@@ -63,6 +63,24 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def expect_folder(path: Path, what: str) -> None:
+    """Refuse a path at which no folder is and none can be made, because it, or what it should be in, is a file.
+
+    what: the path, as the sentence begins.
+    """
+    for place in (path, *path.parents):
+        try:
+            found = place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            raise Invalid(f"{what} cannot be looked at ({getattr(error, 'strerror', error)}): name a folder") from None
+        if not stat.S_ISDIR(found.st_mode):
+            said = "is a file" if place == path else f"is below {place}, which is a file"
+            raise Invalid(f"{what} {said}: name a folder")
+        return
 
 
 def share(*files: Path) -> None:

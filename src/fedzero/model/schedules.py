@@ -10,20 +10,23 @@ import math
 from itertools import pairwise
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from fedzero.errors import Invalid
 from fedzero.model.numbers import Natural, NonNegative, Positive, PositiveInt
+from fedzero.model.value import Checked, quoted
 
 
-class Piecewise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="piecewise"):
+class Piecewise(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="piecewise"):
     """Straight lines through `points`, pairs (round, rate) in order; constant before the first and after the last."""
 
     points: Annotated[tuple[tuple[Natural, NonNegative], ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         rounds = [round for round, _ in self.points]
         if any(later <= earlier for earlier, later in pairwise(rounds)):
-            raise ValueError("points must have increasing rounds")
+            raise Invalid(f"points = {quoted(self.points)} must have increasing rounds")
 
     def at(self, round: int) -> float:
         if round <= self.points[0][0]:
@@ -34,7 +37,7 @@ class Piecewise(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind
         return self.points[-1][1]
 
 
-class Steps(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
+class Steps(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
     """`start`, multiplied by `factor` at each round in `at_rounds`."""
 
     start: Positive
@@ -49,7 +52,7 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         return rate
 
 
-class InverseSqrt(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse-sqrt"):
+class InverseSqrt(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="inverse-sqrt"):
     """start / √(round + 1)."""
 
     start: Positive
@@ -65,7 +68,7 @@ def rate_at(schedule: Schedule, round: int) -> float:
     return schedule if isinstance(schedule, float) else schedule.at(round)
 
 
-class Count(Struct, frozen=True, forbid_unknown_fields=True):
+class Count(Checked, frozen=True, forbid_unknown_fields=True):
     """A number of directions that grows: `start`, then each `then` pair (round, count) from its round on."""
 
     start: PositiveInt

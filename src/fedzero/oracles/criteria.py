@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.errors import FedzeroError
+from fedzero.lines import printable
 from fedzero.oracles.contract import Metrics
 
 Batch = Any
@@ -69,7 +70,9 @@ class Supervised:
         if not self.metrics:
             return Metrics(total / count)
         predicted, targets = joined(outputs), joined([y for _, y in batches])
-        return metrics_of(total / count, {name: float(f(predicted, targets)) for name, f in self.metrics.items()})
+        return metrics_of(
+            total / count, {name: _number(name, f, predicted, targets) for name, f in self.metrics.items()}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +95,19 @@ class Stepwise:
             return sum(float(value) * n for value, n in zip(values, sizes, strict=True)) / sum(sizes)
 
         loss = mean([self.objective(model, batch).double().mean() for batch in batches])
-        return metrics_of(
-            loss, {name: mean([f(model, batch) for batch in batches]) for name, f in self.metrics.items()}
-        )
+        named = {name: mean([_number(name, f, model, batch) for batch in batches]) for name, f in self.metrics.items()}
+        return metrics_of(loss, named)
+
+
+def _number(name: str, metric: Callable[..., Any], *arguments: Any) -> float:
+    """What a metric of somebody's own gives; an error names it."""
+    try:
+        return float(metric(*arguments))
+    except FedzeroError:
+        raise
+    except Exception as error:  # whatever it raises
+        said = f"{type(error).__name__}: {printable(str(error), 200)}"
+        raise FedzeroError(f"metrics[{name!r}] gave no number: {said}") from error
 
 
 def refuse_reserved(names: Iterable[str]) -> None:

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import Invalid
 from fedzero.model.numbers import PositiveInt
+from fedzero.model.value import Checked, plain, quoted
 from fedzero.protocol.attacks import Attack
 
 
-class _Simulation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+class _Simulation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """What all engines of a simulation have in common."""
 
     merge: bool = True
@@ -72,11 +73,13 @@ def chosen(present: Engine, wanted: Wanted) -> Engine:
     if isinstance(wanted, str):
         kind, colon, workers = wanted.partition(":")
         if kind not in ("local", "ray") or (colon and not (kind == "ray" and workers.isdigit() and int(workers) > 0)):
-            raise FedzeroError(f"--engine {wanted}: use local, ray, or ray:N with N workers")
+            raise Invalid(f"engine = {quoted(wanted)} is not valid: use local, ray, or ray:N with N workers")
         wanted = {"kind": kind, "workers": int(workers)} if colon else {"kind": kind}
+    if not isinstance(wanted, Mapping):
+        raise Invalid(f"engine = {quoted(wanted)} is not valid: give 'local', 'ray', 'ray:16' or a table")
     kept = {name: value for name, value in msgspec.to_builtins(present).items() if name in _SHARED}
     try:
-        found: Engine = msgspec.convert(kept | {"kind": "local"} | dict(wanted), Engine)
+        found: Engine = msgspec.convert(kept | {"kind": "local"} | plain(wanted), Engine)
         return found
     except msgspec.ValidationError as error:
-        raise FedzeroError(f"engine = {dict(wanted)!r}: {str(error).replace('`', '')}") from None
+        raise Invalid(f"engine = {quoted(dict(wanted))} is not valid: {str(error).replace('`', '')}") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import Invalid
 from fedzero.ledger import replay
 
 
@@ -31,5 +31,5 @@ class Environment:
 
 def data_folder(path: str | Path | None) -> Path | None:
     if path is not None and not Path(path).is_dir():
-        raise FedzeroError(f"--data {path}: no such folder")
+        raise Invalid(f"data = {path}: no such folder")
     return None if path is None else Path(path)

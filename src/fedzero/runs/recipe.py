@@ -20,6 +20,7 @@ from fedzero.filters import Chain, Filter
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
+from fedzero.model.value import Checked, plain
 from fedzero.runs.engines import Engine, Wanted, chosen, recorded
 from fedzero.runs.engines import Local as Local
 from fedzero.runs.explain import explain
@@ -44,7 +45,7 @@ else:  # decoded by kind, with whatever is installed (`plugins`)
     AnyMethod = AnyTask = AnyFilters = Any
 
 
-class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One run."""
 
     name: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -295,9 +296,10 @@ def find(source: str | Path) -> Path:
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
     """A recipe that somebody writes. Where it says nothing of `federation.bound` it has `BOUND`; a ledger has none."""
-    if isinstance(federation := table.get("federation"), dict):
-        table = table | {"federation": {"bound": BOUND} | federation}
     try:
+        table = plain(table)  # Python may have given numbers of numpy
+        if isinstance(federation := table.get("federation"), dict):
+            table = table | {"federation": {"bound": BOUND} | federation}
         _refuse_infinite(table, where, "")
         recipe = _converted(table)
     except msgspec.ValidationError as error:

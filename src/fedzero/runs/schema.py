@@ -7,34 +7,18 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
-import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.inspect import (
-    BoolType,
-    DictType,
-    Field,
-    FloatType,
-    IntType,
-    LiteralType,
-    NoneType,
-    StrType,
-    StructType,
-    TupleType,
-    Type,
-    UnionType,
-    VarTupleType,
-    type_info,
-)
+from msgspec.inspect import Field, StructType, type_info
 
 from fedzero import plugins
+from fedzero.model.wanted import takes as takes
+from fedzero.model.wanted import written as written
 from fedzero.runs.explain import structs_in
 from fedzero.runs.recipe import Recipe
 
@@ -103,22 +87,6 @@ def first_line(kind: Kind) -> str:
     return (kind.__doc__ or "").split("\n")[0]
 
 
-def written(value: Any) -> str:
-    """A value as it is written in TOML, on one line."""
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        inside = ", ".join(f"{_key(name)} = {written(item)}" for name, item in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
-    return repr(value)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else written(name)
-
-
 def _sections(place: str, kind: Kind, seen: set[Kind], skip: tuple[str, ...] = ()) -> Iterator[Section]:
     """The table of a kind, then the tables that can stand in it; each kind once."""
     seen.add(kind)
@@ -161,27 +129,3 @@ def _default(field: Field) -> str | None:
         return None
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return "" if value is None else written(msgspec.to_builtins(value))
-
-
-def takes(shape: Type) -> str:
-    """What may be written for a value of this type."""
-    if isinstance(shape, UnionType):
-        return ", ".join(takes(inner) for inner in shape.types if not isinstance(inner, NoneType))
-    if isinstance(shape, LiteralType):
-        return ", ".join(written(value) for value in shape.values)
-    if isinstance(shape, StructType):
-        return f'{{ kind = "{shape.tag}"{", …" if shape.fields else ""} }}' if shape.tag else "{ … }"
-    if isinstance(shape, VarTupleType):
-        return f"list of {takes(shape.item_type)}"
-    if isinstance(shape, TupleType):
-        return f"[{', '.join(map(takes, shape.item_types))}]"
-    if isinstance(shape, DictType):
-        return f"{{ {takes(shape.key_type)} = {takes(shape.value_type)}, … }}"
-    if isinstance(shape, IntType | FloatType):
-        return f"{'whole ' if isinstance(shape, IntType) else ''}number{_bounds(shape)}"
-    return {BoolType: "true, false", StrType: "text"}.get(type(shape), "anything")
-
-
-def _bounds(shape: IntType | FloatType) -> str:
-    said = [(">", shape.gt), ("≥", shape.ge), ("<", shape.lt), ("≤", shape.le)]
-    return "".join(f" {sign} {bound:g}" for sign, bound in said if bound is not None and abs(bound) < 2**62)

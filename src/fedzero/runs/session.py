@@ -25,6 +25,7 @@ from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start, sha256_of
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
+from fedzero.model import files, fixed
 from fedzero.model.checkpoint import load_model, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
@@ -46,7 +47,7 @@ from fedzero.runs.secret import secret_of as secret_of
 from fedzero.runs.server import Plan, Server
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
-from fedzero.tasks.contract import BASE, BuildContext, Phase, Problem, unheard
+from fedzero.tasks.contract import BASE, FIXED, BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
 MOST_NUMBERS = 1 << 30
@@ -200,6 +201,8 @@ def reopen(
 
 def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     for name in sorted(then.keys() | now.keys()):
+        if name == fixed.FACT and name not in then:  # releases before 0.2.1 did not write it
+            continue
         if then.get(name) != now.get(name):
             raise FedzeroError(
                 f"this run was started with {name}: {then.get(name, 'none')}; here it is {now.get(name, 'none')}"
@@ -220,6 +223,7 @@ def start(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
             "--out chooses another folder"
         )
+    files.expect_folder(folder, str(folder))
     environment = replace(environment, folder=folder)
     stream = getattr(recipe.algorithm, "stream", None)
     with ending(watch), compiling(device_of(recipe.engine.device), stream, watch.phase) as compiled:
@@ -229,7 +233,7 @@ def start(
         setup.problem.ready()
         compiled()
         watch.phase("digest of the base model")
-        base, first = setup.problem.params if setup.problem.keep_base else None, setup.start
+        base, first = setup.problem if setup.problem.keep_base else None, setup.start
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
         with assembled(setup, environment, watch, observe) as how:
@@ -248,21 +252,30 @@ def ending(watch: Watch) -> Iterator[None]:
         raise
 
 
-def create(folder: Path, first: Start, overwrite: bool = False, base: Params | None = None) -> Ledger:
-    """The ledger of a new run, and `base` beside it."""
+def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | None = None) -> Ledger:
+    """The ledger of a new run, and beside it what `base` begins with, which its recipe does not make."""
     path, made = folder / LEDGER, not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedzeroError(f"{folder} cannot be made ({error.strerror}): choose another folder") from error
     claim = Claim(folder)
     if path.exists() and not overwrite:  # somebody was quicker
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     try:
+        replaced = [folder / MODEL, folder / checkpoints.FILE]
         if base is not None:
-            save_base(base, folder / BASE)
-        return Ledger.create(path, first, claim, replaced=[folder / MODEL, folder / checkpoints.FILE])
+            save_base(base.params, folder / BASE)
+        if base is not None and base.fixed is not None and base.fixed.size <= fixed.LARGEST:
+            base.fixed.save(folder / FIXED)
+        else:
+            replaced.append(folder / FIXED)
+        return Ledger.create(path, first, claim, replaced=replaced)
     except Unwritable:
         if made:
-            (folder / BASE).unlink(missing_ok=True)
+            for name in (BASE, FIXED):
+                (folder / name).unlink(missing_ok=True)
             folder.rmdir()
         raise
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.ledger.outline import Course
+from fedzero.model.value import Checked
 
 FACTOR = 10
 """A loss this many times the first one (or so far above it, where that is negative) is no detour any more."""
 
 
-class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Stop(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When to end a run early; looked at after each evaluation."""
 
     above: float | None = None

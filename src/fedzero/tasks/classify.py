@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -39,14 +38,18 @@ class ImageTask(Task):
     def _training(self) -> str:
         return "60,000" if self.full else "4,000"
 
-    def _problem(
-        self, dataset: images.Dataset, model: Callable[[bool], nn.Module], clients: int, context: BuildContext
-    ) -> Problem:
-        """`model`: made for the channels-last layout, or not."""
+    def made(self, channels_last: bool) -> nn.Module:
+        """The model, for one layout of pictures in memory."""
+        raise NotImplementedError
+
+    def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
+        return self.made(context.device.type == "cpu").to(context.device) if given is None else given
+
+    def _problem(self, dataset: images.Dataset, clients: int, context: BuildContext) -> Problem:
         data, device = images.load(dataset, self.full, context.data), context.device
         parts = split(self.partition, data.train_y.astype(np.int64), clients, context.keys)
         x, y = images.tensors(data.train_x, data.train_y, device, dataset)
-        module = model(device.type == "cpu").to(device)
+        module = self.module(context)
         params = Params.of_module(module)
         initialise(params, context.keys.root)
         test = zip(
@@ -66,8 +69,11 @@ class Mnist(ImageTask, tag="mnist"):
     def label(self) -> str:
         return f"MNIST ({self._training} training digits), {'CNN' if self.model == 'cnn' else 'perceptron'}"
 
+    def made(self, channels_last: bool) -> nn.Module:
+        return SmallCnn(channels_last) if self.model == "cnn" else Perceptron()
+
     def build(self, clients: int, context: BuildContext) -> Problem:
-        return self._problem("mnist", SmallCnn if self.model == "cnn" else lambda _: Perceptron(), clients, context)
+        return self._problem("mnist", clients, context)
 
 
 class Fashion(ImageTask, tag="fashion"):
@@ -80,5 +86,8 @@ class Fashion(ImageTask, tag="fashion"):
     def label(self) -> str:
         return f"Fashion-MNIST ({self._training} training images), {self.model} CNN"
 
+    def made(self, channels_last: bool) -> nn.Module:
+        return LargeCnn(channels_last) if self.model == "large" else SmallCnn(channels_last)
+
     def build(self, clients: int, context: BuildContext) -> Problem:
-        return self._problem("fashion", LargeCnn if self.model == "large" else SmallCnn, clients, context)
+        return self._problem("fashion", clients, context)

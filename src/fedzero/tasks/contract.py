@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError, Sendable
+from fedzero.model.fixed import Fixed
 from fedzero.model.params import Params
 from fedzero.model.value import Value
 from fedzero.oracles import Metrics, Objective, Pictures, Readied, Shards
 from fedzero.oracles.blackbox import Metered
 
+FIXED = "fixed.safetensors"
+"""Frozen weights and buffers of the module, beside the base: see `model.fixed`."""
 BASE = "base.safetensors"
 """The parameters a run began with, in its folder, where they cannot be made again from the recipe."""
 
@@ -37,7 +41,7 @@ class Problem:
     keep_base: the parameters go into the run's folder, because the recipe alone does not make them. incomplete: why
     there are parameters but no data, if so; such a run can be replayed, not resumed. private_facts: of data that this
     site alone has; they are kept there and never sent. Where they are not None, an evaluation is the lower median over
-    sites.
+    sites. fixed: what the module has beside the parameters, kept in the run's folder with them where it is small.
     """
 
     params: Params
@@ -49,6 +53,7 @@ class Problem:
     keep_base: bool = False
     incomplete: str = ""
     private_facts: Mapping[str, str] | None = None
+    fixed: Fixed | None = None
 
     def ready(self) -> None:
         """Find what the objective calls: a run is about to begin, or to go on. Reading a ledger evaluates nothing, so
@@ -145,6 +150,11 @@ class Task(Value):
     def fetches(self) -> list[str]:
         """What the task may fetch from elsewhere, such as a model of a hub."""
         return []
+
+    def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module | None:
+        """The module whose parameters a run trains, without data: `given`, before training, or made as the recipe says;
+        None: the task trains none. Raise `FedzeroError` where it must be given."""
+        return given
 
     def portable(self) -> Task:
         """The task as a patch contains it, without local paths."""

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.checkpoint import load_base
+from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
 from fedzero.tasks.finite import expect_finite, expect_finite_loss, expect_finite_model
+from fedzero.tasks.fitting import OwnObjective, check_fit
 from fedzero.tasks.partition import drawn
 from fedzero.tasks.samples import Samples, content
 
@@ -33,6 +35,13 @@ TESTED = 1000
 """Samples in a pass of an evaluation."""
 PROBED = 8
 """Samples that are evaluated twice before a run begins."""
+
+
+NO_MODULE = (
+    "the model of this run is made by code that its ledger does not have: open it with that code, "
+    "fedzero.Run.open(folder, model=…), a module or a function that makes it; run.replay() needs none, and gives what "
+    "was trained"
+)
 
 
 class Own(Task, tag="own"):
@@ -47,6 +56,11 @@ class Own(Task, tag="own"):
     @property
     def label(self) -> str:
         return self.name
+
+    def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
+        if given is None:
+            raise FedzeroError(NO_MODULE)
+        return given
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         found = context.functions.get(self.name)
@@ -101,18 +115,23 @@ class Material:
     def _built(self, clients: int, batch: int, exact: bool, private: bool = False) -> Problem:
         params, device = Params.of_module(self.module), next(self.module.parameters()).device
         shards = OwnShards(self.clients, clients, batch, device, self._check)
+        named = [(f"client {number}", samples) for number, samples in enumerate(self.clients)]
+        if self.test is not self.clients:
+            named += [("test", samples) for samples in self.test]
+        check_fit(self.module, self.criterion, named, device, self._check)
         probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
-        self._check(probe)
         losses = repeatable(self.module, self.criterion, probe)
         self._expect_finite(params, losses, device)
         scalar = losses.dim() == 0
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device))
-        objective = ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact)
-        model, data = self._about_model(params), self._about_data()
+        objective = OwnObjective(ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact))
+        fixed, model, data = Fixed.of_module(self.module, params), about_model(self.module, params), self._about_data()
+        if fixed is not None:
+            model[FACT] = str(fixed)
         if private:
-            return Problem(params, objective, shards, model, private_facts=data, keep_base=True)
-        return Problem(params, objective, shards, model | data, keep_base=True)
+            return Problem(params, objective, shards, model, private_facts=data, keep_base=True, fixed=fixed)
+        return Problem(params, objective, shards, model | data, keep_base=True, fixed=fixed)
 
     def _expect_finite(self, params: Params, first: Tensor, device: torch.device) -> None:
         """first: losses of the first samples of client 0."""
@@ -133,10 +152,6 @@ class Material:
                     "model and a batch"
                 )
             refuse_ignored(self.criterion.loss, batch[1])
-
-    def _about_model(self, params: Params) -> dict[str, str]:
-        name, total = type(self.module).__name__, sum(p.numel() for p in self.module.parameters())
-        return {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(self.module)}"}
 
     def _about_data(self) -> dict[str, str]:
         hashed = hashlib.sha256()
@@ -175,12 +190,19 @@ def _passes(parts: Sequence[Samples], device: torch.device) -> Iterator[Batch]:
             yield samples.batch(np.arange(first, min(first + TESTED, len(samples))), device)
 
 
+def about_model(module: nn.Module, params: Params) -> dict[str, str]:
+    """The fact about a module of somebody's own."""
+    name, total = type(module).__name__, sum(p.numel() for p in module.parameters())
+    return {"model": f"{name}, {total:,} parameters, {params.size:,} of them trained, {_structure(module)}"}
+
+
 def _structure(module: nn.Module) -> str:
     """Digest of a module without its trained parameters: layers, shapes, frozen weights and buffers."""
     hashed = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())  # addresses say nothing
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad} | dict(module.named_buffers())
     for name, tensor in module.state_dict(keep_vars=True).items():
-        hashed.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        about = f"{tuple(tensor.shape)} {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        hashed.update(f"{name} {about}".encode())
     for name, tensor in frozen.items():
         hashed.update(name.encode() + content(tensor))
     return hashed.hexdigest()[:16]

@@ -11,12 +11,12 @@ from heapq import heapify, heapreplace
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.model.value import Checked
 from fedzero.oracles import ALL_DATA
 
 Indices = NDArray[np.int64]
@@ -50,7 +50,7 @@ def _pieces(count: int, pieces: int) -> Indices:
     return np.repeat(np.arange(pieces), count // pieces + (np.arange(pieces) < count % pieces))
 
 
-class Iid(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="iid"):
+class Iid(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="iid"):
     """A random equal split."""
 
     def split(self, labels: Indices, clients: int, keys: Keys) -> Parts:
@@ -59,7 +59,7 @@ class Iid(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag
         return Parts.of(owners, clients)
 
 
-class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="dirichlet"):
+class Dirichlet(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="dirichlet"):
     """Each label's samples are divided in proportions drawn from Dirichlet(α): the smaller α, the more uneven."""
 
     alpha: Positive = 1.0
@@ -89,7 +89,7 @@ def _nobody_empty(owners: Indices, clients: int) -> Parts:
     return Parts.of(owners, clients)
 
 
-class Shards(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):
+class Shards(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shards"):
     """Sort by label, cut into clients × per_client shards, give `per_client` to each client: few labels per client."""
 
     per_client: PositiveInt = 2

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Invalid
+from fedzero.lines import printable
 from fedzero.oracles.criteria import Batch
 
 Indices = NDArray[np.int64]
@@ -115,29 +116,63 @@ class Dealt(Sequence[Part]):
         return next((client for client, part in enumerate(self.parts) if row in part), None)
 
 
-def samples(data: Any, collate: Collate | None = None) -> Samples:
-    """Pairs (or longer tuples) of arrays, dictionaries of arrays, or a map-style dataset."""
+def samples(data: Any, collate: Collate | None = None, whose: str = "a client") -> Samples:
+    """Pairs (or longer tuples) of arrays or frames, dictionaries of arrays, or a map-style dataset.
+
+    whose: they are, for the sentence that refuses anything else.
+    """
     if isinstance(data, TensorDataset) and collate is None:
         data = data.tensors
-    if isinstance(data, Mapping) and all(map(_is_array, data.values())):
-        return _columns({name: torch.as_tensor(column) for name, column in data.items()})
+    if isinstance(data, Mapping) and data and all(map(_is_array, data.values())):
+        return _columns({name: _column(column, whose, f"{name!r}") for name, column in data.items()}, whose)
     if isinstance(data, tuple) and len(data) > 1 and all(map(_is_array, data)):
-        return _columns(tuple(torch.as_tensor(column) for column in data))
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        raise FedzeroError(
-            f"data of a client are a {type(data).__name__}: give a pair of arrays (x, y), a dictionary of arrays, or a "
-            "dataset with a length whose items can be had by number"
+        return _columns(tuple(_column(column, whose, f"array {i}") for i, column in enumerate(data)), whose)
+    if _is_frame(data):
+        raise Invalid(f"{whose} has a frame of {_names(data)}: give a pair, (frame[inputs], frame[target])")
+    if isinstance(data, tuple) and data and all(isinstance(column, list) for column in data):
+        raise Invalid(f"{whose} has a tuple of lists: give arrays, such as (numpy.array(x), numpy.array(y))")
+    if isinstance(data, str | Mapping) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise Invalid(
+            f"{whose} has data of type {type(data).__name__}: give a pair of arrays (x, y), a dictionary of arrays, or "
+            "a dataset with a length whose items can be had by number"
         )
     if not len(data):
-        raise FedzeroError("a client has no samples")
+        raise Invalid(f"{whose} has no samples: give at least one")
     return Items(data, collate)
 
 
-def _columns(columns: Any) -> Columns:
+def _columns(columns: Any, whose: str) -> Columns:
     lengths = {len(c) for c in (columns.values() if isinstance(columns, Mapping) else columns)}
     if len(lengths) != 1 or 0 in lengths:
-        raise FedzeroError(f"arrays of a client have {sorted(lengths)} rows: give as many of each, at least one")
+        raise Invalid(f"{whose} has arrays that have {sorted(lengths)} rows: give as many of each, at least one")
     return Columns(columns)
+
+
+def _column(column: Any, whose: str, which: str) -> Tensor:
+    """A column as a tensor. Frames have numbers of 64 bits whether anybody wants them or not: they become float32."""
+    array = np.array(column.to_numpy()) if hasattr(column, "to_numpy") else column
+    try:
+        found = torch.as_tensor(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        names = f" of {_names(column)}" if _is_frame(column) else ""
+        raise Invalid(
+            f"{whose} has in {which}{names} values of type {getattr(array, 'dtype', '?')}, which torch does not read: "
+            f"give numbers ({error})"
+        ) from None
+    if found.layout != torch.strided or found.is_complex():
+        raise Invalid(
+            f"{whose} has in {which} a sparse or a complex tensor: give real numbers, all of them (.to_dense())"
+        )
+    return found.float() if array is not column and found.dtype == torch.float64 else found
+
+
+def _is_frame(data: Any) -> bool:
+    """Whether this is a table of pandas, polars or the like."""
+    return hasattr(data, "to_numpy") and hasattr(data, "columns")
+
+
+def _names(frame: Any) -> str:
+    return f"the columns {printable(', '.join(map(str, frame.columns)), 80)}"
 
 
 def labels_of(data: Samples) -> Indices:
@@ -148,9 +183,12 @@ def labels_of(data: Samples) -> Indices:
     else:
         dataset = data.dataset  # type: ignore[attr-defined]
         found = getattr(dataset, "targets", None)
-        found = [dataset[i][-1] for i in range(len(dataset))] if found is None else found
+        try:
+            found = [dataset[i][-1] for i in range(len(dataset))] if found is None else found
+        except (KeyError, TypeError, IndexError):
+            found = ()
     array = np.asarray(found)
-    if array.ndim != 1:
+    if array.ndim != 1 or len(array) != len(data):
         raise FedzeroError("the dataset has no labels: use partition = 'iid', or give a list of datasets")
     return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
@@ -173,7 +211,7 @@ def content(tensor: Tensor) -> bytes:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+    return (isinstance(value, Tensor | np.ndarray) or hasattr(value, "to_numpy")) and getattr(value, "ndim", 1) > 0
 
 
 def _bytes(item: Any) -> bytes:

@@ -48,6 +48,8 @@ from fedzero.deploy.flare.project import (
 from fedzero.deploy.link import Answers, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
+from fedzero.model.numbers import NonNegative, Positive, PositiveInt
+from fedzero.model.value import checked
 from fedzero.protocol.engine import Interrupted, Undelivered
 from fedzero.runs.refusals import listed
 
@@ -70,6 +72,11 @@ class WaitPolicy:
     patience: float = 30.0
     deadline: float = 60.0
     report: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        kinds = {"minimum": PositiveInt, "patience": NonNegative, "deadline": Positive}
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, checked(getattr(self, name), kind, name))
 
 
 @dataclass

@@ -29,7 +29,7 @@ _NAME = 24
 
 def kernel(function: Callable[..., Any]) -> Any:
     """A compiled function that is kept. Division by zero gives infinity or NaN, as IEEE has it and as on a GPU."""
-    made = njit(nogil=True, error_model="numpy")(function)
+    made: Any = njit(nogil=True, error_model="numpy")(function)
     made._cache = _Cache(function)
     return made
 
@@ -58,7 +58,7 @@ def _name() -> str:
 
 def _features() -> str:
     try:
-        return get_host_cpu_features().flatten()
+        return str(get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM does not know this processor's features
         return ""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
 from fedzero.model.numbers import Positive
+from fedzero.model.value import Checked
 
 
-class Rbf(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="rbf"):
+class Rbf(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="rbf"):
     """Squared exponential, exp(−s / 2ℓ²)."""
 
     scale: Positive = 1.0
@@ -31,7 +31,7 @@ class Rbf(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag
         return 1 / self.scale**2
 
 
-class Matern(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="matern-5/2"):
+class Matern(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="matern-5/2"):
     """Matérn-5/2, (1 + r + r²/3) exp(−r) with r = √(5s)/ℓ: functions with two derivatives and no more."""
 
     scale: Positive = 1.0

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
 from fedzero.errors import FedzeroError
@@ -27,20 +26,21 @@ from fedzero.estimators.surrogate.factor import BLOCK, Factor, NotPositive
 from fedzero.estimators.surrogate.growable import append_rows, enlarge
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf, squares_between
 from fedzero.model.numbers import PositiveInt
+from fedzero.model.value import Checked
 
 
-class Everything(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="all"):
+class Everything(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="all"):
     """All observations: one factor, to which rows are appended."""
 
 
-class Nearest(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="nearest"):
+class Nearest(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="nearest"):
     """The observations nearest to the point of the gradient: a small factor, computed for every such point."""
 
     count: PositiveInt = 150
     """how many"""
 
 
-class Recent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="recent"):
+class Recent(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="recent"):
     """The last `count` observations or more: at twice as many the older half is dropped, with one fresh factor."""
 
     count: PositiveInt = 1000

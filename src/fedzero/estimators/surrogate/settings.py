@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
 from fedzero.estimators.surrogate.kernels import Kernel, Rbf
 from fedzero.estimators.surrogate.process import Everything, GradientSurrogate, Scaling, Window
 from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.model.value import Checked
 
 
-class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Surrogate(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The process over a client's own queries."""
 
     kernel: Kernel = Rbf()
@@ -28,7 +27,7 @@ class Surrogate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return GradientSurrogate(dimension, self.kernel, self.noise, self.window, self.scaling, self.fit_scale)
 
 
-class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Transfer(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The random features that represent a surrogate on the wire."""
 
     count: PositiveInt = 10_000
@@ -40,7 +39,7 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window: Window = Everything()
 
 
-class Active(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Active(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a client queries: of candidates in a small box around a point, the most uncertain."""
 
     initial: PositiveInt = 20

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.model.numbers import NonNegative
+from fedzero.model.value import Checked
 from fedzero.oracles.generation import Decoding
 from fedzero.tasks.language.pretrained import Pretrained, decodes_upto
 
 
-class Generate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Generate(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How text is generated where `measure = "reward"`."""
 
     max_tokens: Annotated[int, Meta(ge=1, le=1 << 16)] = 16

@@ -13,9 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from msgspec import structs
+from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
@@ -33,7 +35,7 @@ from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
-from fedzero.tasks.own import without_data
+from fedzero.tasks.own import NO_MODULE, without_data
 from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -131,10 +133,22 @@ class Language(Task, tag="language"):
             objective = self._choosing(model, torch.tensor(encoder.answers(text), device=context.device), test)
             shards = LanguageShards(train, parts, self.batch, mix)
         params = self.params(model)
-        facts = _facts(model, params, train, test, length)
+        facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
+        if fixed is not None and fixed.tensors:
+            facts[FACT] = str(fixed)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
-        return Problem(params, objective, shards, facts, keep_base=given is not None)
+        return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed)
+
+    def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
+        if given is not None:
+            name = type(given).__name__
+            found: nn.Module = pretrained.adapt(Pretrained(name, given, None, 0), self.train, context.keys).module
+            return found
+        if self.model.startswith(GIVEN):
+            raise FedzeroError(NO_MODULE)
+        made: nn.Module = self.opened(self._model(context), context).module
+        return made
 
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         return [] if self.reward is None else self.reward.runs(functions)

@@ -13,21 +13,22 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import field
 
 from fedzero.errors import FedzeroError
+from fedzero.model.value import Checked
 
 Row = Mapping[str, Any]
 FIELD = re.compile(r"(?!\d{10})[^.!:{}\[\]]+(\[(?!\d{10})[^{}\[\]]+\])*")
 """A field of a row, perhaps one inside it; `sentence.__class__` would be what Python knows of it, not what it says."""
 
 
-class Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Text(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The question about a row, and its possible answers."""
 
     prompt: str
     """with fields of a row in braces: `{sentence} It was`; `{target[span1_text]}` reaches into one"""
-    answers: dict[str, str] = {}
+    answers: dict[str, str] = field(default_factory=dict)
     """label, as text (`true` for a boolean) → its answer word; none where the label is the answer, for a reward"""
     label: str = "label"
     """the field with the label, or with the right answer"""

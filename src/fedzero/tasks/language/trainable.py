@@ -5,16 +5,17 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fedzero.model.numbers import Fraction, PositiveInt
+from fedzero.model.value import Checked
 
 
-class Full(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="full"):
+class Full(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="full"):
     """All of them."""
 
 
-class Names(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="names"):
+class Names(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="names"):
     """Those whose names match one of the patterns, such as `*.self_attn.*` or `*.bias`."""
 
     patterns: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -23,14 +24,14 @@ class Names(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
-class Layers(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="layers"):
+class Layers(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="layers"):
     """Those of the layers `first` to `last`, which count from 0, or from the end as -1, -2, …"""
 
     first: int = 0
     last: int = -1
 
 
-class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="span"):
+class Span(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="span"):
     """Those of the layers between two relative depths, 0 the first layer and 1 the last; at least one layer."""
 
     low: Fraction = 0.0
@@ -44,7 +45,7 @@ class Span(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", ta
         return first, max(first, round(self.high * layers) - 1)
 
 
-class Lora(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
+class Lora(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lora"):
     """Low-rank matrices beside frozen weights (Hu et al., 2022), by `peft`: W + (alpha/rank) B A, B = 0 at first."""
 
     rank: PositiveInt = 8
