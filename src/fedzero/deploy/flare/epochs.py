@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from fedzero.deploy.flare import processes
+from fedzero.deploy.flare import address, processes
 from fedzero.deploy.flare.backoff import LEFT_OUT_AFTER, BackOff
 from fedzero.deploy.flare.bridge import (
     BRIDGE_FILE,
@@ -209,7 +209,7 @@ class Epochs:
     # ---- an epoch's beginning and end
 
     def _ensure_server(self) -> None:
-        host = "127.0.0.1" if self.project.host == "localhost" else self.project.host
+        host = address.reachable(self.project.host)
         if self._server_ended():
             self._disconnect()
             ended = self.server is not None

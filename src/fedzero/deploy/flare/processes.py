@@ -67,7 +67,10 @@ def clear(kit: Path) -> None:
 def listening(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) == 0
+        try:
+            return probe.connect_ex((host, port)) == 0
+        except OSError:  # a name that cannot be found for the moment
+            return False
 
 
 def until(seconds: float, condition: Callable[[], object], pause: float = 0.1) -> bool:
