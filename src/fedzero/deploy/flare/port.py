@@ -44,6 +44,13 @@ PIECE = 1 << 20
 """Bytes that are read at a time."""
 
 
+def hang_up(connection: socket.socket) -> None:
+    """Its own thread finds it ended, and closes it. Closed from another one, its number would be that of the next
+    connection while the thread still reads from it."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
 class Limits:
     """Bytes that a message of a site may have: those of the largest answer that a job waits for, by job."""
 
@@ -96,7 +103,7 @@ class Certificates:
             mine.append(connection)
             oldest = mine.pop(0) if len(mine) > CONNECTIONS else None
         if oldest is not None:
-            oldest.close()
+            hang_up(oldest.sock)
         try:
             yield held
         finally:
@@ -191,8 +198,7 @@ class Port(tcp_driver.TcpStreamServer):  # type: ignore[misc]
                 self._waiting[id(request)] = request
                 oldest = self._waiting.popitem(last=False)[1] if len(self._waiting) > CALLERS else None
             if oldest is not None:
-                with suppress(OSError):  # its thread finds the connection closed
-                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+                hang_up(oldest)
         super().process_request(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
