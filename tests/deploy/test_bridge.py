@@ -222,7 +222,7 @@ def test_sites_are_waited_for_by_what_half_of_them_took(monkeypatch, half, rest,
 
     monkeypatch.setattr(relay, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     job = relay.Relay.__new__(relay.Relay)
-    job._targets, job._gone = {f"site-{i}": "" for i in range(20)}, set()
+    job._targets, job._gone = {f"site-{i}": "" for i in range(20)}, {}
     comes = {site: half if i < 10 else rest for i, site in enumerate(job._targets)}
     job._call = lambda site, *_: (now[0] >= comes[site], b"")
     found = job._ready(SimpleNamespace(map=map), SimpleNamespace(triggered=False))

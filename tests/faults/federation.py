@@ -63,8 +63,8 @@ FIGURES: list[str] = []
 MISBEHAVING = Path(__file__).parent / "misbehaving"
 APP = "nvflare.private.fed.app"
 SERVER, SERVER_JOB = "fedzero.deploy.flare.server", f"{APP}.server.runner_process"
-SITE, SITE_JOB = f"{APP}.client.client_train", f"{APP}.client.worker_process"
-"""FLARE's four kinds of processes, by the modules that they run."""
+SITE, SITE_JOB = "fedzero.deploy.flare.client", f"{APP}.client.worker_process"
+"""The four kinds of processes, by the modules that they run."""
 
 
 class Process(psutil.Process):

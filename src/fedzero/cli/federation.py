@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -34,6 +34,9 @@ from fedzero.cli.common import (
 )
 from fedzero.errors import FedzeroError
 from fedzero.lines import printable
+
+if TYPE_CHECKING:
+    from fedzero.deploy.settings import Settings
 
 SAY_EVERY = 60.0
 """Seconds between two lines of a site that works."""
@@ -103,15 +106,21 @@ def provision(
 ) -> None:
     """Make certificates and a start kit for every machine. Run it again with more sites to add them.
 
+    A kit that was moved to its site is not made again, unless its site is named: then with a key of its own.
+
     Example: fedzero provision hospital --host fl.example.org --site north --site south
     """
+    from fedzero.deploy.flare import authority
     from fedzero.deploy.flare.project import kit_of
     from fedzero.deploy.flare.project import provision as make
 
     made = make(project, site or [], host, port)
     tell(f"server {made.host}:{made.port}; kits, one for each site:")
     for name in made.sites:
-        tell(f"  {kit_of(project, name)}")
+        kit = kit_of(project, name)
+        tell(f"  {kit}" if kit.exists() else f"  {name}: not here any more; --site {name} makes another one")
+        if name in (site or ()) and (count := authority.issued(project, name)) > 1:
+            tell(f"    {name} has {count} certificates now, and each lets its owner in until it expires")
     tell(f"Here: fedzero serve {project} RECIPE. At a site, with its kit: fedzero join KIT")
 
 
@@ -148,9 +157,11 @@ def serve(
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
+    from fedzero.deploy.flare import address
     from fedzero.deploy.flare.project import Project
 
     found = Project.of(project)
+    address.resolve(found.host)
     say(f"serving {project} at {found.host}:{found.port}")  # imports take seconds
     from fedzero.deploy import site_tasks
     from fedzero.deploy.conduct import conduct
@@ -278,8 +289,17 @@ def join(
         list[str] | None,
         typer.Option("--term", metavar="NAME=NUMBER", help="A limit, such as least_batch=16; may be repeated."),
     ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forget", metavar="NAME", help="A stored setting, by its name in --show, or all; may be repeated."
+        ),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Show what is stored, and do not join.")] = False,
 ) -> None:
     """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
+
+    All of them are checked first. --show prints what is stored; --forget NAME removes a stored setting.
 
     A recipe names only what the site has declared with --task, --file and --model. What else the site insists on are
     its terms: --only-method, --only-task, --private, --approve, --queries-per-day, --term. `fedzero list site` explains
@@ -297,10 +317,14 @@ def join(
     from fedzero.deploy.terms import with_options
 
     settings = settings_of(kit)
+    if forget:
+        settings = settings.without(forget)
     places = {"data": data, "secret": secret}
     given: dict[str, Any] = {name: str(path.resolve()) for name, path in places.items() if path is not None}
-    values = {"model": model, "device": device, "threads": threads}
+    values = {"device": device, "threads": threads}
     given |= {name: value for name, value in values.items() if value is not None}
+    if model is not None:
+        given["model"] = _place_of("--model", model)
     if task:
         given["tasks"] = site_tasks.places_of(task)
     if file:
@@ -309,11 +333,15 @@ def join(
     terms |= {"queries_per_day": queries_per_day, **with_options(term or [])}
     if chosen := {name: value for name, value in terms.items() if value is not None}:
         given["terms"] = msgspec.to_builtins(settings.terms) | chosen
-    if given:
-        settings = settings.with_values(**given)
+    if given or not show:
+        settings = _checked(settings, given, kit)
+    if given or forget:
         configure(kit, settings)
-    settings.environment()  # what is wrong with it shows here
+    if show:
+        _print_settings(kit, settings)
     say(settings.terms.exposure())
+    if show:
+        return
     try:
         with terminable(), SiteLine() as line:
             carry_out(kit, say, show=line.show)
@@ -322,12 +350,43 @@ def join(
         raise typer.Exit(130) from None
 
 
+def _checked(settings: Settings, given: dict[str, Any], kit: Path) -> Settings:
+    """What is stored and what is given now; what was stored may have become wrong."""
+    from fedzero.deploy.flare.project import SETTINGS
+
+    found = settings.with_values(**given)
+    try:
+        found.check()
+    except FedzeroError as error:
+        place = kit / "local" / SETTINGS
+        advice = f" ({place} has what was stored before; --forget NAME removes it)" if place.exists() else ""
+        raise FedzeroError(f"{error}{advice}") from None
+    return found
+
+
+def _print_settings(kit: Path, settings: Settings) -> None:
+    from fedzero.deploy.flare.project import SETTINGS
+
+    tell(f"{kit / 'local' / SETTINGS}:")
+    tell(msgspec.toml.encode(settings).decode().strip() or "nothing is stored: all settings are as by default")
+
+
 def _declared(option: str) -> tuple[str, str]:
     """Name and place of what `--file` gives; a place that is no path here is taken as it is (the name of a model)."""
     name, equals, place = option.partition("=")
     if not (name and equals and place):
         raise FedzeroError(f"--file {option}: write it as NAME=PATH, with the name that recipes have for it")
-    return name, str(Path(place).resolve()) if Path(place).exists() else place
+    return name, _place_of(f"--file {name}", place)
+
+
+def _place_of(option: str, place: str) -> str:
+    """A path of this machine in full; or, where nothing is there, the name of a model, which is no path."""
+    path = Path(place).expanduser()
+    if path.exists():
+        return str(path.resolve())
+    if path.is_absolute() or place.startswith((".", "~")):
+        raise FedzeroError(f"{option}: there is no file or folder {place}")
+    return place
 
 
 class SiteLine:

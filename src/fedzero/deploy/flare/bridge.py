@@ -35,8 +35,9 @@ PING, PINGS = b"ping", 0
 """An order that only asks whether a site is there, and the number of such orders; silence is their other answer."""
 LISTEN = "listen"
 """The one task of a job, in FLARE's sense; it lasts as long as the job."""
-GONE = b"gone"
-"""In the place of FLARE's word: the process of a site for this job has ended."""
+GONE, LEFT, CLOSED = b"gone", b"left", b"closed"
+"""In the place of FLARE's word for why a site does not answer: its process for this job has ended, the site has said
+that it leaves, its process has closed its connection and has not come back."""
 READY_SECONDS, READY_MOST = 30.0, 300.0
 """How long sites may take to start their processes for a job: at least, and at most on a machine where half of them
 take long; a site that takes longer does not take part in it."""

@@ -19,11 +19,13 @@ from typing import Any
 
 import msgspec
 
-from fedzero.deploy.flare import processes
+from fedzero.deploy.flare import address, processes
 from fedzero.deploy.flare.backoff import LEFT_OUT_AFTER, BackOff
 from fedzero.deploy.flare.bridge import (
     BRIDGE_FILE,
+    CLOSED,
     GONE,
+    LEFT,
     LISTEN,
     NUMBER,
     PING,
@@ -214,7 +216,7 @@ class Epochs:
     # ---- an epoch's beginning and end
 
     def _ensure_server(self) -> None:
-        host = "127.0.0.1" if self.project.host == "localhost" else self.project.host
+        host = address.reachable(self.project.host)
         if self._server_ended():
             self._disconnect()
             ended = self.server is not None
@@ -391,9 +393,13 @@ def _explained(code: bytes, seconds: float) -> FedzeroError:
         return Refused(code.decode(errors="replace"))
     if code in (b"comm_error", b"target_unreachable"):
         return Undelivered("cannot be reached")
-    if code == GONE:
-        return NoAnswer("ended its process for the run")
-    known = {b"timeout": f"did not answer in {seconds:g} s", b"stale": "was busy with an earlier round"}
+    known = {
+        GONE: "ended its process for the run",
+        LEFT: "left the federation",
+        CLOSED: "closed its connection",
+        b"timeout": f"did not answer in {seconds:g} s",
+        b"stale": "was busy with an earlier round",
+    }
     return NoAnswer(known.get(code, code.decode(errors="replace")))
 
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
-from fedzero.deploy.flare import presence, processes
+from fedzero.deploy.flare import address, presence, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
@@ -125,6 +125,7 @@ def join(
     """
     settings_of(kit)
     host, port = _server_of(kit)
+    address.resolve(host)
     pause, over = 1.0, over or Event()
     presence.clear(kit)
     show("searching", f"{kit.name} is looking for the server at {host}:{port}")
@@ -167,6 +168,7 @@ def _server_of(kit: Path) -> tuple[str, int]:
     try:
         (server, *_) = files.decoded(kit / "startup" / "fed_client.json", _Startup).servers
         host, _, port = server.service.target.rpartition(":")
-        return ("127.0.0.1" if host == "localhost" else host), int(port)
+        address.check(host, int(port))
+        return address.reachable(host), int(port)
     except (OSError, ValueError, FedzeroError) as error:
         raise FedzeroError(f"{kit} does not say where its server is: {error}") from error

@@ -26,7 +26,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 def start(kit: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """The process of a kit, server or site; it ends when this one does, however that ends."""
-    role, module = "client", "nvflare.private.fed.app.client.client_train"
+    role, module = "client", "fedzero.deploy.flare.client"
     values = ["secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
     if kit.name == SERVER:
         role, module = "server", "fedzero.deploy.flare.server"
@@ -68,7 +68,10 @@ def clear(kit: Path) -> None:
 def listening(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) == 0
+        try:
+            return probe.connect_ex((host, port)) == 0
+        except OSError:  # a name that cannot be found for the moment
+            return False
 
 
 def until(seconds: float, condition: Callable[[], object], pause: float = 0.1) -> bool:

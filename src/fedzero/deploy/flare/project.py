@@ -3,7 +3,7 @@
 PROJECT/federation.json     host, port, sites
 PROJECT/connected.json      sites that are connected, while a server runs
 PROJECT/kits/NAME           one folder a machine: server, every site, and the supervisor's (stays with the server)
-PROJECT/authority/          keys of the certificate authority: whoever has them can make sites
+PROJECT/authority/          keys of the certificate authority: whoever has them can make sites; see authority.py
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from fedzero.deploy.flare import address, authority
 from fedzero.errors import FedzeroError
 from fedzero.model import files
 
@@ -43,7 +44,9 @@ class Project(Struct, frozen=True):
     def of(folder: Path) -> Project:
         if not (folder / PROJECT).exists():
             raise FedzeroError(f"{folder} is not a project: `fedzero provision {folder} --site NAME` makes one")
-        return files.decoded(folder / PROJECT, Project)
+        found = files.decoded(folder / PROJECT, Project)
+        address.check(found.host, found.port)
+        return found
 
 
 def kit_of(folder: Path, name: str) -> Path:
@@ -51,25 +54,51 @@ def kit_of(folder: Path, name: str) -> Path:
 
 
 def provision(folder: Path, sites: Sequence[str], host: str | None = None, port: int | None = None) -> Project:
-    """Make a project, or add sites to one; kits that were handed out stay as they are."""
+    """Make a project, or add sites to one. Of the kits, those of these sites are made where they are not there."""
     for site in sites:
         if not NAME.match(site) or site == SERVER:
             raise FedzeroError(f"{site!r} cannot be the name of a site: use small letters, digits and hyphens")
     exists = (folder / PROJECT).exists()
-    before = Project.of(folder) if exists else Project(host or "localhost", port or 8002, ())
-    if (host or before.host, port or before.port) != (before.host, before.port):
+    before = Project.of(folder) if exists else Project("localhost", 8002, ())
+    wanted = (before.host if host is None else host, before.port if port is None else port)
+    address.check(*wanted)
+    if exists and wanted != (before.host, before.port):
         raise FedzeroError(f"this project's server is {before.host}:{before.port}: another server needs a new project")
-    project = Project(before.host, before.port, tuple(dict.fromkeys([*before.sites, *sites])))
+    project = Project(*wanted, tuple(dict.fromkeys([*before.sites, *sites])))
     if not project.sites:
         raise FedzeroError("a federation has at least one site: --site NAME")
     if any(c.isspace() for c in str(folder.resolve())):
         raise FedzeroError(f"{folder.resolve()} contains a blank, which FLARE cannot handle: choose another folder")
-    _make_kits(folder, project)
+    names = [*dict.fromkeys(sites), *(() if exists else (SERVER, SUPERVISOR))]
+    if missing := [name for name in names if not kit_of(folder, name).exists()]:
+        _make_kits(folder, project, missing)
     files.write(folder / PROJECT, msgspec.json.format(msgspec.json.encode(project)) + b"\n")
     return project
 
 
-def _make_kits(folder: Path, project: Project) -> None:
+def _make_kits(folder: Path, project: Project, names: Sequence[str]) -> None:
+    """Kits of some of the project, signed by its authority. FLARE's builders always make the server's and the
+    supervisor's too, again with the same certificates; these are not taken unless they are asked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority.forget(folder)  # or a site that is named again would get the key that was handed out before
+    fresh = _provisioned(folder, project, [name for name in names if name in project.sites])
+    try:
+        for name in names:
+            made, there = fresh / name, kit_of(folder, name)
+            _configure(made, there, project)
+            _describe(made, project)
+            made.chmod(0o700)
+            for key in made.glob("startup/*.key"):
+                key.chmod(0o600)
+            there.parent.mkdir(exist_ok=True)
+            made.rename(there)
+    finally:
+        shutil.rmtree(fresh)
+        authority.forget(folder)
+
+
+def _provisioned(folder: Path, project: Project, sites: Sequence[str]) -> Path:
+    """A new folder with FLARE's kits of the server, the supervisor and some sites."""
     try:
         from nvflare.lighter.constants import CtxKey
         from nvflare.lighter.entity import Project as FlareProject
@@ -80,11 +109,10 @@ def _make_kits(folder: Path, project: Project) -> None:
     except ImportError:
         raise FedzeroError("a federation needs NVIDIA FLARE: pip install 'fedzero[nvflare]'") from None
     made = FlareProject("authority", "fedzero federation", props={"api_version": 3})
-    local = {"localhost", "127.0.0.1"}
-    names = sorted(local - {project.host}) if project.host in local else []
+    names = sorted(set(address.LOCAL) - {project.host}) if project.host in address.LOCAL else []
     ports = {"fed_learn_port": project.port, "admin_port": project.port}
     made.set_server(SERVER, ORGANISATION, {**ports, "default_host": project.host, "host_names": names})
-    for site in project.sites:
+    for site in sites:
         made.add_client(site, ORGANISATION, {})
     made.add_admin(SUPERVISOR, ORGANISATION, {"role": "project_admin"})
     builders = [
@@ -92,22 +120,10 @@ def _make_kits(folder: Path, project: Project) -> None:
         StaticFileBuilder(config_folder="config", scheme="tcp"),
         CertBuilder(root_valid_days=ROOT_DAYS),
     ]
-    folder.mkdir(parents=True, exist_ok=True)
     found = Provisioner(str(folder), builders).provision(made, logger=logging.getLogger(__name__))
     if found.get(CtxKey.BUILD_ERROR):
         raise FedzeroError(f"the kits of {folder} could not be made")
-    fresh = Path(found[CtxKey.CURRENT_PROD_DIR])
-    for kit in sorted(path for path in fresh.iterdir() if path.is_dir()):
-        there = kit_of(folder, kit.name)
-        if not there.exists():
-            shutil.copytree(kit, there)
-            _configure(there, project)
-            _describe(there, project)
-        there.chmod(0o700)
-        for key in there.glob("startup/*.key"):
-            key.chmod(0o600)
-    shutil.rmtree(fresh)
-    (folder / "authority").chmod(0o700)
+    return Path(found[CtxKey.CURRENT_PROD_DIR])
 
 
 READ_ME, THEIRS = "README.md", "readme.txt"
@@ -160,8 +176,9 @@ LOGGING = {
 MAY = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 
 
-def _configure(kit: Path, project: Project) -> None:
-    """Our settings: only classes of this package, no shipped code, short heartbeats, quiet logs, nothing in /tmp."""
+def _configure(kit: Path, there: Path, project: Project) -> None:
+    """Our settings: only classes of this package, no shipped code, short heartbeats, quiet logs, nothing in /tmp.
+    there: where the kit will be."""
     if kit.name == SUPERVISOR:
         return
     local = kit / "local"
@@ -170,14 +187,14 @@ def _configure(kit: Path, project: Project) -> None:
     parts = {part["id"]: part for part in resources["components"]}
     if kit.name == SERVER:
         resources["servers"][0] |= {"heart_beat_timeout": GONE_AFTER, "max_num_clients": 1000}
-        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
-        parts["job_manager"]["args"]["uri_root"] = str(kit.resolve() / "jobs")
+        resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(there.resolve() / "snapshots")
+        parts["job_manager"]["args"]["uri_root"] = str(there.resolve() / "jobs")
         parts["job_scheduler"]["args"] = {
             "max_jobs": 8, "min_schedule_interval": 1.0, "max_schedule_interval": 2.0, "max_schedule_count": 10,
         }  # fmt: skip
         parts.pop("log_receiver", None)
         start = kit / "startup" / "fed_server.json"
-        if project.host in ("localhost", "127.0.0.1"):  # else FLARE listens on every address
+        if project.host in address.LOCAL:  # else FLARE listens on every address
             files.write(start, start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
     else:
         resources["allow_log_streaming"] = False

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -24,7 +25,7 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
 from fedzero.deploy.flare.bridge import (
-    GONE,
+    CLOSED,
     LISTEN,
     PING,
     PINGS,
@@ -37,10 +38,12 @@ from fedzero.deploy.flare.bridge import (
     send,
 )
 
-CHANNEL, TOPIC, ENDED = "fedzero", "order", "ended"
-"""ENDED: what FLARE's server says of a site whose process for the job has ended; see server.py."""
-FIRST_PING, LONGEST_PING = 0.2, 3.0
-"""Seconds that a ping waits for an answer while sites start their processes."""
+CHANNEL, TOPIC, ENDED, LIMIT = "fedzero", "order", "ended", "limit"
+"""ENDED: FLARE's server says that a site will not answer, and why (GONE, LEFT or CLOSED); LIMIT: it is told how many
+bytes an answer may have. See server.py."""
+Ended = tuple[str, bytes]
+FIRST_PING, LONGEST_PING, TOLD = 0.2, 3.0, 10.0
+"""Seconds that a ping waits for an answer while sites start their processes; that the server has to take a message."""
 
 
 class Relay(Controller):  # type: ignore[misc]
@@ -56,7 +59,7 @@ class Relay(Controller):  # type: ignore[misc]
         engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
         self._cell, self._sending = engine.get_cell().core_cell, threading.Lock()
         self._targets = {client.name: FQCN.join([client.get_fqcn(), job]) for client in engine.get_clients()}
-        self._gone, self._open = set[str](), dict[str, int]()
+        self._gone, self._open, self._limit = dict[str, bytes](), dict[str, int](), 0
         self._bridge: Connection | None = None
         self._cell.register_request_cb(CHANNEL, ENDED, self._ended)
         # the one task of a job, which sites have until it is over: see executor.py
@@ -72,6 +75,7 @@ class Relay(Controller):  # type: ignore[misc]
                 while not abort_signal.triggered:
                     if readable(bridge, 0.1):
                         number, orders, seconds, limit = receive(bridge, Orders)
+                        self._expect(limit)
                         for site, order in orders.items():
                             pool.submit(self._pass_on, number, site, order, seconds, limit)
             finally:
@@ -82,7 +86,7 @@ class Relay(Controller):  # type: ignore[misc]
         waits longer than the last."""
         everybody, began, seconds = set(self._targets), time.monotonic(), READY_MOST
         missing, ping = everybody, FIRST_PING
-        while (missing := missing - self._gone) and not abort_signal.triggered:
+        while (missing := missing - self._gone.keys()) and not abort_signal.triggered:
             asked = sorted(missing)
             answers = pool.map(lambda site: self._call(site, PING, ping, 64)[0], asked)  # noqa: B023 - used at once
             missing -= {site for site, ok in zip(asked, answers, strict=True) if ok}
@@ -94,22 +98,32 @@ class Relay(Controller):  # type: ignore[misc]
                 break
             if missing:
                 time.sleep(0.05)
-        return tuple(sorted(everybody - missing - self._gone))
+        return tuple(sorted(everybody - missing - self._gone.keys()))
+
+    def _expect(self, limit: int) -> None:
+        """The server, which throws away what is longer, is told before the first order with a larger answer."""
+        if limit > self._limit:
+            message = Message({}, limit.to_bytes(8, "big"))
+            self._cell.send_request(CHANNEL, LIMIT, FQCN.ROOT_SERVER, message, timeout=TOLD)
+            self._limit = limit
 
     def _ended(self, request: Any) -> Any:
-        """A site's process for this job is no more: whoever waits for its answer need not."""
+        """A site does not answer its open order: whoever waits for that need not. Of a closed connection the site may
+        make another one, so it is asked again; a process that has ended, or a site that has left, is not."""
         if request.get_header(MessageHeaderKey.ORIGIN) == FQCN.ROOT_SERVER:
-            site = bytes(request.payload).decode(errors="replace")
+            site, why = msgspec.msgpack.decode(bytes(request.payload), type=Ended)
             with self._sending:
-                self._gone.add(site)
-            self._answer(self._open.get(site, PINGS), site, False, GONE)
+                if why != CLOSED:
+                    self._gone.setdefault(site, why)
+            self._answer(self._open.get(site, PINGS), site, False, why)
         return Message({}, b"-")
 
     def _pass_on(self, number: int, site: str, order: bytes, seconds: float, limit: int) -> None:
         if number != PINGS:
             self._open[site] = number
         try:
-            ok, answer = (False, GONE) if site in self._gone else self._call(site, order, seconds, limit)
+            why = self._gone.get(site)
+            ok, answer = self._call(site, order, seconds, limit) if why is None else (False, why)
         except Exception as error:  # whatever FLARE raises: this site did not answer
             ok, answer = False, repr(error).encode()
         self._answer(number, site, ok, answer)
