@@ -295,7 +295,7 @@ class SiteRun:
     def _save_memory(self, client: Client, round: int) -> None:
         """A process that was suspended must not overwrite what its successor wrote meanwhile."""
         path = self._memory_file(client)
-        if path.exists() and (written := _round_of(path.read_bytes())) > round:
+        if path.exists() and (written := _round_of(files.read(path, files.memory()))) > round:
             raise Refused(f"a newer process already wrote round {written}")
         files.write(path, _packed(client), durable=True)
 
@@ -305,10 +305,10 @@ class SiteRun:
     def _recall(self) -> None:
         for client in self.clients.values():
             if client.keeps_memory and self._memory_file(client).exists():
-                _unpack(client, self._memory_file(client).read_bytes())
+                _unpack(client, files.read(self._memory_file(client), files.memory()))
         path = self.folder / "replica"
         if path.exists():
-            content = path.read_bytes()
+            content = files.read(path, files.memory())
             size = int.from_bytes(content[:4], "little")
             with suppress(*MALFORMED):
                 round, numbers, digest = msgspec.msgpack.decode(content[4 : 4 + size], type=tuple[int, Numbers, bytes])

@@ -28,8 +28,8 @@ from fedzero.errors import FedzeroError
 from fedzero.model.decoding import reading
 
 T = TypeVar("T")
-SMALL = 1 << 20
-"""Bytes of settings, keys, and what processes tell each other in files, at most."""
+SMALL, LARGEST_TEXT = 1 << 20, 1 << 26
+"""Bytes of keys, marks and what processes tell each other in files, at most; and of JSON and TOML."""
 LARGEST_ARRAYS = 1 << 32
 """Bytes of an `.npz` file, and of the arrays in it."""
 _KEY = 32
@@ -195,7 +195,7 @@ def decoded(path: Path, kind: type[T]) -> T:
     """The value that a JSON or TOML file holds."""
     decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
     with reading(f"{path}: {{}}"):
-        return decode(read(path, SMALL), type=kind)
+        return decode(read(path, LARGEST_TEXT), type=kind)
 
 
 def load_arrays(source: Path | IO[bytes], *names: str) -> list[np.ndarray[Any, Any]]:

@@ -19,6 +19,7 @@ from fedzero.algorithms.contract import Federation, Method
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.filters import Chain, Filter
 from fedzero.lines import LONGEST_SAID, printable
+from fedzero.model import files
 from fedzero.model.decoding import cause_of, reading
 from fedzero.runs.engines import Engine, Wanted, chosen, recorded
 from fedzero.runs.engines import Local as Local
@@ -272,9 +273,7 @@ def _decode_changed(table: dict[str, Any], path: Path, changed: bool) -> Recipe:
 def read(path: Path) -> dict[str, Any]:
     """The table of a recipe file."""
     try:
-        if (size := path.stat().st_size) > LARGEST:
-            raise FedzeroError(f"{path}: {size:,} bytes: a recipe has at most {LARGEST:,}")
-        return parsed(path.read_bytes(), str(path))
+        return parsed(files.read(path, LARGEST), str(path))
     except OSError as error:
         raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
 
