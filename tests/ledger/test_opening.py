@@ -237,7 +237,9 @@ def test_a_log_that_changes_entries_is_not_written(call: Call, stopped: Path, tm
     copy = shutil.copytree(stopped, tmp_path / "copy")
     with closing(sqlite3.connect(copy / "ledger.db", isolation_level=None)) as db:
         db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute("UPDATE entries SET body = body || x'00' WHERE seq = (SELECT max(seq) - 1 FROM entries)")
+        db.execute(
+            "UPDATE entries SET body = CAST(body || x'00' AS BLOB) WHERE seq = (SELECT max(seq) - 1 FROM entries)"
+        )
         (stopped / "ledger.db-wal").write_bytes((copy / "ledger.db-wal").read_bytes())
     before = (stopped / "ledger.db").read_bytes()
     call("resume", stopped).refused("hash chain")

@@ -44,6 +44,8 @@ _UNREADY = {
 """What a disk or another process does to a file that is in order, by SQLite's codes; and what to do."""
 _STEPS = 100_000
 """Steps of SQLite's machine between two looks at how many there were."""
+_SCHEMA = 1_000_000
+"""Steps in which a schema is read: few, since behind a step there may be a statement to parse."""
 _FREE, _STEPS_A_BYTE = 100_000_000, 100
 """Steps that any query may take (a second or two), and more for every byte of the file."""
 
@@ -117,8 +119,8 @@ class Patience:
     would be read for ever."""
 
     def __init__(self, db: sqlite3.Connection, paths: Sequence[Path]):
-        self._paths, self._left = paths, 0
-        self.again()
+        """The first to be read is the schema: SQLite goes on behind a row that is wrong, and parses every one."""
+        self._paths, self._left = paths, _SCHEMA
         db.set_progress_handler(self._look, _STEPS)
 
     def again(self) -> None:

@@ -293,13 +293,14 @@ def _continued(path: Path, db: sqlite3.Connection) -> int:
     last = "SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1"
     with closing(connect(path, "mode=ro&immutable=1")) as alone:
         try:
-            Patience(alone, [path])
+            patience = Patience(alone, [path])
             check_format(alone, path)
             found = alone.execute(last).fetchone()
             if found is None:
                 return 0
             if db.execute("SELECT chain FROM entries WHERE seq = ?", found[:1]).fetchone() == found[1:]:
                 return int(found[0]) + 1
+            patience.again()
             if alone.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
                 return 0
         except (FedzeroError, *DAMAGE):
