@@ -315,7 +315,7 @@ def test_files_by_name(fedzero, run: Path, tmp_path: Path, command: str, name: s
     arguments: list[object] = [run]
     if command == "patch apply":
         fedzero("patch", "export", run, "--out", tmp_path / "a.patch")
-        arguments = [tmp_path / "base.safetensors", tmp_path / "a.patch", "--out", tmp_path / "out.safetensors"]
+        arguments = [tmp_path / "a.patch", "--base", tmp_path / "base.safetensors", "--out", tmp_path / "out"]
     elif command == "run":
         arguments = [place, "--out", tmp_path / "x"]
     elif command == "watch":
@@ -340,7 +340,7 @@ def test_one_reader_judges_all_files(tmp_path: Path, made) -> None:
         lambda: files.decoded(path, dict),
     ):
         with pytest.raises(FedzeroError, match="x"):
-            load()
+            load(path)
     if made is not sparse:
         with pytest.raises(FedzeroError, match="x"):
             rows.load(str(path), None)
