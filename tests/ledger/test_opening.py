@@ -172,7 +172,8 @@ def test_readers_of_a_run_that_was_killed_write_nothing(call: Call, stopped: Pat
     if index == "none":
         (stopped / "ledger.db-shm").unlink()
     before = listing(stopped)
-    assert call(command, stopped).code == 0
+    outcome = call(command, stopped)
+    assert outcome.code == 0 or (command == "patch export" and "resume it first" in outcome.err)
     assert listing(stopped) == before
     with closing(Ledger.open(stopped / "ledger.db")) as ledger:
         assert ledger.done == 5, "what is in the log counts"
