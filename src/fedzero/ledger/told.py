@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import opening
+from fedzero.ledger.database import Patience
 from fedzero.oracles.blackbox import Query
 
 PATIENCE = 60.0
@@ -49,10 +50,12 @@ class ToldTable:
         """A connection to what is a table of this kind, or empty."""
         opening.refuse_foreign(self.path)
         db = opening.connect(self.path, options, PATIENCE)
+        Patience(db, [self.path])
         found = set(db.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT 100"))
         if not found <= set(_SCHEMA):
             db.close()
             raise FedzeroError(f"{self.path} is damaged (other tables, views or triggers than its own): delete it")
+        db.set_progress_handler(None, 0)
         return db
 
     @contextmanager
