@@ -48,6 +48,8 @@ def names_for_type_checkers(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             for each in node.body:
                 assert isinstance(each, ast.ImportFrom) and each.module is not None
+                if each.module == "typing":
+                    continue
                 for alias in each.names:
                     assert alias.asname == alias.name, "or the name is not for others"
                     yield alias.name, each.module

@@ -370,10 +370,10 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
     """A run from where its ledger stands to its end; the summary of what came out."""
     try:
         recipe, began = how.recipe, time.perf_counter()
-        if how.setup is not None:
-            how.setup.problem.ready()
         kept = _checkpoint(how, ledger, folder)
         view = replay.read_from(ledger, kept)
+        if how.setup is not None and view.end is None:  # a finished run asks for nothing
+            how.setup.problem.ready()
         replica = None if how.setup is None else how.setup.replica()
         engine = how.engine(replica)
         watch.phase("")  # folding again has a display of its own
