@@ -70,7 +70,7 @@ def test_what_a_killed_supervisor_left_is_removed_by_the_next(
         (signal.SIGINT, "left the federation", 5.0),
         (signal.SIGKILL, "closed its connection", 8.0),
     ],
-    ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
+    ids=["SIGTERM", "SIGINT", "SIGKILL"],
 )
 def test_the_others_know_at_once_that_a_site_has_ended(
     made: Callable[..., Federation], number: signal.Signals, said: str, seconds: float

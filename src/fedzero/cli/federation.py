@@ -339,7 +339,7 @@ def join(
         configure(kit, settings)
     if show:
         _print_settings(kit, settings)
-    if not show:
+    else:
         server_of(kit)  # what is wrong with the kit comes before what it lets a server do
     say(settings.terms.exposure())
     if show:

@@ -2,8 +2,8 @@
 
 As it is, whoever has the certificate of a site may speak to every cell of the federation: stop the server's process or
 its job, give orders to other sites, register under their addresses. Here a site speaks in its own name, to the server
-and its jobs alone, and says only what an honest site says, not too often. A job gets one reply for each
-of its requests.
+and its jobs alone, and says only what an honest site says, not too often. A job gets one reply for each of its
+requests.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import runpy
-from collections.abc import Mapping
 from threading import Lock, Timer
 from typing import Any
 
@@ -114,14 +113,14 @@ def registered(server: Any) -> None:
         LIMITS.expect(job, int.from_bytes(request.payload, "big"))
         return Message({}, b"-")
 
-    JOBS.append(server.engine.run_processes)
+    SERVERS.append(server)
     server.cell.core_cell.register_request_cb(CHANNEL, LIMIT, expect)
     server.cell.core_cell.communicator.register_monitor(Connections(server))
 
 
 GATE = Gate()
-JOBS: list[Mapping[str, object]] = []
-"""Those that are going on, by the server whose they are; FLARE makes one."""
+SERVERS: list[Any] = []
+"""FLARE's, once it is complete; there is one in a process."""
 LINES: dict[str, Rate] = {}
 """What is logged of a site: 20 lines at once, one a second."""
 
@@ -135,7 +134,8 @@ def greeted(manager: ConnManager, connection: Any, data: Any) -> None:
     """In the place of FLARE's `update_endpoint`, which keeps every name that the parts of a site give themselves."""
     site = connection.conn.get_conn_properties().get(DriverParams.PEER_CN.value)
     name = data.get(HandshakeKeys.ENDPOINT_NAME) if isinstance(data, dict) else None
-    if site not in (None, SUPERVISOR) and not may_be_called(name, site, [job for jobs in JOBS for job in jobs]):
+    jobs = [job for server in SERVERS for job in list(server.engine.run_processes)]
+    if site not in (None, SUPERVISOR) and not may_be_called(name, site, jobs):
         refuse(site, "that names no part of it")
         hang_up(connection.conn.sock)
         raise CommError(CommError.BAD_DATA, "not the name of a part of this site")
