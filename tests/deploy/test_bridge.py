@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from threading import Event
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from fedzero.deploy.flare import bridge, epochs
@@ -228,3 +231,34 @@ def test_sites_are_waited_for_by_what_half_of_them_took(monkeypatch, half, rest,
     found = job._ready(SimpleNamespace(map=map), SimpleNamespace(triggered=False))
     assert len(found) == ready
     assert ends <= now[0] <= ends + 1
+
+
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        ("minimum", 0, "minimum = 0 "),
+        ("minimum", -1, "minimum = -1 "),
+        ("minimum", 1.5, "minimum = 1.5 "),
+        ("minimum", "2", "minimum = '2' "),
+        ("minimum", True, "minimum = True "),
+        ("patience", -1, "patience = -1 "),
+        ("patience", math.nan, "patience = nan "),
+        ("patience", math.inf, "patience = inf "),
+        ("patience", None, "patience = None "),
+        ("deadline", 0, "deadline = 0 "),
+        ("deadline", -3.0, "deadline = -3.0 "),
+        ("deadline", math.inf, "deadline = inf "),
+        ("deadline", "60", "deadline = '60' "),
+    ],
+)
+def test_how_long_to_wait_is_checked_where_it_is_said(field: str, value: object, said: str) -> None:
+    with pytest.raises(FedzeroError, match=f"^{re.escape(said)}is not valid: "):
+        WaitPolicy(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "field, value, becomes", [("patience", 0, 0.0), ("deadline", 3, 3.0), ("minimum", np.int64(2), 2)]
+)
+def test_how_long_to_wait_has_the_type_that_it_says(field: str, value: object, becomes: object) -> None:
+    found = getattr(WaitPolicy(**{field: value}), field)  # type: ignore[arg-type]
+    assert (found, type(found)) == (becomes, type(becomes))

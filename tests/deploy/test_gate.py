@@ -7,6 +7,8 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from fedzero.deploy.flare import gate, port, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.gate import Gate
 from fedzero.deploy.flare.launch import free_port
+from fedzero.deploy.flare.rate import Rate
 
 SITE, JOB = "south", "0b7367ae"
 STREAM = {"sm__dt": 2, "sm__sq": 0, "sm__sz": 373}
@@ -77,6 +80,10 @@ HOSTILE = {
     "has no origin": message("task", "heart_beat", origin=None),
     "has numbers for names": message("task", "heart_beat", origin=7, destination=8),
     "says nothing": {},
+    "registers as many parts of itself": message("task", "register", origin=f"{SITE}.7"),
+    "asks for many sessions": message("task", "challenge", origin=f"{SITE}.7"),
+    "registers as a relay": message("task", "register") | {"client_type": "relay"},
+    "registers as an administrator": message("task", "register") | {"client_type": "admin"},
 }
 
 
@@ -94,6 +101,40 @@ def test_a_request_is_short() -> None:
     headers = message("task", "heart_beat")
     assert gate.misplaced(SITE, headers, gate.LONGEST_REQUEST) == ""
     assert "bytes" in gate.misplaced(SITE, headers, gate.LONGEST_REQUEST + 1)
+
+
+def test_requests_that_come_too_often_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of another site are, and so are the same site's a little later, and its replies at any time."""
+    now = [0.0]
+    monkeypatch.setattr(gate, "Rate", lambda *rate: Rate(*rate, clock=lambda: now[0]))
+    found, headers = Gate(), message("task", "heart_beat")
+    taken = [found.refused(SITE, headers, 373) == "" for _ in range(10 * gate.BURST)]
+    assert taken == [True] * gate.BURST + [False] * 9 * gate.BURST
+    assert found.refused("north", message("task", "heart_beat", origin="north"), 373) == ""
+    found.asked(asked("1"))
+    assert found.refused(SITE, reply("1"), 10) == ""
+    now[0] += 1.0
+    assert sum(not found.refused(SITE, headers, 373) for _ in range(10 * gate.BURST)) == gate.A_SECOND
+
+
+@pytest.mark.parametrize(
+    "name, allowed",
+    [
+        (SITE, True),
+        (f"{SITE}.{JOB}", True),
+        ("north", False),
+        (f"north.{JOB}", False),
+        (f"{SITE}.another", False),
+        (f"{SITE}.{JOB}.deeper", False),
+        ("server", False),
+        ("", False),
+        (None, False),
+        (["south"], False),
+        ({}, False),
+    ],
+)
+def test_what_a_part_of_a_site_may_be_called(name: object, allowed: bool) -> None:
+    assert gate.may_be_called(name, SITE, [JOB]) == allowed
 
 
 def asked(number: str, site: str = SITE) -> dict[str, Any]:
@@ -154,11 +195,16 @@ def server(project: Path) -> Iterator[int]:
         processes.end(process)
 
 
-def connected(project: Path, site: str = SITE) -> ssl.SSLSocket:
+def connected(project: Path, site: str = SITE, buffer: int = 0) -> ssl.SSLSocket:
+    """buffer: bytes that wait here to be read, at most; 0: as many as the system likes."""
     start = kits.kit_of(project, site) / "startup"
     context = ssl.create_default_context(cafile=str(start / "rootCA.pem"))
     context.load_cert_chain(start / "client.crt", start / "client.key")
-    raw = socket.create_connection(("127.0.0.1", kits.Project.of(project).port), 10)
+    raw = socket.socket()
+    if buffer:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    raw.settimeout(10)
+    raw.connect(("127.0.0.1", kits.Project.of(project).port))
     return context.wrap_socket(raw, server_hostname="localhost")
 
 
@@ -172,6 +218,7 @@ def frame(kind: int, headers: dict[str, Any], size: int, announced: int | None =
 
 DATA = 1
 """FLARE's type of a frame that carries a message."""
+HELLO, PING = 4, 6
 
 
 def growth(pid: int, work: Any) -> float:
@@ -211,14 +258,15 @@ def test_a_reply_of_a_gigabyte_and_one_that_is_only_announced(project: Path, ser
     def announce() -> None:
         callers = [connected(project) for _ in range(port.CONNECTIONS)]
         for caller in callers:
-            caller.sendall(frame(DATA, reply("1"), 0, 2_000_000_000))
+            with suppress(OSError):  # a site's older connections of the same name are closed
+                caller.sendall(greeting(SITE) + frame(DATA, reply("1"), 0, 2_000_000_000))
         time.sleep(2)
         for caller in callers:
             caller.close()
 
     def send() -> None:
         with connected(project) as caller:
-            caller.sendall(frame(DATA, reply("1"), 1 << 30))
+            caller.sendall(greeting(SITE) + frame(DATA, reply("1"), 1 << 30))
             for _ in range(1 << 10):
                 caller.sendall(piece)
             time.sleep(1)
@@ -247,6 +295,138 @@ def test_many_callers_without_a_certificate_and_many_connections_of_one(project:
     finally:
         for caller in (*silent, *many):
             caller.close()
+
+
+# ---- floods: of what an honest site says, too often, or without ever listening
+
+
+def greeting(name: object, more: object = b"") -> bytes:
+    return packed(HELLO, msgspec.msgpack.encode({"endpoint_name": name, "timestamp": 0.0, "more": more}))
+
+
+def packed(kind: int, payload: bytes, headers: dict[str, Any] | None = None) -> bytes:
+    return frame(kind, headers or {}, len(payload)) + payload
+
+
+def flood(project: Path, data: Any, seconds: float) -> int:
+    """Frames of `data(number)` for some seconds, over a new connection where the server closes one; how many."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        with suppress(OSError), connected(project) as caller:
+            caller.settimeout(1)
+            caller.sendall(greeting(SITE))
+            while time.monotonic() < end:
+                caller.sendall(b"".join(data(number + i) for i in range(100)))
+                number += 100
+    return number
+
+
+def answered(project: Path, site: str = "north") -> float:
+    """Seconds until the server has answered another site's greeting."""
+    began = time.monotonic()
+    with connected(project, site) as other:
+        other.settimeout(30)
+        other.sendall(greeting(site))
+        assert other.recv(PREFIX_LEN), "closed"
+    return time.monotonic() - began
+
+
+ROUTE, UNIQUE = "cn__route", "x" * 2000
+FLOODS = {
+    "heartbeats": lambda n: packed(DATA, b"\x80", message("task", "heart_beat", req_id=str(n))),
+    "registrations": lambda n: packed(DATA, b"\x80", message("task", "register", req_id=str(n))),
+    "challenges": lambda n: packed(DATA, b"", message("task", "challenge", origin=f"{SITE}.{n}{UNIQUE}")),
+    "routes": lambda n: packed(DATA, b"", message("task", "heart_beat") | {ROUTE: [[f"{n}{UNIQUE}", 0.0]]}),
+    "replies of other kinds": lambda n: packed(
+        DATA, b"", message(f"{n}{UNIQUE}", UNIQUE, msg_type="reply", req_id=str(n))
+    ),
+    "returned messages": lambda n: packed(
+        DATA,
+        b"",
+        message("a", "b", msg_type="return", req_id=[str(n)], original_headers={"cn__channel": f"{n}{UNIQUE}"}),
+    ),
+    "greetings": lambda n: greeting(f"{SITE}.{n}"),
+    "pings": lambda n: packed(PING, b""),
+    "nonsense": lambda n: packed(DATA, b"\xc1" * 20, {"cn__msg_type": n}),
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+def test_a_flood_from_one_site(project: Path, server: int, what: str) -> None:
+    """Another site is answered meanwhile, and the server's process does not grow with what came."""
+    waited: list[float] = []
+
+    def flooded() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(flood, project, FLOODS[what], 6.0)
+            time.sleep(2)
+            waited.extend(answered(project) for _ in range(3))
+            print(what, sent.result(), "sent")
+
+    grown = growth(server, flooded)
+    print(f"{what}: {grown:.1f} MB, {max(waited):.2f} s")
+    assert max(waited) < 3, waited
+    assert grown < 25
+    assert alive(project)
+
+
+def test_a_long_greeting_and_names_that_are_not_the_site_s(project: Path, server: int) -> None:
+    """FLARE keeps what a connection says of itself."""
+    no_greeting = packed(DATA, b"", message("task", "heart_beat"))
+    names = (greeting(f"{SITE}.no-job"), greeting("north"), greeting(7))
+    for said in (greeting(SITE, "x" * port.GREETING), *names, no_greeting):
+        with connected(project) as caller:
+            caller.settimeout(10)
+            caller.sendall(said)
+            with suppress(ConnectionError):
+                while caller.recv(1 << 16):
+                    pass  # it is greeted back, and then hears the end
+    assert answered(project) < 10
+
+
+def test_a_site_that_does_not_listen_keeps_few_threads_of_the_server(project: Path, server: int) -> None:
+    """It asks and asks, and takes none of the answers. FLARE has 100 threads for the messages of all sites."""
+    with connected(project, buffer=4096) as caller:
+        caller.sendall(greeting(SITE))
+        assert caller.recv(1), "greeted"
+        caller.settimeout(1)
+        with suppress(OSError):
+            for _ in range(3000):
+                caller.sendall(packed(PING, b"") * 100)
+        assert answered(project) < 5
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot tell")
+def test_who_writes_to_a_site_that_takes_nothing_does_not_wait_for_ever(project: Path, monkeypatch) -> None:
+    """Of more than fits into buffers; TLS writes it whole, and has no time limit of its own."""
+    monkeypatch.setattr(port, "UNREAD", 2.0)
+    start = kits.kit_of(project, kits.SERVER) / "startup"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(start / "server.crt", start / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        raw = socket.create_connection(listening.getsockname())
+        silent = pool.submit(client.wrap_socket, raw)
+        with context.wrap_socket(listening.accept()[0], server_side=True) as writing, silent.result():
+            port.expect_to_be_read(writing)
+            began = time.monotonic()
+            with pytest.raises(OSError):
+                writing.sendall(bytes(64 << 20))
+            assert time.monotonic() - began < 20
+
+
+def test_messages_of_one_certificate_are_worked_on_a_few_at_a_time() -> None:
+    held, taken = port.Held(), threading.Event()
+    for _ in range(port.AT_ONCE):
+        held.take(1)
+    waiting = threading.Thread(target=lambda: (held.take(1), taken.set()), daemon=True)
+    waiting.start()
+    assert not taken.wait(0.2)
+    held.give(1, whole=False)
+    assert not taken.wait(0.2)
+    held.give(0)
+    assert taken.wait(10)
 
 
 def test_nothing_is_read_from_a_site_whose_messages_are_not_worked_on() -> None:
@@ -278,8 +458,10 @@ def test_what_is_too_long_is_named_and_keeps_its_headers() -> None:
     connection = port.SiteConnection(one, SimpleNamespace())
     connection.held = port.Held()
     sent = frame(DATA, reply("1"), 3 * port.SMALL) + bytes(3 * port.SMALL)
-    sending = threading.Thread(target=other.sendall, args=(sent + frame(DATA, reply("2"), 3) + b"abc",))
+    everything = greeting(SITE) + sent + frame(DATA, reply("2"), 3) + b"abc"
+    sending = threading.Thread(target=other.sendall, args=(everything,), daemon=True)
     sending.start()
+    assert bytes(connection.read_frame()) == greeting(SITE)
     found = bytes(connection.read_frame())
     start = Prefix.from_bytes(found)
     headers = msgspec.msgpack.decode(found[PREFIX_LEN:])

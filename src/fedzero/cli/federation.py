@@ -312,7 +312,7 @@ def join(
     fedzero join kits/north --approve HASH, which `fedzero recipe-hash RECIPE` prints
     """
     from fedzero.deploy import site_tasks
-    from fedzero.deploy.flare.launch import configure, settings_of
+    from fedzero.deploy.flare.launch import configure, server_of, settings_of
     from fedzero.deploy.flare.launch import join as carry_out
     from fedzero.deploy.terms import with_options
 
@@ -339,6 +339,8 @@ def join(
         configure(kit, settings)
     if show:
         _print_settings(kit, settings)
+    else:
+        server_of(kit)  # what is wrong with the kit comes before what it lets a server do
     say(settings.terms.exposure())
     if show:
         return

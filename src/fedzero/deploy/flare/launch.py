@@ -124,8 +124,7 @@ def join(
     show: is told a few times a second what the site is doing.
     """
     settings_of(kit)
-    host, port = _server_of(kit)
-    address.resolve(host)
+    host, port = server_of(kit)
     pause, over = 1.0, over or Event()
     presence.clear(kit)
     show("searching", f"{kit.name} is looking for the server at {host}:{port}")
@@ -164,11 +163,13 @@ class _Startup(Struct, frozen=True):
     servers: tuple[_Server, ...]
 
 
-def _server_of(kit: Path) -> tuple[str, int]:
+def server_of(kit: Path) -> tuple[str, int]:
+    """Host and port as a kit has them; refused where this machine cannot find the host."""
     try:
         (server, *_) = files.decoded(kit / "startup" / "fed_client.json", _Startup).servers
         host, _, port = server.service.target.rpartition(":")
         address.check(host, int(port))
-        return address.reachable(host), int(port)
     except (OSError, ValueError, FedzeroError) as error:
         raise FedzeroError(f"{kit} does not say where its server is: {error}") from error
+    address.resolve(host)
+    return address.reachable(host), int(port)

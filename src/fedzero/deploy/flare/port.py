@@ -6,13 +6,16 @@ reserves up to 2 GB for every message that is announced. Here
 - each caller is waited for on a thread of its own, and not for ever; of too many the one that has waited longest goes,
 - a site has a few connections, and of too many the oldest goes,
 - a message that is longer than any answer that a job waits for is read, thrown away, and named,
-- nothing more is read from a site whose messages have not been worked on.
+- nothing more is read from a site whose messages have not been worked on, or that sends too many a second,
+- a connection says once which part of its site it is, in few words,
+- one whose other end takes nothing is closed: whoever writes to it would wait for ever.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +33,8 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
 
+from fedzero.deploy.flare.rate import Rate
+
 HANDSHAKE = 10.0
 """Seconds a caller has to show its certificate."""
 CALLERS = 128
@@ -42,6 +47,14 @@ HEADERS = 1 << 17
 """Bytes of FLARE's own in front of an answer, at most."""
 PIECE = 1 << 20
 """Bytes that are read at a time."""
+AT_ONCE = 8
+"""Messages of one certificate that are worked on at the same time. FLARE has 100 threads for those of all sites."""
+BURST, A_SECOND = 2000, 1000
+"""Messages of one certificate that are read at once, and a second. An honest site sends a few for every round."""
+GREETING = 1 << 12
+"""Bytes in which a connection says which part of its site it is; an honest one needs 200."""
+UNREAD = 20.0
+"""Seconds in which the other end has to take what is sent to it. (Where the system can tell: Linux.)"""
 
 
 def hang_up(connection: socket.socket) -> None:
@@ -49,6 +62,13 @@ def hang_up(connection: socket.socket) -> None:
     connection while the thread still reads from it."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+def expect_to_be_read(connection: socket.socket) -> None:
+    """It ends where its other end takes nothing, though there is something for it. A write through TLS can be given no
+    time of its own."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNREAD))
 
 
 class Limits:
@@ -73,19 +93,26 @@ LIMITS = Limits()
 
 
 class Held:
-    """Bytes of one certificate's messages that have been read and not worked on yet: at most those of two messages."""
+    """Messages of one certificate that have been read and not worked on yet: a few, with at most the bytes of two."""
 
     def __init__(self) -> None:
-        self._bytes, self._changed = 0, Condition()
+        self._bytes, self._count, self._changed = 0, 0, Condition()
+        self._rate = Rate(BURST, A_SECOND)
 
     def take(self, size: int) -> None:
+        while pause := self._rate.wait():
+            time.sleep(pause)
         with self._changed:
-            self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= 2 * LIMITS.bytes)
-            self._bytes += size
+            self._changed.wait_for(lambda: self._fits(size))
+            self._bytes, self._count = self._bytes + size, self._count + 1
 
-    def give(self, size: int) -> None:
+    def _fits(self, size: int) -> bool:
+        return not self._count or (self._count < AT_ONCE and self._bytes + size <= 2 * LIMITS.bytes)
+
+    def give(self, size: int, whole: bool = True) -> None:
+        """whole: nothing of the message is left."""
         with self._changed:
-            self._bytes -= size
+            self._bytes, self._count = self._bytes - size, self._count - whole
             self._changed.notify_all()
 
 
@@ -115,6 +142,7 @@ class SiteConnection(SocketConnection):  # type: ignore[misc]
     """One connection behind TLS."""
 
     held: Held
+    greeted = False
 
     def read_frame(self) -> bytearray:
         start = bytearray(PREFIX_LEN)
@@ -122,6 +150,10 @@ class SiteConnection(SocketConnection):  # type: ignore[misc]
         prefix = Prefix.from_bytes(start)
         if not PREFIX_LEN + prefix.header_len <= prefix.length <= MAX_FRAME_SIZE:
             raise CommError(CommError.BAD_DATA, f"a frame of {prefix.length} bytes")
+        greets = prefix.type in (Types.HELLO, Types.READY)
+        if greets == self.greeted or (greets and prefix.length > GREETING):
+            raise CommError(CommError.BAD_DATA, "a greeting that is missing, the second one, or too long")
+        self.greeted = True
         limit = LIMITS.bytes
         size = prefix.length if prefix.length <= limit else PREFIX_LEN + HEADERS
         self.held.take(size)
@@ -136,7 +168,7 @@ class SiteConnection(SocketConnection):  # type: ignore[misc]
         except BaseException:
             self.held.give(size)
             raise
-        self.held.give(size - len(frame))  # the rest, when it has been worked on: `frame_arrived`
+        self.held.give(size - len(frame), whole=False)  # the rest, when it has been worked on: `frame_arrived`
         return frame
 
     def _read(self, count: int) -> bytearray:
@@ -214,6 +246,7 @@ class Port(tcp_driver.TcpStreamServer):  # type: ignore[misc]
             request.settimeout(HANDSHAKE)
             request.do_handshake()
             request.settimeout(None)
+            expect_to_be_read(request)
         finally:
             with self._lock:
                 self._waiting.pop(id(request), None)

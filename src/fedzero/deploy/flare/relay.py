@@ -37,6 +37,7 @@ from fedzero.deploy.flare.bridge import (
     receive,
     send,
 )
+from fedzero.deploy.flare.gate import keep_no_statistics
 
 CHANNEL, TOPIC, ENDED, LIMIT = "fedzero", "order", "ended", "limit"
 """ENDED: FLARE's server says that a site will not answer, and why (GONE, LEFT or CLOSED); LIMIT: it is told how many
@@ -56,6 +57,7 @@ class Relay(Controller):  # type: ignore[misc]
     def process_result_of_unknown_task(self, *_: Any) -> None: ...
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        keep_no_statistics()
         engine, job = fl_ctx.get_engine(), fl_ctx.get_job_id()
         self._cell, self._sending = engine.get_cell().core_cell, threading.Lock()
         self._targets = {client.name: FQCN.join([client.get_fqcn(), job]) for client in engine.get_clients()}

@@ -16,18 +16,21 @@ import msgspec
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.comm_error import CommError
 from nvflare.fuel.f3.drivers import tcp_driver
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.sfm.constants import HandshakeKeys
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 from nvflare.private.fed.server.fed_server import FederatedServer
 
 from fedzero.deploy.flare.bridge import CLOSED, GONE, LEFT
-from fedzero.deploy.flare.gate import Gate
-from fedzero.deploy.flare.port import LIMITS, Port, frame_arrived
+from fedzero.deploy.flare.gate import Gate, keep_no_statistics, may_be_called
+from fedzero.deploy.flare.port import LIMITS, Port, frame_arrived, hang_up
 from fedzero.deploy.flare.project import SUPERVISOR
+from fedzero.deploy.flare.rate import Rate
 from fedzero.deploy.flare.relay import CHANNEL, ENDED, LIMIT
 
 PROGRAM = "nvflare.private.fed.app.server.server_train"
@@ -36,6 +39,7 @@ BACK = 3.0
 
 _noted, _quit = FederatedServer.process_job_failure, FederatedServer.quit_client
 _registered, _processed = FederatedServer._register_cellnet_cbs, CoreCell.process_message
+_greeted = ConnManager.update_endpoint
 log = logging.getLogger(__name__)
 
 
@@ -109,11 +113,33 @@ def registered(server: Any) -> None:
         LIMITS.expect(job, int.from_bytes(request.payload, "big"))
         return Message({}, b"-")
 
+    SERVERS.append(server)
     server.cell.core_cell.register_request_cb(CHANNEL, LIMIT, expect)
     server.cell.core_cell.communicator.register_monitor(Connections(server))
 
 
 GATE = Gate()
+SERVERS: list[Any] = []
+"""FLARE's, once it is complete; there is one in a process."""
+LINES: dict[str, Rate] = {}
+"""What is logged of a site: 20 lines at once, one a second."""
+
+
+def refuse(site: str, why: str) -> None:
+    if not LINES.setdefault(site, Rate(20, 1)).wait():
+        log.warning(f"refused a message of {site} {why}")
+
+
+def greeted(manager: ConnManager, connection: Any, data: Any) -> None:
+    """In the place of FLARE's `update_endpoint`, which keeps every name that the parts of a site give themselves."""
+    site = connection.conn.get_conn_properties().get(DriverParams.PEER_CN.value)
+    name = data.get(HandshakeKeys.ENDPOINT_NAME) if isinstance(data, dict) else None
+    jobs = [job for server in SERVERS for job in list(server.engine.run_processes)]
+    if site not in (None, SUPERVISOR) and not may_be_called(name, site, jobs):
+        refuse(site, "that names no part of it")
+        hang_up(connection.conn.sock)
+        raise CommError(CommError.BAD_DATA, "not the name of a part of this site")
+    _greeted(manager, connection, data)
 
 
 def message_arrived(cell: Any, endpoint: Any, connection: Any, number: int, message: Any) -> None:
@@ -122,7 +148,7 @@ def message_arrived(cell: Any, endpoint: Any, connection: Any, number: int, mess
     if name is None:  # the server's own job
         GATE.asked(message.headers)
     elif name != SUPERVISOR and (why := GATE.refused(name, message.headers, len(message.payload or b""))):
-        log.warning(f"refused a message of {name} {why}")
+        refuse(name, why)
         return
     _processed(cell, endpoint, connection, number, message)
 
@@ -133,5 +159,7 @@ if __name__ == "__main__":
     FederatedServer._register_cellnet_cbs = registered
     tcp_driver.TcpStreamServer = Port
     ConnManager.process_frame = frame_arrived
+    ConnManager.update_endpoint = greeted
     CoreCell.process_message = message_arrived
+    keep_no_statistics()
     runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
