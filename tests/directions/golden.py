@@ -14,7 +14,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -259,7 +259,7 @@ def pairs() -> dict[str, str]:
     """Bits of pair(a, b): at the corners, and of the words of the blocks above, each followed by the next."""
     words = [word for counter, key in COUNTERS for word in _block(counter, key)]
     table = {}
-    for a, b in (*CORNERS, *zip(words[:-1], words[1:], strict=True)):
+    for a, b in (*CORNERS, *pairwise(words)):
         pair = reference.box_muller(np.array([a], np.uint32), np.array([b], np.uint32))
         table[_hex(a, b)] = _hex(*(int(number.view(np.uint32)[0]) for number in pair))
     return table

@@ -32,6 +32,8 @@ GAUSSIAN = [
     *("algorithm.optimizer={kind='sgd'}", "algorithm.local_steps=2", "algorithm.radius=0.01", "algorithm.rate=1e-3"),
     *("task.partition={kind='dirichlet', alpha=0.5}", "federation.replacement=true", "seed=11"),
 ]
+PERCEPTRON = ["rounds=3", "evaluate_every=2", "engine.device=cpu"]
+"""The demo itself: rank one, momentum, the perceptron, whole parts as batches."""
 FEDAVG = {
     "name": "fedavg",
     "rounds": 12,
@@ -87,16 +89,26 @@ def test_the_recomputation_imports_numpy_msgspec_and_the_standard_library_only()
     assert found - sys.stdlib_module_names == {"msgspec", "numpy", "recompute"}
 
 
-@pytest.mark.parametrize("overrides", [DEMO, GAUSSIAN], ids=["rademacher", "gaussian"])
-def test_decomfl(overrides: list[str], made, tmp_path: Path):
-    file, root = made(recipes.load("demo-cnn", overrides))
-    recipe, data, model = file.recipe, digits(file, root), first_model(root)
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("demo-cnn", DEMO), ("demo-cnn", GAUSSIAN), ("demo", PERCEPTRON)],
+    ids=["rademacher", "gaussian", "demo"],
+)
+def test_decomfl(name: str, overrides: list[str], made, tmp_path: Path):
+    file, root = made(recipes.load(name, overrides))
+    recipe, data = file.recipe, digits(file, root)
+    model = first_model(root, recipe["task"]["model"])
     assert (stream.digest(model), stream.sha256(model)) == (file.start["base"], file.start["base_sha256"])
     method = decomfl.DeComFL(recipe, root, model)
     for record, scalars in decomfl.replayed(file, method):
         round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
         assert drawn == record["cohort"]
         assert stream.digest(method.model) == file.marks.get(round, stream.digest(method.model))
+        for evaluation in file.of("evaluation"):
+            if evaluation["round"] == round:
+                loss, accuracy = data.tested(method.model)
+                assert evaluation["metrics"]["loss"] == pytest.approx(loss, rel=2e-6)
+                assert evaluation["metrics"]["accuracy"] == accuracy
         turns = {client: method.client(round, client, data.loss) for client in sorted(set(drawn))}
         given, outside = rounds.bounded({c: g for c, (g, _, _) in turns.items()}, recipe["federation"]["bound"])
         assert outside == record.get("bounded", [])
