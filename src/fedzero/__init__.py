@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.tasks.contract import Problem as Problem
     from fedzero.tasks.contract import Task as Task
 
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 
 _PUBLIC = {
     "train": "fedzero.api.train",

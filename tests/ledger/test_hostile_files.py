@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import sqlite3
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,17 +20,22 @@ import pytest
 from rich.console import Console
 
 from fedzero.algorithms.contract import Federation
+from fedzero.errors import FedzeroError
 from fedzero.ledger import database, query_log, replay
 from fedzero.ledger.outline import GENESIS, Outline
 from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
 from fedzero.ledger.store import Ledger, Tampered, _seal, link
 from fedzero.ledger.turns import Turns
+from fedzero.model import files
+from fedzero.model.files import Unfit
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.runs.progress import LiveWatch, PlainWatch, follow
 from fedzero.runs.refusals import Refusals
 from fedzero.runs.tracker import ClientTracker
+from fedzero.tasks import images
+from fedzero.tasks.language import rows
 
 SAID = "failed: see [/etc/config] [bold]\x1b]0;mine\x07\x1b[2J\nround 9: all is well"
 
@@ -277,3 +285,98 @@ def test_values_of_other_types_than_the_table_has(tmp_path: Path) -> None:
     with pytest.raises(Tampered, match="damaged"):
         ledger.dense_updates({0: b"x" * 32})
     ledger.close()
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a sparse file": sparse,
+}
+BY_NAME = {
+    "verify": ("checkpoint.bin", "model.safetensors"),
+    "resume": ("checkpoint.bin",),
+    "watch": ("checkpoint.bin",),
+    "patch apply": ("a.patch", "base.safetensors"),
+    "run": ("a.toml",),
+}
+
+
+@pytest.mark.parametrize("made", NO_FILES.values(), ids=NO_FILES)
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command, of in BY_NAME.items() for name in of])
+def test_files_by_name(fedzero, run: Path, tmp_path: Path, command: str, name: str, made) -> None:
+    """0.2 waited for ever for a pipe, and read a sparse file of 3 GB into 6.7 GB."""
+    place = (run if name in ("checkpoint.bin", "model.safetensors") else tmp_path) / name
+    arguments: list[object] = [run]
+    if command == "patch apply":
+        fedzero("patch", "export", run, "--out", tmp_path / "a.patch")
+        arguments = [tmp_path / "a.patch", "--base", tmp_path / "base.safetensors", "--out", tmp_path / "out"]
+    elif command == "run":
+        arguments = [place, "--out", tmp_path / "x"]
+    elif command == "watch":
+        arguments.append("--once")
+    place.unlink(missing_ok=True)
+    made(place)
+    began = time.process_time()
+    outcome = fedzero(*command.split(), *arguments)
+    assert outcome.code in (1, 2) and name in outcome.err and "Traceback" not in outcome.err, outcome.err
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("made", NO_FILES.values(), ids=NO_FILES)
+def test_one_reader_judges_all_files(tmp_path: Path, made) -> None:
+    made(path := tmp_path / "x")
+    for read in (files.read, files.expect, files.opened):
+        with pytest.raises(Unfit, match="x"):
+            read(path, 1 << 20)
+    loads: list[Callable[[], object]] = [
+        lambda: files.load_arrays(path, "a"),
+        lambda: images.read_idx(path),
+        lambda: files.decoded(path, dict),
+    ]
+    for load in loads:
+        with pytest.raises(FedzeroError, match="x"):
+            load()
+    if made is not sparse:
+        with pytest.raises(FedzeroError, match="x"):
+            rows.load(str(path), None)
+
+
+def test_bytes_that_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is small on the disk is not small when it is unpacked."""
+    monkeypatch.setattr(images, "LARGEST", 1 << 20)
+    monkeypatch.setattr(rows, "LONGEST", 1 << 20)
+    monkeypatch.setattr(files, "LARGEST_ARRAYS", 1 << 20)
+    for name in ("x.gz", "x.jsonl.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(bytes(1 << 22)))
+    with pytest.raises(FedzeroError, match="unpacks"):
+        images.read_idx(tmp_path / "x.gz")
+    with pytest.raises(FedzeroError, match="a line of more than"):
+        rows.load(str(tmp_path / "x.jsonl.gz"), None)
+    np.savez_compressed(tmp_path / "large.npz", a=np.zeros(1 << 20))
+    with pytest.raises(FedzeroError, match="unpacks"):
+        files.load_arrays(tmp_path / "large.npz", "a")
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)})
+    with zipfile.ZipFile(tmp_path / "claims.npz", "w") as archive:
+        archive.writestr("a.npy", header.getvalue())
+    with pytest.raises(FedzeroError, match="not as large as it says"):
+        files.load_arrays(tmp_path / "claims.npz", "a")
+    np.savez_compressed(tmp_path / "good.npz", a=np.arange(5), b=np.zeros((2, 3)))
+    assert files.load_arrays(tmp_path / "good.npz", "a")[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_links_that_lie_where_files_are_written(tmp_path: Path) -> None:
+    """A folder of somebody else may have links under the names of files that are made on the way."""
+    (victim := tmp_path / "victim").write_text("kept")
+    for name in (f".x.{os.getpid()}.new", "told.lock"):
+        (tmp_path / name).symlink_to(victim)
+    files.write(tmp_path / "x", b"new", private=True)
+    with pytest.raises(FedzeroError), files.locked(tmp_path / "told"):
+        pass
+    assert victim.read_text() == "kept" and (tmp_path / "x").read_bytes() == b"new"

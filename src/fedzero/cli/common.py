@@ -69,14 +69,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 def environment_of(
     data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None, trust: bool = False
 ) -> Any:
+    from fedzero.model import files
     from fedzero.runs.progress import Replaying
     from fedzero.runs.session import Environment, data_folder, secret_of
 
     key = os.fsencode(os.environ.get("FEDZERO_SECRET", "")) or None
     if secret is not None:
-        if not secret.is_file():
-            raise FedzeroError(f"--secret {secret}: no such file")
-        key = secret.read_bytes().strip()
+        try:
+            key = files.read(secret, files.SMALL).strip()
+        except OSError as error:
+            raise FedzeroError(f"--secret {secret}: no such file, or not readable ({error.strerror})") from error
     return Environment(data_folder(data), secret_of(key), functions or {}, Replaying(err), vouched=trust)
 
 

@@ -64,7 +64,7 @@ def name_of(entry: Path) -> str:
 def supervisor(project: Path) -> Supervisor | None:
     """The process that serves a project, if one does."""
     try:
-        found = msgspec.json.decode((project / SUPERVISOR).read_bytes(), type=Supervisor)
+        found = msgspec.json.decode(files.read(project / SUPERVISOR, files.SMALL), type=Supervisor)
     except (OSError, *MALFORMED):
         return None
     return found if Process.of(found.pid) == Process(found.pid, found.began) else None

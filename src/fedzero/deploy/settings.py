@@ -99,7 +99,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         if self.secret is None:
             return os.fsencode(os.environ.get("FEDZERO_SECRET", "")) or None
         try:
-            return Path(self.secret).read_bytes().strip() or None
+            return files.read(Path(self.secret), files.SMALL).strip() or None
         except OSError as error:
             raise FedzeroError(f"the secret {self.secret} cannot be read: {error.strerror}") from error
 

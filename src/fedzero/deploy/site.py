@@ -249,7 +249,7 @@ class SiteRun:
         oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number)
         client = Client(number, replica, oracle, setup.chain, self._cache)
         if client.keeps_memory and self._memory_file(client).exists():
-            _unpack(client, self._memory_file(client).read_bytes())
+            _unpack(client, files.read(self._memory_file(client), files.memory()))
         return client
 
     def prepared(self) -> messages.Prepared:
@@ -466,7 +466,7 @@ class SiteRun:
     def _save_memory(self, client: Client, round: int) -> None:
         """A process that was suspended must not overwrite what its successor wrote meanwhile."""
         path = self._memory_file(client)
-        if path.exists() and (written := _round_of(path.read_bytes())) > round:
+        if path.exists() and (written := _round_of(files.read(path, files.memory()))) > round:
             raise Refused(f"a newer process already wrote round {written}")
         files.write(path, _packed(client), durable=True)
 
@@ -476,7 +476,7 @@ class SiteRun:
     def _recall(self) -> None:
         path = self.folder / "replica"
         if path.exists():
-            content = path.read_bytes()
+            content = files.read(path, files.memory())
             size = int.from_bytes(content[:4], "little")
             with suppress(*MALFORMED):
                 round, numbers, digest, history = _copies.decode(content[4 : 4 + size])

@@ -10,6 +10,7 @@ from fedzero.deploy import queue
 from fedzero.deploy.conduct import conduct
 from fedzero.deploy.engine import Service
 from fedzero.errors import FedzeroError
+from fedzero.model import files
 from fedzero.runs import recipe as recipes
 from fedzero.runs.loop import Watch
 from fedzero.runs.session import LEDGER, Environment
@@ -41,7 +42,7 @@ def serve_queue(
         idle, folder = False, project / "runs" / queue.name_of(entry)
         playing(folder)
         try:
-            conduct(recipes.from_canonical(entry.read_bytes()), folder, environment, watch(), service)
+            conduct(recipes.from_canonical(files.read(entry, recipes.LARGEST)), folder, environment, watch(), service)
             done(folder)
         except FedzeroError as error:
             service.report(f"{queue.name_of(entry)} was taken out of the queue: {error}")

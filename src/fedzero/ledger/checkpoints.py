@@ -30,6 +30,8 @@ EVERY = 10_000
 """Rounds between checkpoints."""
 LARGEST = 1 << 26
 """Bytes of a state at most: what is larger is folded again."""
+_MOST = 1 << 28
+"""Bytes of the file: beside a state, of the turns of eight million clients."""
 _VERSION = 2
 _DIGEST = 32
 _KEY = "checkpoints"
@@ -90,7 +92,8 @@ def write(folder: Path, checkpoint: Checkpoint, private: bool) -> None:
         key = files.own_key(_KEY)
         body = msgspec.msgpack.encode(checkpoint)
         rest = hmac.digest(key, body, "sha256") + body
-        files.write(folder / FILE, hashlib.sha256(rest).digest() + rest, durable=True, private=private)
+        if _DIGEST + len(rest) <= _MOST:
+            files.write(folder / FILE, hashlib.sha256(rest).digest() + rest, durable=True, private=private)
 
 
 def own(folder: Path, ledger: Ledger) -> Checkpoint | None:
@@ -115,10 +118,10 @@ def found(folder: Path, ledger: Ledger) -> Checkpoint | None:
     return None if content is None else _fitting(content[1], ledger)
 
 
-def _content(folder: Path) -> tuple[bytes, bytes] | None:
-    """The mark of who wrote it, and the encoded checkpoint."""
+def _content(folder: Path) -> tuple[memoryview, memoryview] | None:
+    """The mark of who wrote it, and the encoded checkpoint. Raises `Unfit` for what is no file of its size."""
     try:
-        content = (folder / FILE).read_bytes()
+        content = memoryview(files.read(folder / FILE, _MOST))
     except OSError:
         return None
     if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
@@ -126,7 +129,7 @@ def _content(folder: Path) -> tuple[bytes, bytes] | None:
     return content[_DIGEST : 2 * _DIGEST], content[2 * _DIGEST :]
 
 
-def _fitting(body: bytes, ledger: Ledger) -> Checkpoint | None:
+def _fitting(body: memoryview, ledger: Ledger) -> Checkpoint | None:
     try:
         found = msgspec.msgpack.decode(body, type=Checkpoint)
         fits = found.version == _VERSION and len(found.turns.counted) == found.outline.clients

@@ -1,4 +1,4 @@
-"""The SQLite file of a ledger: its tables, and how it is opened and read when somebody else may have made it.
+"""The SQLite file of a ledger: its tables, and how it is read when somebody else may have made it (opened: opening.py).
 
 A file is data, but its schema is code: a view named `entries` may count for ever, a trigger or a generated column may
 run when a table is touched. Nothing but the schema is read before it is found to be that of a ledger, word for word.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedzero.errors import FedzeroError
 from fedzero.model.decoding import MALFORMED
 
+FORMAT = 3
 TABLES = {
     "entries": "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, chain BLOB NOT NULL) STRICT",
     "clock": "CREATE TABLE clock (seq INTEGER PRIMARY KEY, at REAL NOT NULL, seconds REAL NOT NULL, "
@@ -43,6 +44,8 @@ _UNREADY = {
 """What a disk or another process does to a file that is in order, by SQLite's codes; and what to do."""
 _STEPS = 100_000
 """Steps of SQLite's machine between two looks at how many there were."""
+_SCHEMA = 1_000_000
+"""Steps in which a schema is read: few, since behind a step there may be a statement to parse."""
 _FREE, _STEPS_A_BYTE = 100_000_000, 100
 """Steps that any query may take (a second or two), and more for every byte of the file."""
 
@@ -95,17 +98,17 @@ def _code(error: BaseException) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection whose file's schema may call nothing; `check_schema` comes before anything is read."""
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("PRAGMA trusted_schema = OFF")
-    db.execute("PRAGMA cell_size_check = ON")
-    return db
+def check_format(db: sqlite3.Connection, path: Path) -> None:
+    """That a file is a ledger of this format; comes before anything else is read."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version != FORMAT:
+        raise FedzeroError(f"{path} has ledger format {version}; this release reads format {FORMAT}")
+    check_schema(db)
 
 
 def check_schema(db: sqlite3.Connection) -> None:
     """The tables of a ledger and nothing else: no views, no triggers, no indexes of anybody's own."""
-    found = {(kind, name, sql) for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_schema") if sql}
+    found = set(db.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT 100"))
     wanted = {("table", name, sql) for name, sql in TABLES.items()}
     if found not in (wanted, wanted | {("table", "queries", LOG_OF_QUERIES)}):
         raise Tampered(-1, "the file is damaged (other tables, views or triggers than those of a ledger)")
@@ -115,16 +118,14 @@ class Patience:
     """Ends queries that take longer than the size of the file explains: pages that point to each other in a circle
     would be read for ever."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path):
-        self._path, self._left = path, 0
-        self.again()
+    def __init__(self, db: sqlite3.Connection, paths: Sequence[Path]):
+        """The first to be read is the schema: SQLite goes on behind a row that is wrong, and parses every one."""
+        self._paths, self._left = paths, _SCHEMA
         db.set_progress_handler(self._look, _STEPS)
 
     def again(self) -> None:
         """Another query begins."""
-        files = (self._path, self._path.with_name(f"{self._path.name}-wal"))
-        size = sum(path.stat().st_size for path in files if path.exists())
-        self._left = _FREE + _STEPS_A_BYTE * size
+        self._left = _FREE + _STEPS_A_BYTE * sum(path.stat().st_size for path in self._paths if path.exists())
 
     def _look(self) -> bool:
         self._left -= _STEPS

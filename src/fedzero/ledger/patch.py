@@ -25,12 +25,14 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
-from fedzero.model import distributions
+from fedzero.model import distributions, files
 from fedzero.model.decoding import reading
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Update
 
 MAGIC = "fedzero patch"
+LARGEST = 1 << 30
+"""Bytes of a file."""
 
 
 class Patch(Struct, frozen=True, tag=MAGIC):
@@ -150,17 +152,19 @@ def is_private(content: bytes) -> bool:
 
 
 def load(path: Path) -> Patch:
-    if not path.is_file():
-        raise FedzeroError(f"{path} is not a file: make a patch with `fedzero patch export`")
-    return decode(path.read_bytes(), str(path))
+    try:
+        return decode(files.read(path, LARGEST), str(path))
+    except OSError as error:
+        raise FedzeroError(f"{path} is not a file: make a patch with `fedzero patch export`") from error
 
 
 def decode(content: bytes, path: str) -> Patch:
     """The patch that a file holds; its SHA-256 tells damage, not malice."""
-    if hashlib.sha256(content[32:]).digest() != content[:32]:
+    body = memoryview(content)[32:]
+    if hashlib.sha256(body).digest() != content[:32]:
         raise FedzeroError(f"{path} is damaged, or not a fedzero patch")
     with reading(f"{path} is not a fedzero patch: {{}}"):
-        patch = msgspec.msgpack.decode(content[32:], type=Patch)
+        patch = msgspec.msgpack.decode(body, type=Patch)
     if patch.directions != VERSION:
         raise FedzeroError(f"{path} uses direction stream {patch.directions}, this release has stream {VERSION}")
     return patch

@@ -24,7 +24,9 @@ from weakref import WeakSet
 import msgspec
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.ledger.database import DAMAGE, TABLES, Patience, check_schema, connect, reading, trouble, writing
+from fedzero.ledger import opening
+from fedzero.ledger.database import DAMAGE, TABLES, Patience, reading, trouble, writing
+from fedzero.ledger.database import FORMAT as FORMAT
 from fedzero.ledger.database import Tampered as Tampered
 from fedzero.ledger.database import Unwritable as Unwritable
 from fedzero.ledger.outline import GENESIS
@@ -33,9 +35,12 @@ from fedzero.ledger.turns import Turns
 from fedzero.model import files
 from fedzero.protocol.messages import MemoryChange, chunk_digest, memory_digest
 
-FORMAT = 3
 _PART = 256 << 20
 """Checkpoints are cut into pieces of this many bytes: SQLite takes no blob above 1 GB."""
+_GLANCE = 0.1
+"""Seconds for which a reader may hold a folder at most."""
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Seconds between attempts to leave one plain file behind."""
 
 
 class Claimed(FedzeroError):
@@ -84,12 +89,17 @@ class Claim:
     """
 
     def __init__(self, folder: Path):
-        self._descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._descriptor)
-            raise Claimed(f"{folder} is being written by another process: wait for it to end, or stop it") from None
+        self._descriptor, until = os.open(folder, os.O_RDONLY), time.monotonic() + _GLANCE
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() < until:  # a reader who looks whether anybody writes
+                    time.sleep(0.005)
+                    continue
+                os.close(self._descriptor)
+                raise Claimed(f"{folder} is being written by another process: wait for it to end, or stop it") from None
 
     def release(self) -> None:
         if self._descriptor >= 0:
@@ -99,35 +109,42 @@ class Claim:
 
 def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unwritable(f"{path} cannot be replaced ({error.strerror}): remove it") from error
+
+
+def _check_log(path: Path) -> None:
+    """Of a run that was killed, before SQLite writes it into the ledger: its entries go on from those of the file."""
+    with closing(Ledger(path, None, unwritten=True)) as ledger:
+        for _ in ledger.entries(ledger._whole):
+            pass
 
 
 class Ledger:
     """An open ledger; who writes holds the claim on its folder, readers need none."""
 
-    def __init__(self, path: Path, claim: Claim | None):
+    def __init__(self, path: Path, claim: Claim | None, unwritten: bool = False):
+        """unwritten: see `for_reading`."""
         self.path, self._claim = path, claim
         self._seq, self._chain = -1, GENESIS
         self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
-        with ExitStack() as undo:
-            if claim is not None:
-                undo.callback(claim.release)
+        self._patience: Patience | None = None
+        if claim is None:
             with reading(path):
-                self._db = connect(path)
+                found = opening.for_reading(path, unwritten)
+            self._db, self._patience, self._whole = found.db, found.patience, found.whole
+            return
+        with ExitStack() as undo:
+            undo.callback(claim.release)
+            with reading(path), writing(path):
+                self._db = opening.for_writing(path)
                 undo.callback(self._db.close)
-                check_schema(self._db)
-            self._patience = Patience(self._db, path) if claim is None else None
-            row = None if claim is None else self._claimed()
+                row = self._db.execute("SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
             undo.pop_all()
         if row is not None:
             self._seq, self._chain = row
-
-    def _claimed(self) -> Any:
-        """Ready to be appended to; the last entry."""
-        with reading(self.path), writing(self.path):
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            return self._db.execute("SELECT seq, chain FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
 
     @staticmethod
     def create(path: Path, start: Start, claim: Claim | None = None, replaced: Sequence[Path] = ()) -> Ledger:
@@ -138,7 +155,8 @@ class Ledger:
             _unlink(path.parent.glob(f"{draft.name}*"))
             if start.secret is not None:  # SQLite gives the files beside it the same permissions
                 files.hide(draft)
-            with writing(path), closing(sqlite3.connect(draft, isolation_level=None)) as db:
+            with writing(path), closing(opening.connect(draft, "mode=rwc")) as db:
+                db.execute("PRAGMA journal_mode = MEMORY")
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 for definition in TABLES.values():
                     db.execute(definition)
@@ -159,30 +177,37 @@ class Ledger:
 
     def hide(self) -> None:
         """From everybody but the owner: 0.1 let others read the fingerprint of a secret."""
-        for path in [self.path, *self.path.parent.glob(f"{self.path.name}-*")]:
+        for suffix in ("", opening.LOG, opening.INDEX):
             with suppress(OSError):
-                path.chmod(0o600)
+                opening.named(self.path, suffix).chmod(0o600)
 
     @staticmethod
     def open(path: Path, writable: bool = False) -> Ledger:
         if not path.exists():
             raise FedzeroError(f"{path} does not exist: give a folder made by `fedzero run`")
-        with reading(path), closing(sqlite3.connect(path)) as probe:
-            (version,) = probe.execute("PRAGMA user_version").fetchone()
-        if version != FORMAT:
-            raise FedzeroError(f"{path} has ledger format {version}; this release reads format {FORMAT}")
-        return Ledger(path, Claim(path.parent) if writable else None)
+        if not writable:
+            return Ledger(path, None)
+        claim = Claim(path.parent)
+        try:
+            if opening.has_log(path):
+                _check_log(path)
+        except BaseException:
+            claim.release()
+            raise
+        return Ledger(path, claim)
 
     def _settle(self) -> None:
         """Leave one plain file behind: no write-ahead log, readable on a read-only disk."""
-        self._db.execute("PRAGMA journal_mode = DELETE")
+        opening.without_log(self._db)
 
     def close(self) -> None:
         for cursor in list(self._cursors):
             cursor.close()
-        if self._claim is not None:
+        for pause in () if self._claim is None else _PAUSES:
+            time.sleep(pause)
             with suppress(sqlite3.OperationalError):  # a reader, a full disk: the log beside it is durable
                 self._settle()
+                break
         self._db.close()
         if self._claim is not None:
             self._claim.release()

@@ -14,17 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger import opening
+from fedzero.ledger.database import Patience
 from fedzero.oracles.blackbox import Query
 
 PATIENCE = 60.0
 """Seconds to wait for other processes' transactions."""
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS points (id INTEGER PRIMARY KEY, client INTEGER NOT NULL, round INTEGER NOT NULL, "
+    "CREATE TABLE points (id INTEGER PRIMARY KEY, client INTEGER NOT NULL, round INTEGER NOT NULL, "
     "ordinal INTEGER NOT NULL, attempt INTEGER NOT NULL, digest BLOB NOT NULL, point BLOB NOT NULL, "
     "leased_until REAL NOT NULL, value REAL, cause TEXT, UNIQUE (round, client, ordinal, attempt, digest)) STRICT"
 )
 _OPEN = "value IS NULL AND cause IS NULL"
-_INDEX = f"CREATE INDEX IF NOT EXISTS open_points ON points (id) WHERE {_OPEN}"
+_INDEX = f"CREATE INDEX open_points ON points (id) WHERE {_OPEN}"
+_SCHEMA = (("table", "points", _TABLE), ("index", "open_points", _INDEX))
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,29 @@ class ToldTable:
 
     def create(self, fresh: bool) -> None:
         """Where it is not there yet; fresh: of a new run, without what another one may have left."""
-        with closing(sqlite3.connect(self.path, PATIENCE, isolation_level=None)) as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute(_TABLE)
-            db.execute(_INDEX)
+        with closing(self._connect("mode=rwc")) as db:
+            opening.with_log(db)
+            for kind, _, definition in _SCHEMA:
+                create = f"CREATE {kind.upper()} "
+                db.execute(definition.replace(create, f"{create}IF NOT EXISTS ", 1))
             if fresh:
                 db.execute("DELETE FROM points")
 
+    def _connect(self, options: str = "mode=rw") -> sqlite3.Connection:
+        """A connection to what is a table of this kind, or empty."""
+        opening.refuse_foreign(self.path)
+        db = opening.connect(self.path, options, PATIENCE)
+        Patience(db, [self.path])
+        found = set(db.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL LIMIT 100"))
+        if not found <= set(_SCHEMA):
+            db.close()
+            raise FedzeroError(f"{self.path} is damaged (other tables, views or triggers than its own): delete it")
+        db.set_progress_handler(None, 0)
+        return db
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self.path, PATIENCE, isolation_level=None)) as db:
+        with closing(self._connect()) as db:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("BEGIN IMMEDIATE")
             yield db  # an exception closes the connection, which undoes everything
@@ -68,7 +84,7 @@ class ToldTable:
 
     def awaited(self) -> int:
         """How many points have no outcome yet."""
-        with closing(sqlite3.connect(self.path, PATIENCE)) as db:
+        with closing(self._connect()) as db:
             (count,) = db.execute(f"SELECT count(*) FROM points WHERE {_OPEN}").fetchone()
             return int(count)
 

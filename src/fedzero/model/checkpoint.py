@@ -11,8 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fedzero.errors import FedzeroError
-from fedzero.model.files import draft_of, share
+from fedzero.model.files import draft_of, expect, memory, share
 from fedzero.model.params import Params
+
+_HEADER, _ENTRY = 1 << 20, 1 << 10
+"""Bytes of a header at most, and of a tensor in it beside its name."""
 
 
 def save_model(params: Params, path: Path) -> None:
@@ -47,9 +50,20 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, about: Mapping
         share(draft)
 
 
-def load_model(path: Path) -> dict[str, torch.Tensor]:
-    if not path.exists():
-        raise FedzeroError(f"{path} does not exist: give a safetensors file")
+def room(params: Params) -> int:
+    """Bytes that a file with these tensors and no others can have: numbers, names and shapes."""
+    numbers = sum(tensor.nbytes for tensor in params.tensors.values())
+    return numbers + _HEADER + sum(_ENTRY + len(name.encode()) for name in params.names)
+
+
+def load_model(path: Path, most: int | None = None) -> dict[str, torch.Tensor]:
+    """The tensors of a file of at most `most` bytes; default: of this machine's memory."""
+    try:
+        expect(path, memory() if most is None else most)
+    except FileNotFoundError:
+        raise FedzeroError(f"{path} does not exist: give a safetensors file") from None
+    except OSError as error:
+        raise FedzeroError(f"{path} cannot be read: {error.strerror}") from error
     try:
         return load_file(path)
     except Exception as error:  # safetensors raises its own type, and OSError, and ValueError

@@ -276,7 +276,7 @@ def _decode_changed(table: dict[str, Any], path: Path, changed: bool) -> Recipe:
 def read(path: Path) -> dict[str, Any]:
     """The table of a recipe file."""
     try:
-        return toml.parsed(files.content(path, LARGEST, "a recipe", pipe=True), str(path))
+        return toml.parsed(files.read(path, LARGEST), str(path))
     except OSError as error:
         raise FedzeroError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -26,7 +26,7 @@ from fedzero.ledger.records import Record, Shown, Start, sha256_of
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.model import files, fixed
-from fedzero.model.checkpoint import load_model, save_base, save_model
+from fedzero.model.checkpoint import load_model, room, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
 from fedzero.model.params import Params
 from fedzero.model.schedules import Count
@@ -483,7 +483,7 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
                 view.outline.done, f"{model} is that of a finished run, but the ledger has no end: it was truncated"
             )
         try:
-            tensors = load_model(model)
+            tensors = load_model(model, room(replica.state.params))
             found = Params({name: tensors.pop(name) for name in replica.state.params.names if name in tensors})
         except FedzeroError as error:
             raise Tampered(view.end.round, str(error)) from error

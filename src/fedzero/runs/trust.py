@@ -18,6 +18,7 @@ from typing import Any
 
 from fedzero.folders import state_folder
 from fedzero.ledger.records import Start
+from fedzero.model import files
 from fedzero.runs.environment import Environment
 from fedzero.tasks.contract import Task, refuse_foreign
 
@@ -65,9 +66,6 @@ def _noted(recipe: bytes) -> Path:
 def _folders(path: Path) -> list[bytes]:
     """The folders in which this user started a recipe."""
     try:
-        about = path.lstat()
-        if about.st_uid != os.getuid() or about.st_size > LARGEST:
-            return []
-        return path.read_bytes().split()
-    except OSError:
+        return files.read(path, LARGEST).split() if path.lstat().st_uid == os.getuid() else []
+    except (OSError, files.Unfit):
         return []

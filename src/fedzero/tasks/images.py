@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedzero.errors import FedzeroError
-from fedzero.model.files import load_arrays
+from fedzero.model.files import load_arrays, opened, read
 from fedzero.tasks.partition import DrawnShards, Indices
 
 Dataset = Literal["mnist", "fashion"]
@@ -25,6 +25,9 @@ FOLDERS = {"mnist": "mnist", "fashion": "fashion-mnist"}
 """Where the four IDX files of a dataset lie within the data folder."""
 STATISTICS = {"mnist": (0.1307, 0.3081), "fashion": (0.2860, 0.3530)}
 """Mean and deviation of the training pixels, in units of 255."""
+
+LARGEST = 1 << 28
+"""Bytes of an IDX file, unpacked: five times that of the training images."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if not path.exists() and path.with_suffix("").exists():
         path = path.with_suffix("")
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        raw = _unpacked(path) if path.suffix == ".gz" else read(path, LARGEST)
     except FileNotFoundError:
         raise FedzeroError(f"{path} is missing: put the four IDX files there, or point --data elsewhere") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -54,6 +57,14 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if len(raw) < header or min(shape, default=0) < 0 or len(raw) - header != math.prod(shape):
         raise FedzeroError(f"{path} is cut short or damaged: {len(raw)} bytes for shape {tuple(shape)}")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+
+
+def _unpacked(path: Path) -> bytes:
+    with opened(path, LARGEST) as file, gzip.GzipFile(fileobj=file) as packed:
+        raw = packed.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise FedzeroError(f"{path} unpacks to more than {LARGEST:,} bytes: put the right file there")
+    return raw
 
 
 def load_idx(folder: Path) -> Images:

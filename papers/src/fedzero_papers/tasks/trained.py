@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedzero.errors import FedzeroError
 from fedzero.folders import cache_folder
 from fedzero.model.device import threads
-from fedzero.model.files import draft_of, locked, share
+from fedzero.model.files import draft_of, expect, locked, share
 from fedzero.model.params import DTYPES, Params
 
 THREADS = 1
@@ -144,6 +144,7 @@ def _train(path: Path, module: nn.Module, text: str, train: Callable[[nn.Module]
 def _read(path: Path, module: nn.Module, text: str) -> tuple[float, str] | None:
     """Load the file into the module: (accuracy, digest), or None where it is missing or not what it should be."""
     try:
+        expect(path)
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)

@@ -67,7 +67,7 @@ def receive(connection: Connection, kind: Any) -> Any:
 
 
 def connect(local: Path) -> Connection:
-    address, key = msgspec.json.decode((local / BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
+    address, key = msgspec.json.decode(files.read(local / BRIDGE_FILE, files.SMALL), type=tuple[str, bytes])
     return Client(address, authkey=key)
 
 

@@ -381,7 +381,7 @@ def _note_late(epoch: Epoch, asked: int, site: str, ok: bool, answer: bytes) -> 
 def _remove_scratch(local: Path) -> None:
     """What a supervisor left that was killed; its address is in the file by which jobs find it."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        address, _ = msgspec.json.decode((local / BRIDGE_FILE).read_bytes(), type=tuple[str, bytes])
+        address, _ = msgspec.json.decode(files.read(local / BRIDGE_FILE, files.SMALL), type=tuple[str, bytes])
         folder = Path(address).parent
         if folder.name.startswith(SCRATCH) and folder.parent == Path(tempfile.gettempdir()):
             shutil.rmtree(folder, ignore_errors=True)

@@ -57,7 +57,8 @@ def presence(kit: Path, pid: int, host: str, port: int) -> tuple[Kind, str]:
         return "searching", f"{name} is looking for the server at {server}"
     try:
         path = kit / STATE
-        found, quiet = msgspec.json.decode(path.read_bytes(), type=Published), time.time() - path.stat().st_mtime
+        found = msgspec.json.decode(files.read(path, files.SMALL), type=Published)
+        quiet = time.time() - path.stat().st_mtime
     except (OSError, *MALFORMED):
         return "connected", f"{name} is connected to {server}, idle until a run begins; Ctrl-C leaves"
     state, alive = found.state, psutil.pid_exists(found.pid)

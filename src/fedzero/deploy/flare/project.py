@@ -182,7 +182,7 @@ def _configure(kit: Path, there: Path, project: Project) -> None:
     if kit.name == SUPERVISOR:
         return
     local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text())
+    resources = json.loads(files.read(local / "resources.json.default", files.SMALL))
     resources |= {"class_list_enforcement_mode": "enforce", "class_allow_list": [PACKAGE]}
     parts = {part["id"]: part for part in resources["components"]}
     if kit.name == SERVER:
@@ -195,14 +195,15 @@ def _configure(kit: Path, there: Path, project: Project) -> None:
         parts.pop("log_receiver", None)
         start = kit / "startup" / "fed_server.json"
         if project.host in address.LOCAL:  # else FLARE listens on every address
-            files.write(start, start.read_text().replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
+            listening = files.read(start, files.SMALL).decode()
+            files.write(start, listening.replace(f'"{SERVER}:{project.port}"', f'"127.0.0.1:{project.port}"'))
     else:
         resources["allow_log_streaming"] = False
         parts["process_launcher"]["path"] = f"{PACKAGE}launcher.JobLauncher"
         parts.pop("site_log_streamer", None)
     resources["components"] = list(parts.values())
     rights = {**dict.fromkeys(MAY, "any"), "shell_commands": "none", "byoc": "none"}
-    policy = json.loads((local / "authorization.json.default").read_text())
+    policy = json.loads(files.read(local / "authorization.json.default", files.SMALL))
     written = {
         "resources": resources,
         "authorization": policy | {"permissions": {"project_admin": rights}},

@@ -56,7 +56,7 @@ def spread(
 
 def _done(work: Callable[..., T], call: tuple[Any, ...], folder: Path, word: str, threads: int) -> T:
     mark = folder / MARK
-    if not mark.exists() or mark.read_text() != word:
+    if not mark.exists() or files.read(mark, files.SMALL).decode() != word:
         raise FedzeroError(
             f"{socket.gethostname()} does not see {folder}: whole runs need a folder that all machines share"
         )

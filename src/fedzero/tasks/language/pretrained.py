@@ -24,7 +24,7 @@ from torch import nn
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.folders import cache_folder
-from fedzero.model.files import locked, share
+from fedzero.model.files import expect, locked, share
 from fedzero.oracles.generation import PaddedPrompts, Stepwise, read
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.piecewise import blocks, logits_of
@@ -247,12 +247,16 @@ def _locate(source: str, fetch: bool) -> Location:
         source = str(next(Path(spec.origin).parent.glob("*.gguf")))
     path = Path(source)
     if path.suffix == ".gguf":
-        if not path.is_file():
+        if not path.exists():
             raise FedzeroError(f"{source} does not exist: name a GGUF file, a folder, or a model of the hub")
+        expect(path)
         if importlib.util.find_spec("gguf") is None:
             raise FedzeroError("GGUF files need the library `gguf`: pip install 'fedzero[llm]'")
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
+        for part in path.iterdir():
+            if part.exists() and not part.is_dir():
+                expect(part)
         return str(path), {}
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         raise FedzeroError(f"{source} does not exist: name a folder, a GGUF file, or a model of the hub")

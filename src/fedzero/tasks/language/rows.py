@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Formatter
@@ -13,10 +15,13 @@ from typing import Any
 
 from fedzero.errors import FedzeroError
 from fedzero.model.decoding import cause_of
+from fedzero.model.files import memory, opened
 from fedzero.tasks.contract import refuse_foreign
 from fedzero.tasks.language.made import MADE, rows_of
 from fedzero.tasks.language.texts import Row
 
+LONGEST = 1 << 26
+"""Characters of a line."""
 HUB = "datasets:"
 """`datasets:nyu-mll/glue/sst2:train` instead of a file: name, configuration (if any) and split."""
 
@@ -47,18 +52,33 @@ def _from_file(source: str, folder: Path | None) -> Iterator[Row]:
         if folder is None:
             raise FedzeroError(f"{source} is relative to the data folder: give it with --data DIR or FEDZERO_DATA")
         path = folder / path
-    if not path.is_file():
-        raise FedzeroError(f"{path} does not exist: give a .jsonl or .csv file, gzipped or not")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        try:
-            if path.name.removesuffix(".gz").endswith(".csv"):
-                yield from csv.DictReader(lines)
-                return
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _object(line, path, number)
-        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
-            raise FedzeroError(f"{path} cannot be read: {error}") from error
+    try:
+        if path.name.removesuffix(".gz").endswith(".csv"):
+            yield from csv.DictReader(_lines(path))
+            return
+        for number, line in enumerate(_lines(path), 1):
+            if line.strip():
+                yield _object(line, path, number)
+    except FileNotFoundError:
+        raise FedzeroError(f"{path} does not exist: give a .jsonl or .csv file, gzipped or not") from None
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error) as error:
+        raise FedzeroError(f"{path} cannot be read: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text, no more than memory has room for: kilobytes may unpack to gigabytes, in one line or many."""
+    left = most = memory() // 4
+    with opened(path, most) as file:
+        raw = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        text = io.TextIOWrapper(raw, encoding="utf-8")
+        while line := text.readline(min(left + 1, LONGEST + 1)):
+            left -= len(line)
+            if len(line) > LONGEST or left < 0:
+                raise FedzeroError(
+                    f"{path} has a line of more than {LONGEST:,} characters, or more than {most:,} in all: it does not "
+                    "fit into the memory of this machine"
+                )
+            yield line
 
 
 def _object(line: str, path: Path, number: int) -> Row:
