@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from recompute import decomfl, fedavg, rounds, short, stream
-from recompute.digits import Digits, first_model, parts
+from recompute.digits import Digits, first_model, normalised, parts
 from recompute.file import File, floats, read, tensors_of
 from recompute.generator import Generator
 from recompute.zofedht import ZOFedHT
@@ -22,7 +22,7 @@ from fedzero.directions import Keys
 from fedzero.ledger.store import Ledger
 from fedzero.runs import recipe as recipes
 from fedzero.runs.session import Environment, start
-from fedzero.tasks import partition
+from fedzero.tasks import images, partition
 
 SMALL = ["task.batch=4", "algorithm.directions=3", "federation.clients=8", "federation.cohort=4", "engine.device=cpu"]
 DEMO = [*SMALL, "rounds=4", "evaluate_every=2"]
@@ -209,3 +209,13 @@ def test_partitions(how: partition.Partition):
     right = partition.split(how, y, 30, Keys.of_seed(4))
     found = parts(msgspec.to_builtins(how), y, 30, root)
     assert [part.tolist() for part in found] == [part.tolist() for part in right]
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion"])
+def test_pixels_are_normalised_by_three_operations(dataset: images.Dataset):
+    mean, deviation = {"mnist": (0.1307, 0.3081), "fashion": (0.2860, 0.3530)}[dataset]
+    data = images.load_subset(dataset)
+    x, _ = images.tensors(data.train_x, data.train_y, torch.device("cpu"), dataset)
+    found = normalised(data.train_x, mean, deviation)
+    assert x.shape == (4000, 1, 28, 28)
+    assert x[:, 0].numpy().tobytes() == found.tobytes()

@@ -58,9 +58,9 @@ class Digits:
         return _cross_entropy(logits, self.test_y), float((logits.argmax(axis=1) == self.test_y).mean())
 
 
-def normalised(pixels: np.ndarray) -> np.ndarray:
+def normalised(pixels: np.ndarray, mean: float = 0.1307, deviation: float = 0.3081) -> np.ndarray:
     """Three operations of float32, in this order."""
-    return (pixels.astype(np.float32) / np.float32(255) - np.float32(0.1307)) / np.float32(0.3081)
+    return (pixels.astype(np.float32) / np.float32(255) - np.float32(mean)) / np.float32(deviation)
 
 
 def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -72,7 +72,7 @@ def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
 def parts(
     partition: Mapping[str, Any], y: np.ndarray, clients: int, root: bytes, tables: Tables | None = None
 ) -> list[np.ndarray]:
-    """Samples of every client, by their indices. tables: to do without NumPy's generator where it has some of its own."""
+    """Samples of every client, by their indices. tables: NumPy's, to do without its generator."""
     if partition["kind"] == "iid":
         order = np.array(Generator(root, "partition").permuted(len(y)))
         return [np.sort(part) for part in np.array_split(order, clients)]

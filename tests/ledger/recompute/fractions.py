@@ -1,4 +1,4 @@
-"""Draws of numbers with fractions (docs/ledger.md, "Draws that are NumPy's own"): what a language without NumPy ports."""
+"""Draws of numbers with fractions (docs/ledger.md, "Draws that are NumPy's own"), for a language without NumPy."""
 
 from __future__ import annotations
 
