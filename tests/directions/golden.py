@@ -14,7 +14,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,7 +163,8 @@ def directions(side: SimpleNamespace, places: Iterable[tuple[int, int, int]]) ->
 
 
 def small(side: SimpleNamespace) -> dict[str, str]:
-    """Numbers from 10 down to float16's deepest subnormals, rounded stochastically."""
+    """A gaussian direction times 2^scale in float32, so from 10 down to float16's deepest subnormals, rounded
+    stochastically with its own key and tensor."""
     table = {}
     for dtype, (key, tensor, n), octave in product(("bfloat16", "float16"), SOME, (0, -14, -22)):
         y = reference.gaussian(key, tensor, n) * np.float32(2.0**octave)
@@ -218,6 +219,52 @@ def rounding() -> dict[str, str]:
     return {label(*place): sha256(reference.rounding_bits(*place).astype(np.uint16)) for place in SOME}
 
 
+COUNTERS = (  # (c0, c1, c2, c3), (k0, k1): Random123's own known answers, then blocks of every domain
+    ((0, 0, 0, 0), (0, 0)),
+    ((2**32 - 1,) * 4, (2**32 - 1,) * 2),
+    ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)),
+    *(
+        ((block & 0xFFFFFFFF, block >> 32, tensor, int(domain)), (key & 0xFFFFFFFF, key >> 32))
+        for domain, (block, tensor, key) in product(
+            Domain, ((0, 0, 0), (2**32, 0, 0), (31, 7, 0x0123456789ABCDEF), (2**64 - 1, 2**32 - 1, LAST))
+        )
+    ),
+)
+CORNERS = (  # radius word, angle word: both signed zeros, the largest radius, each swap and mirror
+    (0x00000000, 0x00400000),
+    (0x00000000, 0xFFC00000),
+    (0xFFFFFFFF, 0x00000000),
+    (0x80000000, 0x00000000),
+    (0x12345678, 0x9ABCDEF0),
+    (0xB504F333, 0x7FFFFFFF),
+)
+
+
+def _hex(*words: int) -> str:
+    return " ".join(f"{word:08x}" for word in words)
+
+
+def _block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> list[int]:
+    block = np.array([counter[0] | counter[1] << 32], np.uint64)
+    words = reference.philox(block, counter[2], counter[3], key[0] | key[1] << 32)
+    return [int(word[0]) for word in words]
+
+
+def blocks() -> dict[str, str]:
+    """Words of Philox4x32-10, by counter c0 c1 c2 c3 and key k0 k1."""
+    return {f"counter {_hex(*counter)} key {_hex(*key)}": _hex(*_block(counter, key)) for counter, key in COUNTERS}
+
+
+def pairs() -> dict[str, str]:
+    """Bits of pair(a, b): at the corners, and of the words of the blocks above, each followed by the next."""
+    words = [word for counter, key in COUNTERS for word in _block(counter, key)]
+    table = {}
+    for a, b in (*CORNERS, *pairwise(words)):
+        pair = reference.box_muller(np.array([a], np.uint32), np.array([b], np.uint32))
+        table[_hex(a, b)] = _hex(*(int(number.view(np.uint32)[0]) for number in pair))
+    return table
+
+
 def keys() -> dict[str, str]:
     secret = b"only the clients know"
     open_, private = Keys.of_seed(7), Keys.of_seed(7, secret)
@@ -257,7 +304,7 @@ def main(check: bool) -> int:
     if apart:
         print("the reference and the compiled kernels disagree:", *apart, sep="\n  ")
         return 1
-    table = {"version": VERSION, **table, "rounding": rounding(), "keys": keys()}
+    table = {"version": VERSION, **table, "rounding": rounding(), "keys": keys(), "blocks": blocks(), "pairs": pairs()}
     if not check:
         FILE.write_text(json.dumps(table, indent=1) + "\n")
         print(f"wrote {FILE}")

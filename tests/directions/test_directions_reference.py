@@ -31,6 +31,8 @@ def test_golden_digests():
     """All but the sizes of 2²⁴: those are checked on the compiled kernels, and on both by `golden.py --check`."""
     derived = GOLDEN["derive_table"](GOLDEN["REFERENCE"], large=False)
     derived |= {"rounding": GOLDEN["rounding"](), "version": spec.VERSION}
+    derived |= {part: GOLDEN[part]() for part in ("keys", "blocks", "pairs")}
+    assert derived.keys() | {"large"} == KEPT.keys()
     for part, table in derived.items():
         assert table == KEPT[part], part
 
@@ -84,6 +86,51 @@ def test_rounding_table_on_the_page():
         x = np.full(4, int(pattern, 16), np.uint32).view(np.float32)
         assert brain == " ".join(f"{b:04x}" for b in reference.round_bfloat16(x, random))
         assert half == " ".join(f"{b:04x}" for b in reference.round_float16(x, random))
+
+
+def section(title: str) -> str:
+    return DOCS.read_text().split(f"### {title}\n")[-1].split("\n### ")[0]
+
+
+def test_words_and_pairs_on_the_page_are_those_of_the_golden_file():
+    words = "`([0-9a-f]{8}(?: [0-9a-f]{8})*)`"
+    blocks = re.findall(rf"(?m)^\| {words} \| {words} \| {words} \|$", section("Philox"))
+    assert len(blocks) == 3
+    found = {f"counter {counter} key {key}": words for counter, key, words in blocks}
+    of_key_0 = re.findall(rf"\| block (\S+), domain (\d) \| \| {words} \|", section("Philox"))
+    assert len(of_key_0) == 4
+    for number, domain, words_there in of_key_0:
+        counter = "00000000 00000001" if number == "2³²" else f"{int(number):08x} 00000000"
+        found[f"counter {counter} 00000000 0000000{domain} key 00000000 00000000"] = words_there
+    assert found.items() <= KEPT["blocks"].items()
+    pairs = re.findall(rf"(?m)^\| {words} \| {words} \| {words} \|$", section("Gaussian"))
+    assert len(pairs) == 6
+    assert {f"{a} {b}": pair for a, b, pair in pairs}.items() <= KEPT["pairs"].items()
+
+
+def test_the_page_explains_every_entry_of_the_golden_file():
+    """Parts by name, each with the form of its names; and what is said of sizes is so."""
+    page = section("The file golden.json")
+    place, hexadecimal = r"key 0x[0-9a-f]{16} tensor \d+ n \d+", r"[0-9a-f]{8}"
+    forms = {
+        "directions": f"(gaussian|rademacher) {place}",
+        "large": f"(gaussian|rademacher) {place}",
+        "matrices": rf"rank1 {place} columns \d+",
+        "rounding": place,
+        "rounded": rf"(bfloat16|float16) scale 2\^-?\d+ {place}",
+        "programs": r"(SGD|MOMENTUM|ADAM|SIGN) (gaussian|rademacher|rank1) (float32|bfloat16|float16)( columns \d+)?",
+        "sums": f"(checksum gaussian|checksum rounding|squares) {place}",
+        "keys": ".*",
+        "blocks": f"counter {hexadecimal}( {hexadecimal}){{3}} key {hexadecimal} {hexadecimal}",
+        "pairs": f"{hexadecimal} {hexadecimal}",
+    }
+    assert forms.keys() | {"version"} == KEPT.keys()
+    for part, form in forms.items():
+        assert f"`{part}`" in page
+        assert all(re.fullmatch(form, name) for name in KEPT[part]), part
+    stated = {int(n) for n in re.search("n = (5025), (5120) and (4500)", section("Digests")).groups()}
+    columns = {int(name.rpartition(" ")[2]) for name in KEPT["programs"] if "columns" in name}
+    assert {rows * c for rows, c in ((75, 67), (10, 512), (3, 1500)) if c in columns} == stated
 
 
 # -- Philox ------------------------------------------------------------------------------------------------------
@@ -195,6 +242,17 @@ PAIRS = [  # the page's own table
 def test_pairs_at_the_corners(a, b, first, second):
     got = reference.box_muller(np.array([a], np.uint32), np.array([b], np.uint32))
     assert [bits(v[0]) for v in got] == [first, second]
+
+
+def test_the_scalar_reading_gives_the_words_and_pairs_of_the_golden_file():
+    """Whoever reads the page alone, and has nothing but the file to compare with."""
+    for name, kept in KEPT["blocks"].items():
+        c0, c1, tensor, domain, k0, k1 = (int(word, 16) for word in re.findall("[0-9a-f]{8}", name))
+        found = scalar_philox(c0 | c1 << 32, tensor, domain, k0 | k1 << 32)
+        assert " ".join(f"{word:08x}" for word in found) == kept
+    for name, kept in KEPT["pairs"].items():
+        a, b = (int(word, 16) for word in name.split())
+        assert " ".join(f"{bits(value):08x}" for value in scalar_pair(a, b)) == kept
 
 
 # -- tails and prefixes ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from recompute import decomfl, fedavg, rounds, short, stream
-from recompute.digits import Digits, first_model, parts
+from recompute.digits import Digits, first_model, normalised, parts
 from recompute.file import File, floats, read, tensors_of
 from recompute.generator import Generator
 from recompute.zofedht import ZOFedHT
@@ -22,7 +22,7 @@ from fedzero.directions import Keys
 from fedzero.ledger.store import Ledger
 from fedzero.runs import recipe as recipes
 from fedzero.runs.session import Environment, start
-from fedzero.tasks import partition
+from fedzero.tasks import images, partition
 
 SMALL = ["task.batch=4", "algorithm.directions=3", "federation.clients=8", "federation.cohort=4", "engine.device=cpu"]
 DEMO = [*SMALL, "rounds=4", "evaluate_every=2"]
@@ -32,6 +32,8 @@ GAUSSIAN = [
     *("algorithm.optimizer={kind='sgd'}", "algorithm.local_steps=2", "algorithm.radius=0.01", "algorithm.rate=1e-3"),
     *("task.partition={kind='dirichlet', alpha=0.5}", "federation.replacement=true", "seed=11"),
 ]
+PERCEPTRON = ["rounds=3", "evaluate_every=2", "engine.device=cpu"]
+"""The demo itself: rank one, momentum, the perceptron, whole parts as batches."""
 FEDAVG = {
     "name": "fedavg",
     "rounds": 12,
@@ -87,16 +89,26 @@ def test_the_recomputation_imports_numpy_msgspec_and_the_standard_library_only()
     assert found - sys.stdlib_module_names == {"msgspec", "numpy", "recompute"}
 
 
-@pytest.mark.parametrize("overrides", [DEMO, GAUSSIAN], ids=["rademacher", "gaussian"])
-def test_decomfl(overrides: list[str], made, tmp_path: Path):
-    file, root = made(recipes.load("demo-cnn", overrides))
-    recipe, data, model = file.recipe, digits(file, root), first_model(root)
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("demo-cnn", DEMO), ("demo-cnn", GAUSSIAN), ("demo", PERCEPTRON)],
+    ids=["rademacher", "gaussian", "demo"],
+)
+def test_decomfl(name: str, overrides: list[str], made, tmp_path: Path):
+    file, root = made(recipes.load(name, overrides))
+    recipe, data = file.recipe, digits(file, root)
+    model = first_model(root, recipe["task"]["model"])
     assert (stream.digest(model), stream.sha256(model)) == (file.start["base"], file.start["base_sha256"])
     method = decomfl.DeComFL(recipe, root, model)
     for record, scalars in decomfl.replayed(file, method):
         round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
         assert drawn == record["cohort"]
         assert stream.digest(method.model) == file.marks.get(round, stream.digest(method.model))
+        for evaluation in file.of("evaluation"):
+            if evaluation["round"] == round:
+                loss, accuracy = data.tested(method.model)
+                assert evaluation["metrics"]["loss"] == pytest.approx(loss, rel=2e-6)
+                assert evaluation["metrics"]["accuracy"] == accuracy
         turns = {client: method.client(round, client, data.loss) for client in sorted(set(drawn))}
         given, outside = rounds.bounded({c: g for c, (g, _, _) in turns.items()}, recipe["federation"]["bound"])
         assert outside == record.get("bounded", [])
@@ -197,3 +209,13 @@ def test_partitions(how: partition.Partition):
     right = partition.split(how, y, 30, Keys.of_seed(4))
     found = parts(msgspec.to_builtins(how), y, 30, root)
     assert [part.tolist() for part in found] == [part.tolist() for part in right]
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion"])
+def test_pixels_are_normalised_by_three_operations(dataset: images.Dataset):
+    mean, deviation = {"mnist": (0.1307, 0.3081), "fashion": (0.2860, 0.3530)}[dataset]
+    data = images.load_subset(dataset)
+    x, _ = images.tensors(data.train_x, data.train_y, torch.device("cpu"), dataset)
+    found = normalised(data.train_x, mean, deviation)
+    assert x.shape == (4000, 1, 28, 28)
+    assert x[:, 0].numpy().tobytes() == found.tobytes()

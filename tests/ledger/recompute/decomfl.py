@@ -10,7 +10,7 @@ import numpy as np
 
 from recompute.file import File, floats
 from recompute.rounds import rate_at
-from recompute.stream import GAUSSIAN, RADEMACHER, SHARED, Model, derived, folded
+from recompute.stream import GAUSSIAN, RADEMACHER, RANK1, SHARED, Model, derived, folded
 
 Loss = Callable[[Model, int, int, int], float]
 """(model, round, step, client) → loss on the mini-batch of that step"""
@@ -21,7 +21,7 @@ class DeComFL:
 
     def __init__(self, recipe: Mapping[str, Any], root: bytes, model: Model):
         self.a, self.root, self.model = recipe["algorithm"], root, model
-        self.domain = {"gaussian": GAUSSIAN, "rademacher": RADEMACHER}[self.a["distribution"]]
+        self.domain = {"gaussian": GAUSSIAN, "rademacher": RADEMACHER, "rank1": RANK1}[self.a["distribution"]]
         self.momentum = self.a["optimizer"]["kind"] == "momentum"
         self.M = {name: np.zeros_like(x) for name, x in model.items()}
 

@@ -11,7 +11,8 @@ ONES = (1 << 64) - 1
 
 class Generator:
     def __init__(self, root: bytes, purpose: str, *numbers: int):
-        self.key, self.block, self._halves = derived(root, purpose, *numbers), 0, list[int]()
+        self.key, self.block, self._left = derived(root, purpose, *numbers), 0, list[int]()
+        self._high: int | None = None
 
     def _words(self) -> list[int]:
         """Four words of 64 bits: the next block; the first has number 1."""
@@ -23,25 +24,34 @@ class Generator:
             k = [(k[0] + 0x9E3779B97F4A7C15) & ONES, (k[1] + 0xBB67AE8584CAA73B) & ONES]
         return c
 
-    def _half(self) -> int:
-        """The next 32 bits: the low half of a word, then its high half."""
-        if not self._halves:
-            self._halves = [half for word in self._words() for half in (word & 0xFFFFFFFF, word >> 32)]
-        return self._halves.pop(0)
+    def word(self) -> int:
+        """The next 64 bits."""
+        if not self._left:
+            self._left = self._words()
+        return self._left.pop(0)
+
+    def half(self) -> int:
+        """The next 32 bits: the low half of a word, then its high half, which waits while words are taken."""
+        if self._high is not None:
+            high, self._high = self._high, None
+            return high
+        word = self.word()
+        self._high = word >> 32
+        return word & 0xFFFFFFFF
 
     def below(self, n: int) -> int:
         """A number from 0 to n − 1, n < 2³²."""
         if n == 1:
             return 0
-        product = self._half() * n
+        product = self.half() * n
         while product % 2**32 < (2**32 - n) % n:
-            product = self._half() * n
+            product = self.half() * n
         return product >> 32
 
     def _masked(self, n: int) -> int:
         """The same by another way: the low bits of 32, until they are below n."""
         mask = (1 << (n - 1).bit_length()) - 1
-        while (drawn := self._half() & mask) >= n:
+        while (drawn := self.half() & mask) >= n:
             pass
         return drawn
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-GAUSSIAN, RADEMACHER, ROUNDING = 1, 2, 3
+GAUSSIAN, RADEMACHER, ROUNDING, RANK1, COLUMNS = 1, 2, 3, 4, 5
 SHARED = -1
 Q = (0x3FB8AA46, 0xBF38AB8E, 0x3EF61796, 0xBEB7E712, 0x3E971750, 0xBE8ABD92, 0x3E346531)
 S = (0x3FECBB64, 0xBF42A7D7, 0x3DBBF9CC)
@@ -58,9 +58,21 @@ def _pair(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(swap, sine, cosine), np.where(swap, cosine, sine)
 
 
+def _signs(key: int, domain: int, tensor: int, n: int) -> np.ndarray:
+    """A factor of a direction of rank one."""
+    i = np.arange(n)
+    word = blocks(key, domain, tensor, -(-n // 128))[i // 128, (i // 32) % 4]
+    return np.float32(1) - np.float32(2) * ((word >> (i % 32).astype(np.uint32)) & np.uint32(1)).astype(np.float32)
+
+
 @lru_cache(maxsize=256)
-def direction(domain: int, key: int, tensor: int, n: int) -> np.ndarray:
-    """z(key) of a tensor with n coordinates, gaussian or ±1."""
+def direction(domain: int, key: int, tensor: int, n: int, columns: int = 0) -> np.ndarray:
+    """z(key) of a tensor with n coordinates: gaussian, ±1, or of rank one, of a matrix with so many columns."""
+    if domain == RANK1:
+        if not columns:
+            return direction(RADEMACHER, key, tensor, n)
+        rows, low = _signs(key, RANK1, tensor, n // columns), key & 0xFFFFFFFF
+        return np.outer(rows, _signs(low, COLUMNS, tensor, columns)).reshape(-1)
     i = np.arange(n)
     if domain == GAUSSIAN:
         w = blocks(key, domain, tensor, 32 * -(-n // 128))
@@ -88,9 +100,9 @@ def folded(model: Model, domain: int, terms: Sequence[tuple[int, np.float32]]) -
     """x + Σ c z, term by term."""
     out = {}
     for ordinal, (name, x) in enumerate(model.items()):
-        total = x.reshape(-1)
+        total, columns = x.reshape(-1), 0 if x.ndim < 2 else x.size // len(x)
         for key, c in terms:
-            total = total + c * direction(domain, key, ordinal, total.size)
+            total = total + c * direction(domain, key, ordinal, total.size, columns)
         out[name] = total.reshape(x.shape)
     return out
 
