@@ -41,6 +41,7 @@ REASONS = (
     "needs another user's files",
     "changes the user's own settings",
     "takes hours",
+    "runs these tests",
 )
 NOTES = ("not run", "run with", "slow", "interrupt after", "ends background", "each line in")
 BLOCK = re.compile(
