@@ -11,6 +11,7 @@ the site serves it in `terms`.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -201,10 +202,11 @@ class SiteRun:
         self.terms.check(recipe, secret is not None)
         _check_clients(order.clients, recipe.federation.clients)
         self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
+        self._recipe_hash = recipes.hash_of(recipe)
         self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
         self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
         self.setup = self._fresh()
-        self.terms.check_turns(self.setup.plan)
+        self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.wire(0))
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
@@ -311,6 +313,7 @@ class SiteRun:
         again = again and not client.waits(place.round, 1)
         asked = Asked(client, place, message, instruction, question, before, again)
         if before is None or again:
+            self.terms.check_turn(self.recipe.algorithm, self.agreement.wire(place.round))
             self._expect_paid(client, order.round)
         return asked
 
@@ -366,10 +369,14 @@ class SiteRun:
         return Answered(asked.question, self.replica.history, step)
 
     def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
-        """Refuse more directions at one model than the terms allow; those of this turn are noted."""
+        """Refuse more directions at one model than the terms allow; those of this turn are noted. They are the same as
+        others only where all is that they follow from: another recipe may have others of the same seed, other rows in
+        its batches, or points that come with the state."""
         round, number = asked.place.round, asked.place.client
         count = self.terms.projections_of(self.recipe.algorithm, self.agreement.wire(round))
-        name = hashlib.sha256(self._keys.direction_root + round.to_bytes(8, "little")).digest()[:16]
+        history = self.replica.history or os.urandom(16)  # nobody knows of what it was made: no turn is like it
+        said = (self._recipe_hash.encode(), self._keys.direction_root, round.to_bytes(8, "little"), history)
+        name = hashlib.sha256(b"".join(said)).digest()[:16]
         self.terms.check_projections(self._journal.directions(model, number, name), count)
         drawn.append(Drawn(model, number, name, count))
 
