@@ -192,7 +192,7 @@ class ResponseSurface(Method, tag="response-surface"):
             scale = np.where(own > FAR * own.max(), own.max(), own)
             scale[scale == 0] = 1.0
             rest = {client: (each - total) / scale for client, each in values.items()}
-            total = total + scale * gathered.combine(rest, gathered.weights).astype(np.float64)  # type: ignore[arg-type]
+            total = total + scale * gathered.combine(rest, gathered.weights).astype(np.float64)
         missing = len(values) < gathered.scale.clients
         total[unanswered | missing] = np.nan
         total[nowhere] = np.inf
