@@ -189,6 +189,12 @@ class Journal:
     def _counted(self) -> int:
         return int(self._one("SELECT total(length(answer)) FROM answers WHERE run = ?", self.run)[0])
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the answers of every run."""
+        with self._reading():
+            found = self._db.execute("SELECT run, total(length(answer)) FROM answers GROUP BY run").fetchall()
+        return {run: int(size) for run, size in found}
+
     @property
     def size(self) -> int:
         """Bytes of the answers of this run."""

@@ -216,7 +216,7 @@ class SiteRun:
             undo.callback(self._held.release)
             self._journal = Journal(keep, self.folder.name)
             undo.callback(self._journal.close)
-            self._journal.forget(kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept))
+            self._journal.forget(self._tidied(keep))
             self._continue(order)
             undo.pop_all()
 
@@ -227,8 +227,14 @@ class SiteRun:
         self.replica = self._traced(self.setup)
         self.agreement = self._agreed(order.clients)
         self._queries = self._log_of_queries()
+        self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
+        self._answering = 0
+        """bytes of the answers of the exchange that goes on, which are not in the journal yet"""
         self.clients = _Clients(order.clients, self._client)
         self._recall()
+
+    def _tidied(self, keep: Path) -> list[str]:
+        return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
 
     def _fresh(self) -> Setup:
         environment = site_tasks.named_for(self.recipe, self.settings.environment())
@@ -268,6 +274,7 @@ class SiteRun:
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
         failed |= self._allowance.spend({number: self._cost(each) for number, each in asked.items()})
         drawn: list[Drawn] = []
+        self._answering = 0
         answered = self._each(
             [number for number in asked if number not in failed],
             lambda number: self._answered(asked[number], drawn),
@@ -361,11 +368,13 @@ class SiteRun:
     def _worked(self, asked: Asked, answer: Any) -> Answered:
         """A client's own work until its reply."""
         client, round = asked.client, asked.place.round
+        self.terms.check_room(self._journal.size + self._answering + self._remembered)
         step = client.step(answer)
         while not isinstance(step, bytes):
             step = client.step(client.oracle.answer(round, step))
         if client.keeps_memory:
             self._save_memory(client, round)
+        self._answering += len(step)
         return Answered(asked.question, self.replica.history, step)
 
     def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
@@ -472,10 +481,11 @@ class SiteRun:
 
     def _save_memory(self, client: Client, round: int) -> None:
         """A process that was suspended must not overwrite what its successor wrote meanwhile."""
-        path = self._memory_file(client)
-        if path.exists() and (written := _round_of(path.read_bytes())) > round:
+        path, before, packed = self._memory_file(client), b"", _packed(client)
+        if path.exists() and (written := _round_of(before := path.read_bytes())) > round:
             raise Refused(f"a newer process already wrote round {written}")
-        files.write(path, _packed(client), durable=True)
+        files.write(path, packed, durable=True)
+        self._remembered += len(packed) - len(before)
 
     def _memory_file(self, client: Client) -> Path:
         return self.folder / f"client-{client.number}.notes"

@@ -52,7 +52,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     runs_kept: PositiveInt = 8
     """Runs of which something is kept at most, beside those that go on; what was used least lately goes first."""
     bytes_kept: PositiveInt = 16 << 30
-    """Bytes that are kept of these runs at most."""
+    """Bytes that are kept of these runs at most, and of what clients answered and remember in one that goes on."""
 
     def check(self, recipe: Recipe, secret: bool) -> None:
         """Refuse what is not served; secret: whether this site has one."""
@@ -118,6 +118,11 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
                 _beyond("projections", self.projections, f"at this model it was asked about {before:,}, and this is "
                         f"{more:,} more", before + more)
             )  # fmt: skip
+
+    def check_room(self, kept: int) -> None:
+        if kept > self.bytes_kept:
+            said = f"what its clients answered and remember takes more, {kept:,} so far"
+            raise Sendable(_beyond("bytes_kept", self.bytes_kept, said, 2 * kept))
 
     def exposure(self) -> str:
         """In a line, what a server can do to this site under these terms."""
