@@ -58,6 +58,25 @@ def test_turns_at_a_model_of_unknown_making_are_never_the_same(tmp_path: Path, c
     assert "projections = 6" in why(site, turn(0, 0))
 
 
+def test_two_processes_at_once_are_asked_no_more_than_one(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Both look at what was asked before, and then both work."""
+    one, other = (site_with(tmp_path, terms=Terms(projections=2)) for _ in range(2))
+    for site, seed in ((one, 1), (other, 2)):
+        asked(site, prepare(recipe_for(seed=seed), run=f"run {seed}"))
+    found = {}
+
+    def meanwhile(journal, model, client, drawn, look=Journal.directions):
+        before = look(journal, model, client, drawn)
+        if "other" not in found:
+            found["other"] = None
+            found["other"] = asked(other, turn(0, 0))
+        return before
+
+    monkeypatch.setattr(Journal, "directions", meanwhile)
+    assert why(one, turn(0, 0)) == "was asked too much at this model meanwhile"
+    assert list(found["other"].replies) == [0]
+
+
 def test_turns_are_not_forgotten_for_a_few_thousand_others(tmp_path: Path) -> None:
     """4,097 turns at other models, some 12,000 evaluations, had the first one forgotten: 2,000 directions more."""
     journal = Journal(tmp_path, "run")

@@ -68,12 +68,13 @@ class Answered:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Directions that a client was asked about at one model."""
+    """Directions that a client was asked about at one model. most: in all at this model, 0: no limit."""
 
     model: bytes
     client: int
     drawn: bytes
     count: int
+    most: int = 0
 
 
 def question_of(instruction: bytes) -> bytes:
@@ -135,8 +136,12 @@ class Journal:
         if not answers:
             return {}
         with self._reading(), self._transaction():
-            conflicts = [place for place, answered in answers if not self._put(place, answered)]
+            beyond = {each.client for each in drawn if self._beyond(each)}
+            kept = [(place, answered) for place, answered in answers if place.client not in beyond]
+            conflicts = [place for place, answered in kept if not self._put(place, answered)]
             for each in drawn:
+                if each.client in beyond:
+                    continue
                 self._db.execute(
                     "INSERT OR IGNORE INTO directions (model, client, drawn, count) VALUES (?, ?, ?, ?)",
                     (each.model, each.client, each.drawn, each.count),
@@ -146,7 +151,12 @@ class Journal:
                     "DELETE FROM directions WHERE number <= (SELECT max(number) FROM directions) - ?", (MOST_TURNS,)
                 )
             self._drop(min(place.round for place, _ in answers))
-        return dict.fromkeys(conflicts, "was asked before, by another question")
+        said = dict.fromkeys(conflicts, "was asked before, by another question")
+        return said | {p: "was asked too much at this model meanwhile" for p, _ in answers if p.client in beyond}
+
+    def _beyond(self, each: Drawn) -> bool:
+        """Whether another process was asked meanwhile, and both together are too many."""
+        return each.most > 0 and self.directions(each.model, each.client, each.drawn) + each.count > each.most
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

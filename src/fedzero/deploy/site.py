@@ -387,7 +387,7 @@ class SiteRun:
         said = (self._recipe_hash.encode(), self._keys.direction_root, round.to_bytes(8, "little"), history)
         name = hashlib.sha256(b"".join(said)).digest()[:16]
         self.terms.check_projections(self._journal.directions(model, number, name), count)
-        drawn.append(Drawn(model, number, name, count))
+        drawn.append(Drawn(model, number, name, count, self.terms.projections))
 
     def deliver(self, order: messages.Deliver) -> messages.Done:
         for number, close in admission.closings_of(self.agreement, order).items():
