@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from test_minimise_surface import StopAt, Stopped
 
 import fedzero
 from fedzero.algorithms import FedZO, ResponseSurface
+from fedzero.algorithms.contract import Scale
 from fedzero.errors import FedzeroError
+from fedzero.filters import Chain
 from fedzero.ledger import Ledger
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -270,3 +273,39 @@ def test_noise_is_told_from_failures(tmp_path):
     assert result.estimated
     assert result.error is not None
     assert ((result.x - 0.3) ** 2).sum() < 0.02
+
+
+@pytest.mark.parametrize("huge", [1e40, 1e100, -1e100, 1e154, 1e200])
+def test_a_huge_value_of_a_party_at_a_point_changes_none_at_other_points(huge):
+    """Beside 1e100 at one point the mean of the round's other points was 0, lower than any value that it has."""
+    method, chain = ResponseSurface(), Chain(())
+    sent = {0: np.array([0.1, 0.2, 0.3]), 1: np.array([0.3, huge, 0.5])}
+    gathered = SimpleNamespace(contributions=sent, weights={0: 1, 1: 1}, scale=Scale(1, 2), combine=chain.combine)
+    found = method._mean(gathered)
+    assert found[[0, 2]] == pytest.approx([0.2, 0.4], rel=1e-14)
+    assert not abs(found[1]) < 1e39
+
+
+@pytest.mark.parametrize("huge", [1e60, 1e100, 1e300, math.nan])
+def test_a_party_with_huge_values_now_and_then_does_not_make_the_result_worse(tmp_path, huge):
+    calls, seen = Counter(), defaultdict(dict)
+
+    def party(number, f):
+        def asked(x):
+            seen[x.tobytes()][number] = value = f(x)
+            return value
+
+        asked.__qualname__ = f"party{number}"
+        return asked
+
+    def hostile(x):
+        calls["hostile"] += 1
+        return huge if calls["hostile"] % 4 == 0 else float(((x - 0.6) ** 2).sum())
+
+    functions = [party(0, lambda x: 1.0 + float(((x - 0.3) ** 2).sum())), party(1, hostile)]
+    result = fedzero.minimise(functions, [(0, 1)] * 2, rounds=10, backoff=0.0, together=False, out=tmp_path)
+    common = [
+        np.mean(list(of.values())) for of in seen.values() if len(of) == 2 and np.isfinite(list(of.values())).all()
+    ]
+    assert result.value >= 0.5
+    assert result.value <= min(common) * (1 + 1e-9) or result.estimated

@@ -149,3 +149,14 @@ def test_no_site_ends_a_run_by_a_number(tmp_path: Path, lie) -> None:
     finally:
         ledger.close()
     assert len(written) == 5 and all(0 < m.loss < 1e4 and m.accuracy is None for m in written)
+
+
+@pytest.mark.parametrize("honest", [True, False], ids=["data of its own", "the same data"])
+@pytest.mark.parametrize("sites", [1, 2])
+def test_half_of_the_sites_do_not_decide_whose_data_it_is(sites: int, honest: bool) -> None:
+    """One of two said that its data were those of all: its figures alone were written, and the other was named."""
+    found = of({f"honest {n}": Metrics(1.0, 0.5) for n in range(sites)}, honest)
+    found |= of({f"liar {n}": Metrics(0.0, 1.0) for n in range(sites)}, not honest)
+    metrics, odd = measuring.combined(found, dict.fromkeys(found, 1), 0.0)
+    assert metrics is None
+    assert odd.keys() == found.keys()

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from harness import recipe_of
 from hypothesis import given
 from hypothesis import strategies as st
 from test_hostile_server import asked, prepare, recipe_for, site_with, turn
 from test_orders_out_of_place import order, reply, update, work
 
+from fedzero.algorithms import FedAvg, ScaffoldZO
 from fedzero.deploy.kept import Held, sizes, surplus, tidy
-from fedzero.deploy.messages import Prepared
+from fedzero.deploy.messages import Exchange, Prepared, encode
 from fedzero.deploy.terms import Terms
+from fedzero.protocol.messages import Snapshot, encode_work
+from fedzero.protocol.messages import encode as encode_instruction
 
 
 def begin(site, name: str) -> Path:
@@ -67,6 +71,32 @@ def test_of_a_run_that_is_gone_no_answer_is_kept(tmp_path: Path) -> None:
         begin(site, f"run {number}")
     runs = {run for (run,) in site.run._journal._db.execute("SELECT DISTINCT run FROM answers")}
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("method", [FedAvg(rate=0.1), ScaffoldZO(rate=1e-3, directions=2, local_steps=2)], ids=str)
+def test_answers_and_memories_of_many_clients_do_not_fill_the_disk(tmp_path: Path, method, at_once, capsys) -> None:
+    """A server assigns as many clients as it likes; each of a dense method's answers is as large as the model."""
+    site = site_with(tmp_path, terms=Terms(bytes_kept=2000))
+    recipe = recipe_of(method, clients=100, cohort=100)
+    assert isinstance(asked(site, prepare(recipe, clients=tuple(range(100)))), Prepared)
+    state = site.run.replica.state
+    instruction = encode_work(0, 0, [])
+    if site.run.agreement.delivery == "snapshot":
+        instruction = encode_instruction(Snapshot(0, 0, state.numbers, state.to_bytes()))
+    batches = [range(100)] if at_once else [(number,) for number in range(100)]
+    found = [asked(site, encode(Exchange(0, 0, dict.fromkeys(batch, instruction)))) for batch in batches]
+    answered = sum(len(answer.replies) for answer in found)
+    assert 2 <= answered <= 2000 // 200 + 1
+    (said, *others) = {text.split(" = ")[0] for answer in found for text in answer.failed.values()}
+    assert (said, others) == ("its terms have bytes_kept", [])
+
+
+def test_answers_count_among_the_bytes_of_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 24)
+    Held(folder).release()
+    assert tidy(tmp_path, 8, 1000, {folder.name: 900}) == []
+    assert tidy(tmp_path, 8, 1000, {folder.name: 1001}) == [folder.name]
 
 
 @given(st.lists(st.integers(0, 10), max_size=12), st.integers(1, 12), st.integers(0, 60))

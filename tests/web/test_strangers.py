@@ -327,3 +327,30 @@ def test_a_run_goes_on_beside_more_connections_than_it_may_have_files(tmp_path: 
         run.kill()
         run.wait()
     session.verified(tmp_path / "run", session.Environment())
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example:80", "localhost.evil.example:80", "localhost:80:80", "127.1:80", "0.0.0.0:80", "evil@localhost:1"],
+)
+def test_a_name_that_somebody_has_resolve_to_this_machine_shows_nothing(port: int, host: str) -> None:
+    for path in (b"/", b"/events", b"http://localhost:1/"):
+        with connected(port, b"GET " + path + b" HTTP/1.1\r\nHost: " + host.encode() + b"\r\n\r\n") as connection:
+            assert connection.recv(13) in (b"HTTP/1.1 403 ", b"HTTP/1.1 404 ")
+
+
+def test_nothing_but_the_whole_token_shows_the_page(folder: Path) -> None:
+    with serving(folder, "0.0.0.0:0") as address:
+        port, token = port_of(address), urlsplit(address).query
+        near = [token[:-1], token + "x", token + "%00", token.upper(), "token=", "token=%ff", f"{token}&token=x"]
+        for query, status in [(token, b"200"), *[(each, b"403") for each in near]]:
+            text = f"GET /?{query} HTTP/1.1\r\nHost: localhost:1\r\n\r\n".encode()
+            with connected(port, text) as connection:
+                assert connection.recv(12) == b"HTTP/1.1 " + status, query
+
+
+def test_followers_who_read_nothing_keep_nobody_from_the_page(port: int) -> None:
+    with crowd(port, limits.MOST - 2, FOLLOW + b"\r\n"):
+        began = time.monotonic()
+        assert read_page(port) == 200
+        assert time.monotonic() - began < 5

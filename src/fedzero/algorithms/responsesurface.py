@@ -56,6 +56,8 @@ from fedzero.oracles import ALL_DATA, Basis, Losses
 
 LARGEST = 1e100
 """Values beyond are taken for this: their squares can still be added."""
+FAR = 1e-12
+"""A part of the largest value of a round: float32 has room for it, and for what is left of it after two refinements."""
 NOWHERE = float(np.finfo(np.float64).max)
 """In the place of a value: the function has none at the point."""
 UNANSWERED = NOWHERE / 8
@@ -178,16 +180,19 @@ class ResponseSurface(Method, tag="response-surface"):
         return Seeded(gathered.round, msgspec.msgpack.encode(decision))
 
     def _mean(self, gathered: Gathered) -> F64:
-        """Of the values, to sixteen digits: what `combine` rounds to seven is refined by the combined remainder."""
+        """Of the values, to sixteen digits: what `combine` rounds to seven is refined by the combined remainder. Points
+        that are far below others have a scale of their own: beside 1e100 at another point they would round to 0."""
         sent = {client: np.asarray(each, np.float64) for client, each in gathered.contributions.items()}
         nowhere, unanswered = _gaps(list(sent.values()))
         known = ~(nowhere | unanswered)
         values = {client: np.where(known, np.clip(each, -LARGEST, LARGEST), 0.0) for client, each in sent.items()}
         total = np.zeros(len(next(iter(values.values()))))
         for _ in range(3):
-            scale = max(float(np.abs(each - total).max()) for each in values.values()) or 1.0
+            own = np.max([np.abs(each - total) for each in values.values()], axis=0)
+            scale = np.where(own > FAR * own.max(), own.max(), own)
+            scale[scale == 0] = 1.0
             rest = {client: (each - total) / scale for client, each in values.items()}
-            total = total + scale * gathered.combine(rest, gathered.weights).astype(np.float64)  # type: ignore[arg-type]
+            total = total + scale * gathered.combine(rest, gathered.weights).astype(np.float64)
         missing = len(values) < gathered.scale.clients
         total[unanswered | missing] = np.nan
         total[nowhere] = np.inf
@@ -195,7 +200,8 @@ class ResponseSurface(Method, tag="response-surface"):
 
     def numbers_of(self, update: Update) -> F32:
         values = _numbers(_decision(update).values)
-        found: F32 = np.where(np.isfinite(values), values, 0.0).astype(np.float32)
+        most = np.finfo(np.float32).max
+        found: F32 = np.clip(np.where(np.isfinite(values), values, 0.0), -most, most).astype(np.float32)
         return found
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:

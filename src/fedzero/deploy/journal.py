@@ -25,13 +25,15 @@ EVALUATION = -1
 """In the place of a client: the evaluation after so many rounds."""
 MOST_BYTES = 8 << 20
 """Of answers that are kept of a run, beside those of its last round."""
-MOST_MODELS = 4096
-"""Rows of the directions that clients were asked about at one model; the oldest are dropped."""
+MOST_TURNS = 1 << 18
+"""Turns whose directions are counted, some 30 MB; the oldest are dropped. A turn takes two evaluations at least, so who
+would have turns forgotten needs days of `queries_per_day` for it."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (
     run TEXT NOT NULL, round INTEGER NOT NULL, client INTEGER NOT NULL, exchange INTEGER NOT NULL,
     question BLOB NOT NULL, history BLOB NOT NULL, answer BLOB NOT NULL,
     PRIMARY KEY (run, round, client, exchange)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS answers_of_clients ON answers (run, client, round);
 CREATE TABLE IF NOT EXISTS dropped (run TEXT PRIMARY KEY, below INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS directions (
     number INTEGER PRIMARY KEY, model BLOB NOT NULL, client INTEGER NOT NULL, drawn BLOB NOT NULL,
@@ -66,12 +68,13 @@ class Answered:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Directions that a client was asked about at one model."""
+    """Directions that a client was asked about at one model. most: in all at this model, 0: no limit."""
 
     model: bytes
     client: int
     drawn: bytes
     count: int
+    most: int = 0
 
 
 def question_of(instruction: bytes) -> bytes:
@@ -88,7 +91,7 @@ class Journal:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.executescript(_TABLES)
-            self._size = int(self._one("SELECT total(length(answer)) FROM answers WHERE run = ?", run)[0])
+            self._size = self._counted()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -133,18 +136,27 @@ class Journal:
         if not answers:
             return {}
         with self._reading(), self._transaction():
-            conflicts = [place for place, answered in answers if not self._put(place, answered)]
+            beyond = {each.client for each in drawn if self._beyond(each)}
+            kept = [(place, answered) for place, answered in answers if place.client not in beyond]
+            conflicts = [place for place, answered in kept if not self._put(place, answered)]
             for each in drawn:
+                if each.client in beyond:
+                    continue
                 self._db.execute(
                     "INSERT OR IGNORE INTO directions (model, client, drawn, count) VALUES (?, ?, ?, ?)",
                     (each.model, each.client, each.drawn, each.count),
                 )
             if drawn:
                 self._db.execute(
-                    "DELETE FROM directions WHERE number <= (SELECT max(number) FROM directions) - ?", (MOST_MODELS,)
+                    "DELETE FROM directions WHERE number <= (SELECT max(number) FROM directions) - ?", (MOST_TURNS,)
                 )
             self._drop(min(place.round for place, _ in answers))
-        return dict.fromkeys(conflicts, "was asked before, by another question")
+        said = dict.fromkeys(conflicts, "was asked before, by another question")
+        return said | {p: "was asked too much at this model meanwhile" for p, _ in answers if p.client in beyond}
+
+    def _beyond(self, each: Drawn) -> bool:
+        """Whether another process was asked meanwhile, and both together are too many."""
+        return each.most > 0 and self.directions(each.model, each.client, each.drawn) + each.count > each.most
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -169,14 +181,34 @@ class Journal:
         return True
 
     def _drop(self, now: int) -> None:
-        """The oldest rounds, where there are too many bytes; not the one that is being asked, nor what follows it."""
-        while self._size > MOST_BYTES:
-            (first,) = self._one("SELECT min(round) FROM answers WHERE run = ?", self.run)
-            if first is None or first >= now:
-                return
-            self._db.execute("DELETE FROM answers WHERE run = ? AND round = ?", (self.run, first))
-            self._db.execute("INSERT OR REPLACE INTO dropped VALUES (?, ?)", (self.run, first + 1))
-            (self._size,) = map(int, self._one("SELECT total(length(answer)) FROM answers WHERE run = ?", self.run))
+        """The oldest rounds, where there are too many bytes; not the one that is being asked, nor what follows it.
+        A part of them at once, so that not every answer has all of them counted."""
+        if self._size <= MOST_BYTES:
+            return
+        self._size = self._counted()
+        query = "SELECT round, total(length(answer)) FROM answers WHERE run = ? AND round < ? GROUP BY round"
+        last = None
+        for round, size in self._db.execute(query, (self.run, now)):
+            if self._size <= MOST_BYTES - MOST_BYTES // 4:
+                break
+            last, self._size = round, self._size - int(size)
+        if last is not None:
+            self._db.execute("DELETE FROM answers WHERE run = ? AND round <= ?", (self.run, last))
+            self._db.execute("INSERT OR REPLACE INTO dropped VALUES (?, ?)", (self.run, last + 1))
+
+    def _counted(self) -> int:
+        return int(self._one("SELECT total(length(answer)) FROM answers WHERE run = ?", self.run)[0])
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the answers of every run."""
+        with self._reading():
+            found = self._db.execute("SELECT run, total(length(answer)) FROM answers GROUP BY run").fetchall()
+        return {run: int(size) for run, size in found}
+
+    @property
+    def size(self) -> int:
+        """Bytes of the answers of this run."""
+        return self._size
 
     def forget(self, runs: Sequence[str]) -> None:
         """What was answered in runs of which nothing is kept."""

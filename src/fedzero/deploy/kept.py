@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -61,10 +61,12 @@ def surplus(folders: dict[str, int], most: int, most_bytes: int) -> list[str]:
     return gone
 
 
-def tidy(keep: Path, most: int, most_bytes: int) -> list[str]:
-    """Remove folders until no more than so many, of so many bytes, are there beside those in use; their names."""
+def tidy(keep: Path, most: int, most_bytes: int, answers: Mapping[str, int] = {}) -> list[str]:
+    """Remove folders until no more than so many, of so many bytes, are there beside those in use; their names.
+
+    answers: bytes of the answers that are kept of a run elsewhere."""
     folders, removed = sizes(keep), []
-    idle = {path.name: size for path, size in folders.items() if not _in_use(path)}
+    idle = {path.name: size + answers.get(path.name, 0) for path, size in folders.items() if not _in_use(path)}
     for name in surplus(idle, most, most_bytes):
         with _alone(keep / name) as alone:
             if alone:

@@ -60,7 +60,9 @@ def combined(
     odd = {site: f"measured {why}" for site, m in found.items() if m.metrics and (why := strange(m.metrics, least))}
     able = {site: measured for site, measured in found.items() if measured.metrics is not None and site not in odd}
     own = leading({site: measured.own for site, measured in able.items()})
-    kept = {site: measured.metrics for site, measured in able.items() if measured.own == bool(own) and measured.metrics}
+    if able and own is None:  # neither half decides for the other
+        return None, odd | dict.fromkeys(able, "does not agree with the others whether all have the same data")
+    kept = {site: measured.metrics for site, measured in able.items() if measured.own == own and measured.metrics}
     odd |= dict.fromkeys(able.keys() - kept.keys(), "says otherwise than most whose data it used")
     if not kept:
         return None, odd

@@ -11,6 +11,7 @@ the site serves it in `terms`.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -201,10 +202,11 @@ class SiteRun:
         self.terms.check(recipe, secret is not None)
         _check_clients(order.clients, recipe.federation.clients)
         self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
+        self._recipe_hash = recipes.hash_of(recipe)
         self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
         self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
         self.setup = self._fresh()
-        self.terms.check_turns(self.setup.plan)
+        self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.wire(0))
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
@@ -214,7 +216,7 @@ class SiteRun:
             undo.callback(self._held.release)
             self._journal = Journal(keep, self.folder.name)
             undo.callback(self._journal.close)
-            self._journal.forget(kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept))
+            self._journal.forget(self._tidied(keep))
             self._continue(order)
             undo.pop_all()
 
@@ -225,8 +227,14 @@ class SiteRun:
         self.replica = self._traced(self.setup)
         self.agreement = self._agreed(order.clients)
         self._queries = self._log_of_queries()
+        self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
+        self._answering = 0
+        """bytes of the answers of the exchange that goes on, which are not in the journal yet"""
         self.clients = _Clients(order.clients, self._client)
         self._recall()
+
+    def _tidied(self, keep: Path) -> list[str]:
+        return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
 
     def _fresh(self) -> Setup:
         environment = site_tasks.named_for(self.recipe, self.settings.environment())
@@ -266,6 +274,7 @@ class SiteRun:
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
         failed |= self._allowance.spend({number: self._cost(each) for number, each in asked.items()})
         drawn: list[Drawn] = []
+        self._answering = 0
         answered = self._each(
             [number for number in asked if number not in failed],
             lambda number: self._answered(asked[number], drawn),
@@ -311,6 +320,7 @@ class SiteRun:
         again = again and not client.waits(place.round, 1)
         asked = Asked(client, place, message, instruction, question, before, again)
         if before is None or again:
+            self.terms.check_turn(self.recipe.algorithm, self.agreement.wire(place.round))
             self._expect_paid(client, order.round)
         return asked
 
@@ -358,20 +368,26 @@ class SiteRun:
     def _worked(self, asked: Asked, answer: Any) -> Answered:
         """A client's own work until its reply."""
         client, round = asked.client, asked.place.round
+        self.terms.check_room(self._journal.size + self._answering + self._remembered)
         step = client.step(answer)
         while not isinstance(step, bytes):
             step = client.step(client.oracle.answer(round, step))
         if client.keeps_memory:
             self._save_memory(client, round)
+        self._answering += len(step)
         return Answered(asked.question, self.replica.history, step)
 
     def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
-        """Refuse more directions at one model than the terms allow; those of this turn are noted."""
+        """Refuse more directions at one model than the terms allow; those of this turn are noted. They are the same as
+        others only where all is that they follow from: another recipe may have others of the same seed, other rows in
+        its batches, or points that come with the state."""
         round, number = asked.place.round, asked.place.client
         count = self.terms.projections_of(self.recipe.algorithm, self.agreement.wire(round))
-        name = hashlib.sha256(self._keys.direction_root + round.to_bytes(8, "little")).digest()[:16]
+        history = self.replica.history or os.urandom(16)  # nobody knows of what it was made: no turn is like it
+        said = (self._recipe_hash.encode(), self._keys.direction_root, round.to_bytes(8, "little"), history)
+        name = hashlib.sha256(b"".join(said)).digest()[:16]
         self.terms.check_projections(self._journal.directions(model, number, name), count)
-        drawn.append(Drawn(model, number, name, count))
+        drawn.append(Drawn(model, number, name, count, self.terms.projections))
 
     def deliver(self, order: messages.Deliver) -> messages.Done:
         for number, close in admission.closings_of(self.agreement, order).items():
@@ -465,10 +481,11 @@ class SiteRun:
 
     def _save_memory(self, client: Client, round: int) -> None:
         """A process that was suspended must not overwrite what its successor wrote meanwhile."""
-        path = self._memory_file(client)
-        if path.exists() and (written := _round_of(files.read(path, files.memory()))) > round:
+        path, before, packed = self._memory_file(client), b"", _packed(client)
+        if path.exists() and (written := _round_of(before := files.read(path, files.memory()))) > round:
             raise Refused(f"a newer process already wrote round {written}")
-        files.write(path, _packed(client), durable=True)
+        files.write(path, packed, durable=True)
+        self._remembered += len(packed) - len(before)
 
     def _memory_file(self, client: Client) -> Path:
         return self.folder / f"client-{client.number}.notes"

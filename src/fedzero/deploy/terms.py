@@ -25,7 +25,6 @@ from fedzero.model.numbers import Natural, PositiveInt
 from fedzero.model.schedules import Count, most
 from fedzero.runs import recipe as recipes
 from fedzero.runs.recipe import Recipe
-from fedzero.runs.server import Plan
 
 
 class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -53,7 +52,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     runs_kept: PositiveInt = 8
     """Runs of which something is kept at most, beside those that go on; what was used least lately goes first."""
     bytes_kept: PositiveInt = 16 << 30
-    """Bytes that are kept of these runs at most."""
+    """Bytes that are kept of these runs at most, and of what clients answered and remember in one that goes on."""
 
     def check(self, recipe: Recipe, secret: bool) -> None:
         """Refuse what is not served; secret: whether this site has one."""
@@ -76,6 +75,9 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         batch, K, P = getattr(recipe.task, "batch", None), *_steps_of(recipe.algorithm)
         if isinstance(batch, int) and batch < self.least_batch:
             raise Sendable(_beyond("least_batch", self.least_batch, f"task.batch = {batch}", batch))
+        testing = getattr(recipe.task, "testing", None)  # an evaluation of the model is one, too
+        if isinstance(testing, int) and testing < self.least_batch:
+            raise Sendable(_beyond("least_batch", self.least_batch, f"task.testing = {testing}", testing))
         limits = (
             ("most_directions", self.most_directions, P, f"algorithm.directions = {P}"),
             ("most_local_steps", self.most_local_steps, K, f"algorithm.local_steps = {K}"),
@@ -85,19 +87,20 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             if limit and wanted > limit:
                 raise Sendable(_beyond(name, limit, said, wanted))
 
-    def check_turns(self, plan: Plan) -> None:
-        """Refuse turns of too many evaluations; of methods that have no field for their directions it shows only now.
-        A central difference takes two evaluations for a direction, a forward one takes one more for a step."""
-        wire = plan.wire(0)
+    def check_turn(self, method: Method, wire: Wire) -> None:
+        """Refuse a turn of too many evaluations. Of methods that have no field for their directions it shows only now,
+        and of those that grow with the rounds in the round itself. A central difference takes two evaluations for a
+        direction, a forward one takes one more for a step."""
         total = wire.queries + wire.first_queries
-        K, _ = _steps_of(plan.algorithm)
+        K, _ = _steps_of(method)
         limit = 2 * (self.most_directions + 1) * K
         if self.most_directions and total > limit:
             said = f"a turn takes {total:,} evaluations where they allow {limit:,}"
             raise Sendable(_beyond("most_directions", self.most_directions, said, -(-total // (2 * K))))
 
     def check_rows(self, client: int, rows: int | None) -> None:
-        """Refuse a client that has fewer rows than an evaluation is to be of. How many it has is told to nobody."""
+        """Refuse a client that has fewer rows than an evaluation is to be of, or some that count for more than their
+        part of so many. How many it has is told to nobody."""
         if rows is not None and rows < self.least_batch:
             raise Sendable(
                 f"its terms ask for least_batch = {self.least_batch}, and client {client} has fewer rows here: use "
@@ -115,6 +118,11 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
                 _beyond("projections", self.projections, f"at this model it was asked about {before:,}, and this is "
                         f"{more:,} more", before + more)
             )  # fmt: skip
+
+    def check_room(self, kept: int) -> None:
+        if kept > self.bytes_kept:
+            said = f"what its clients answered and remember takes more, {kept:,} so far"
+            raise Sendable(_beyond("bytes_kept", self.bytes_kept, said, 2 * kept))
 
     def exposure(self) -> str:
         """In a line, what a server can do to this site under these terms."""

@@ -134,6 +134,26 @@ class Mix:
         found: NDArray[np.float64] = each[labels]
         return None if (found == found[0]).all() else found
 
+    def rows(self, part: Indices, size: int) -> int:
+        """How many samples of a client an evaluation is of at least, by weight: 1 / the largest weight of one, in
+        batches of `size` and over all. Shares make a single sample of a rare label count for as much as they like."""
+        counts = np.bincount(self.labels[part], minlength=len(self.shares))
+        least = self._rows(counts, counts)
+        if len(part) > size:
+            turns = [(np.arange(count) + 0.5) / share for count, share in zip(counts, self.shares, strict=True)]
+            last = np.sort(np.concatenate(turns))[size - 1]
+            surely = np.array([np.count_nonzero(turn < last) for turn in turns])
+            perhaps = np.array([np.count_nonzero(turn <= last) for turn in turns])
+            least = min(least, self._rows(surely, perhaps))
+        return least
+
+    def _rows(self, surely: Indices, perhaps: Indices) -> int:
+        """Of a batch that has so many samples of each label at least, and at most."""
+        there, some = perhaps > 0, self.shares * (surely > 0)
+        total = np.where(surely > 0, some.sum(), some.sum() + self.shares)
+        weights = self.shares / total / np.maximum(surely, 1)
+        return int(1 / weights[there].max() + 1e-9)
+
 
 def drawn(part: Indices, size: int, keys: Keys, round: int, step: int, client: int, mix: Mix | None = None) -> Indices:
     """The mini-batch of a client's local step: `size` of its samples without replacement, or all with `ALL_DATA`.

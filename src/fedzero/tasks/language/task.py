@@ -259,7 +259,8 @@ class DrawnPrompts:
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
 
     def rows(self, client: int) -> int:
-        return len(self.parts[client])
+        part = self.parts[client]
+        return len(part) if self.mix is None else self.mix.rows(part, self.size)
 
     def _drawn(self, keys: Keys, round: int, step: int, client: int) -> tuple[Indices, F64 | None]:
         chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
