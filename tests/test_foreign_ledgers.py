@@ -324,7 +324,8 @@ def test_compiled_code_of_the_current_folder_is_not_loaded(sent, ledger) -> None
     )
     place = sent.folder / "cache" / UserProvidedCacheLocator.get_suitable_cache_subpath(kernels.__file__)
     place.mkdir(parents=True)
-    names = [f._cache._impl.filename_base for f in vars(kernels).values() if hasattr(getattr(f, "_cache", None), "_impl")]
+    caches = [getattr(found, "_cache", None) for found in vars(kernels).values()]
+    names = [cache._impl.filename_base for cache in caches if hasattr(cache, "_impl")]
     for name in names:
         (place / f"{name}.nbi").write_bytes(pickle.dumps(Evil(str(sent.mark))))
     assert len(names) > 10
