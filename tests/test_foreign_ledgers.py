@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -309,6 +310,43 @@ class Evil:
 
     def __reduce__(self) -> Any:
         return open, (self.mark, "w")
+
+
+def test_compiled_code_of_the_current_folder_is_not_loaded(sent, ledger) -> None:
+    """0.2 took settings of numba from it, and so a folder of compiled code, whose index is a pickle."""
+    from numba.core.caching import UserProvidedCacheLocator
+
+    from fedzero.directions.cpu import kernels
+
+    folder = ledger("run", {"kind": "quadratic", "dimension": 4})
+    (sent.folder / ".numba_config.yaml").write_text(
+        "CACHE_DIR: ./cache\nCACHE_LOCATOR_CLASSES: UserProvidedCacheLocator\nDISABLE_JIT: 1\n"
+    )
+    place = sent.folder / "cache" / UserProvidedCacheLocator.get_suitable_cache_subpath(kernels.__file__)
+    place.mkdir(parents=True)
+    caches = [getattr(found, "_cache", None) for found in vars(kernels).values()]
+    names = [cache._impl.filename_base for cache in caches if hasattr(cache, "_impl")]
+    for name in names:
+        (place / f"{name}.nbi").write_bytes(pickle.dumps(Evil(str(sent.mark))))
+    assert len(names) > 10
+    (found,) = sent.run(("verify", folder))
+    assert found[0] == 0, found
+    assert sorted(path.name for path in place.iterdir()) == sorted(f"{name}.nbi" for name in names)
+    nothing_happened(sent)
+
+
+def test_settings_of_libraries_in_the_current_folder(sent, ledger) -> None:
+    """What cannot be read there ends in a sentence at most."""
+    folder = ledger("run", {"kind": "quadratic", "dimension": 4})
+    (sent.folder / ".numba_config.yaml").write_text("a: [b\n")
+    (sent.folder / "matplotlibrc").write_bytes(b"backend: module://evil\n\xff\xfe\n")
+    verified, reported = sent.run(("verify", folder), ("report", folder, "--out", sent.folder / "report.html"))
+    assert verified[0] == 0, verified
+    assert reported[0] == 2 and "matplotlibrc" in reported[1] and "Traceback" not in reported[1], reported
+    (sent.folder / "matplotlibrc").write_text("backend: module://evil\ntext.usetex: true\nfont.family: none\n")
+    ((code, said),) = sent.run(("report", folder, "--out", sent.folder / "report.html"))
+    assert code == 0, said
+    nothing_happened(sent)
 
 
 @pytest.mark.parametrize("options", [(), ("-P",)])

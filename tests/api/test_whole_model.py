@@ -196,6 +196,18 @@ class Extra(nn.Linear):
         assert state == {"version": 3}
 
 
+def test_a_file_of_which_the_ledger_says_nothing_is_not_believed(tmp_path: Path) -> None:
+    """Somebody else put it there: its names and tensors could be any."""
+    run = go(tmp_path / "run", Extra(4, 3))
+    assert not (tmp_path / "run" / FIXED).exists() and list(run.state_dict()) == ["weight", "bias", "_extra_state"]
+    Fixed({"weight": "weight", "bias": "bias", "scale": "scale"}, ("weight", "bias"), {"scale": torch.ones(3)}).save(
+        tmp_path / "run" / FIXED
+    )
+    with pytest.raises(FedzeroError, match=r"Run\.open\(folder, model="):
+        fedzero.Run.open(tmp_path / "run").state_dict()
+    assert list(fedzero.Run.open(tmp_path / "run", model=Extra(4, 3)).state_dict()) == list(run.state_dict())
+
+
 def test_state_that_is_no_tensor_comes_from_the_module(tmp_path: Path) -> None:
     model = Extra(4, 3)
     run = go(tmp_path / "run", model)

@@ -55,6 +55,18 @@ def test_a_folder_that_others_can_write_is_not_used(place: Path, mode: int):
     assert compiled.folder() == folder
 
 
+@pytest.mark.parametrize("mask", [0o002, 0o000])
+def test_where_new_folders_can_be_written_by_others_ours_cannot(place: Path, mask: int):
+    """Many systems have such a mask, and a folder that a group can write would never be used."""
+    before = os.umask(mask)
+    try:
+        folder = compiled.folder()
+    finally:
+        os.umask(before)
+    assert folder is not None
+    assert [each.stat().st_mode & 0o777 for each in (folder, place)] == [0o700, 0o700]
+
+
 def test_a_folder_that_is_a_link_is_not_used(place: Path, tmp_path: Path):
     folder = compiled.folder()
     assert folder is not None
@@ -73,12 +85,18 @@ def test_without_a_place_kernels_work_all_the_same(tmp_path: Path, monkeypatch: 
     assert used()[0].isdigit()
 
 
-def test_what_is_missing_is_compiled_by_processes_and_waited_for(place: Path):
+def test_what_is_missing_is_compiled_by_processes_and_waited_for(place: Path, tmp_path: Path, monkeypatch):
+    """Whatever modules the current folder has."""
     said: list[str] = []
+    (tmp_path / "sent").mkdir()
+    for name in ("torch", "numpy", "numba", "fedzero"):
+        (tmp_path / "sent" / f"{name}.py").write_text("import pathlib; pathlib.Path('mark').touch()")
+    monkeypatch.chdir(tmp_path / "sent")
     with compiling(torch.device("cpu"), Domain.GAUSSIAN, said.append) as wait:
         wait()
     assert said == ["compiling kernels for this processor, once for each release of fedzero"]
     folder = compiled.folder()
+    assert not (tmp_path / "sent" / "mark").exists()
     assert folder is not None and (folder / "flat.done").exists() and any(folder.glob("kernels._advance32-*.nbc"))
     assert ahead.begin(Domain.GAUSSIAN) == [], "nothing is missing now"
 

@@ -173,6 +173,8 @@ def test_re_does_take_for_ever() -> None:
         ("(){4294967294}", "too large"),
         ("(){0,4294967294}", "too large"),
         ("x" * 10_001, "characters"),
+        ("(?:" * 150 + "a" + ")*" * 150, "nested"),
+        ("(?:" * 100 + "a|b" + ")?" * 100, "nested"),
     ],
 )
 def test_what_is_not_regular_is_said_when_a_recipe_is_read(pattern: str, word: str, tiny) -> None:

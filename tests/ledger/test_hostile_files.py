@@ -123,6 +123,8 @@ CHANGES: dict[str, Callable[[Record], Record]] = {
     "a recipe that is nested": other_recipe(b"[" * 5000),
     "a recipe of another kind": other_recipe(b'{"rounds": "many", "federation": 3}'),
     "a number of thousands of digits": other_recipe(b'{"rounds": ' + b"9" * 5000 + b"}"),
+    "a billion clients": other_recipe(b'{"rounds": 9, "federation": {"clients": 1000000000}}'),
+    "clients of thirty digits": other_recipe(b'{"rounds": 9, "federation": {"clients": 1' + b"0" * 30 + b"}}"),
 }
 
 

@@ -34,6 +34,13 @@ def grid(channels: int = 1, title: str = "Found", rows: tuple[str, ...] = ("befo
     return Pictures(title, rows, ("a → b", "a → a", "<c>"), 4, 5, channels, pixels.tobytes())
 
 
+def test_a_grid_of_more_pictures_than_anybody_looks_at_is_left_out():
+    assert len(images(Pictures("t", ("a",) * 40, ("b",) * 50, 1, 1, 1, bytes(2000)))) == 40
+    assert images(Pictures("t", ("a",) * 2001, ("b",), 1, 1, 1, bytes(2001))) == []
+    assert images(Pictures("t", ("a",), ("b",), 10**9, 10**9, 1, b"\0")) == []
+    assert images(Pictures("t", ("a",), ("b",), -1, -1, 1, b"\0")) == []
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_place_of_the_grid_has_its_picture(channels):
     shown = grid(channels)

@@ -77,9 +77,15 @@ def patch_apply(
     Example: fedzero patch apply sentiment.patch --base smollm2-135m --out tuned, and then
     AutoModelForCausalLM.from_pretrained("tuned").
     """
+    from fedzero.ledger import patch as patch_file
     from fedzero.runs.patches import apply_patch
     from fedzero.runs.progress import Replaying
 
     key = environment_of(None, secret).secret
     params = apply_patch(patch, base, out_, tokenizer, merge, Replaying(err, "applying"), key)
-    tell(f"model {params.digest().hex()} → {out_}")
+    tell(f"model {params.identity} → {out_}")
+    if not patch_file.load(patch).base_identity.sha256:
+        tell(
+            "the base model was compared by its 64-bit sum only, because fedzero 0.2.0 or before made this patch: that "
+            "finds accidents, not a model that somebody made to have the same sum"
+        )

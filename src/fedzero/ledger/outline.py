@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from fedzero.algorithms.contract import MOST_CLIENTS
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Saved, Start
@@ -47,7 +49,8 @@ def _merit(evaluation: Evaluation) -> float:
 
 
 class _Clients(Struct, frozen=True):
-    clients: PositiveInt
+    clients: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
+    """arrays of them are made before the recipe is decoded"""
 
 
 class _Frame(Struct, frozen=True):

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fedzero.errors import FedzeroError
+from fedzero.model.decoding import MALFORMED, cause_of
 from fedzero.model.files import draft_of, expect, memory, share
 from fedzero.model.params import Params
 
@@ -31,10 +33,10 @@ def load_base(path: Path, device: torch.device) -> Params:
     tensors = load_model(path)
     try:
         with safe_open(path, "pt") as file:
-            order = json.loads(file.metadata()["order"])
+            order = msgspec.json.decode(file.metadata()["order"], type=tuple[str, ...])
         return Params({name: tensors[name].to(device) for name in order})
-    except (KeyError, TypeError, ValueError) as error:
-        raise FedzeroError(f"{path} is not the base of a run: {error}") from error
+    except (KeyError, TypeError, *MALFORMED) as error:
+        raise FedzeroError(f"{path} is not the base of a run: {cause_of(error)}") from error
 
 
 def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, about: Mapping[str, str] | None = None) -> None:

@@ -93,10 +93,8 @@ def draft_of(path: Path, durable: bool = False, private: bool = False) -> Iterat
     `private`: and nobody but its owner can read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    draft.unlink(missing_ok=True)  # a link of that name would have another file written
     try:
-        if private:
-            hide(draft)
+        _make(draft, 0o600 if private else 0o666)
         yield draft
         if durable:
             _sync(draft)
@@ -105,6 +103,13 @@ def draft_of(path: Path, durable: bool = False, private: bool = False) -> Iterat
             _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _make(path: Path, mode: int) -> None:
+    """An empty file of one's own. What has its name is taken away: in a folder that somebody else filled it may be a
+    link to another file."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
 
 
 def hide(path: Path) -> None:
@@ -152,8 +157,7 @@ def share(*files: Path) -> None:
     """Give files the permissions any new one has: safetensors makes them for the owner's eyes alone."""
     for path in files:
         ordinary = path.with_name(path.name + ".mode")
-        ordinary.unlink(missing_ok=True)
-        ordinary.touch(exist_ok=False)
+        _make(ordinary, 0o666)
         path.chmod(ordinary.stat().st_mode)
         ordinary.unlink()
 

@@ -11,14 +11,17 @@ from fedzero.oracles import Pictures
 
 MODES = {1: "L", 3: "RGB"}
 """Pillow's names for one and for three channels."""
+MOST = 2_000
+"""Pictures of a grid."""
 
 
 def images(pictures: Pictures) -> list[list[str]]:
-    """Every place of the grid as a data URI; none at all if sizes and bytes do not fit each other."""
+    """Every place of the grid as a data URI; none at all if sizes and bytes do not fit each other, or if there
+    are more than anybody would look at."""
     p = pictures
     size, across = p.height * p.width * p.channels, len(p.columns)
     fits = p.channels in MODES and min(p.height, p.width) > 0 and len(p.pixels) == len(p.rows) * across * size
-    if not fits or not p.pixels:
+    if not fits or not p.pixels or len(p.rows) * across > MOST:
         return []
     cells = [data_uri(p, p.pixels[at : at + size]) for at in range(0, len(p.pixels), size)]
     return [cells[at : at + across] for at in range(0, len(cells), across)]

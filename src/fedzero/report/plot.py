@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedzero.errors import FedzeroError
+from fedzero.lines import printable
 from fedzero.report.curves import F64, Axis, Curve, bounds, log_ticks, wide
 from fedzero.report.history import Metric
 from fedzero.report.svg import GRID, MUTED, PAPER, SERIES, inline
@@ -62,7 +64,11 @@ def canvas(
     size: tuple[int, int], left: int, right: int, top: int, bottom: int, font: int = 11
 ) -> Iterator[tuple[Figure, Axes]]:
     """A figure of `size` pixels with margins in pixels, drawn with our settings whatever the user's are."""
-    import matplotlib
+    try:
+        import matplotlib
+    except Exception as error:  # it reads settings when it is imported, also those of the current folder
+        said = f"{type(error).__name__}: {printable(str(error), 200)}"
+        raise FedzeroError(f"matplotlib cannot be imported ({said}): is there a file matplotlibrc here?") from error
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

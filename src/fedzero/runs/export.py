@@ -14,7 +14,11 @@ from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.oracles import Metrics
+from fedzero.runs.measures import Measures
 from fedzero.runs.session import LEDGER, folder_of
+
+FORMULA = ("=", "+", "-", "@")
+"""How a formula begins."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -38,7 +42,7 @@ class Row(Struct, frozen=True, kw_only=True):
 def rows(folder: Path) -> list[Row]:
     """All rows of the run in a folder."""
     found: list[Row] = []
-    outline, measured, at = Outline(), None, 0.0
+    outline, measures, measured, at = Outline(), Measures(), None, 0.0
     with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
         for entry in ledger.entries():
             record = entry.record
@@ -46,7 +50,8 @@ def rows(folder: Path) -> list[Row]:
                 found.append(_row(outline, measured, entry.seconds if measured is None else at, record.loss))
                 measured = None
             elif isinstance(record, Evaluation):
-                measured, at = record.metrics, entry.seconds
+                others = measures.of(record.metrics.others)
+                measured, at = msgspec.structs.replace(record.metrics, others=others), entry.seconds
             outline.note(record, entry.chain, entry.seconds)
         outline.finish()
     return [*found, _row(outline, measured, outline.seconds if measured is None else at, None)]
@@ -67,12 +72,15 @@ def _row(outline: Outline, measured: Metrics | None, seconds: float, train_loss:
 
 
 def as_csv(rows: list[Row]) -> str:
-    """One line a row below a line of names; what a task measures besides has a column of its own name."""
+    """One line a row below a line of names; what a task measures besides has a column of its own name.
+
+    Spreadsheets compute a cell that begins like a formula: a name that does has an apostrophe before it.
+    """
     others = list(dict.fromkeys(name for row in rows for name in row.others))
     plain = [name for name in Row.__struct_fields__ if name != "others"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*plain, *others])
+    writer.writerow([*plain, *(f"'{name}" if name.startswith(FORMULA) else name for name in others)])
     for row in rows:
         writer.writerow([getattr(row, name) for name in plain] + [row.others.get(name) for name in others])
     return text.getvalue()

@@ -18,6 +18,7 @@ from fedzero.model.updates import Seeded, decode_update
 from fedzero.oracles import Pictures
 from fedzero.report.history import Point
 from fedzero.runs.attendance import Attendance
+from fedzero.runs.measures import Measures
 from fedzero.runs.thinning import Thinned
 
 MOST_EVENTS = 1000
@@ -34,6 +35,7 @@ class Reading:
         self.slopes: Thinned[tuple[float, float]] = Thinned(_halfway)
         self.events: deque[str] = deque(maxlen=MOST_EVENTS)
         self.pictures: Pictures | None = None
+        self._measures = Measures()
         self._start: Start | None = None
         self._attendance: Attendance | None = None
 
@@ -79,7 +81,7 @@ class Reading:
             bytes_up=so_far.bytes_up / so_far.clients,
             bytes_down=so_far.bytes_down / so_far.clients,
             queries=so_far.queries,
-            others=evaluation.metrics.others,
+            others=self._measures.of(evaluation.metrics.others),
             seconds=so_far.seconds,
         )
 

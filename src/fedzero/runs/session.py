@@ -25,6 +25,7 @@ from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start, sha256_of
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
+from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import load_model, room, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
@@ -204,9 +205,12 @@ def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
         if name == fixed.FACT and name not in then:  # releases before 0.2.1 did not write it
             continue
         if then.get(name) != now.get(name):
-            raise FedzeroError(
-                f"this run was started with {name}: {then.get(name, 'none')}; here it is {now.get(name, 'none')}"
-            )
+            what, before, here = (printable(text, LONGEST_SAID) for text in (name, *_values(name, then, now)))
+            raise FedzeroError(f"this run was started with {what}: {before}; here it is {here}")
+
+
+def _values(name: str, *facts: Mapping[str, str]) -> list[str]:
+    return [each.get(name, "none") for each in facts]
 
 
 def start(

@@ -119,7 +119,7 @@ def state_dict_of(folder: Path, module: Callable[[], nn.Module | None], trained_
     may have been changed since.
     """
     ended = Ended.of(folder)
-    if (folder / FIXED).exists():
+    if FACT in ended.start.facts and (folder / FIXED).exists():  # else nothing says that the file is of this run
         fixed: Fixed | None = Fixed.load(folder / FIXED)
         assert fixed is not None
         ended.refuse_other(fixed, str(folder / FIXED))

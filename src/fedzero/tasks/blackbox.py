@@ -9,7 +9,7 @@ import torch
 from msgspec import Meta, structs
 
 from fedzero.errors import FedzeroError, Sendable
-from fedzero.model.numbers import Natural, NonNegative, PositiveInt
+from fedzero.model.numbers import Dimension, Natural, NonNegative, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles.blackbox import (
     AnyBox,
@@ -30,7 +30,7 @@ class BlackBox(Task, tag="black-box"):
 
     boxes: tuple[AnyBox, ...]
     """one per client, in order: kind = "python", "batched", "command", "http" or "told" """
-    dimension: PositiveInt
+    dimension: Dimension
     low: float | tuple[float, ...] = 0.0
     """lower bounds: one for all coordinates, or one for each"""
     high: float | tuple[float, ...] = 1.0

@@ -15,7 +15,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedzero.directions import Keys, Terms
-from fedzero.model.numbers import NonNegative, PositiveInt
+from fedzero.model.numbers import Dimension, NonNegative
 from fedzero.model.params import Params
 from fedzero.oracles.combination import wide_coordinates
 from fedzero.oracles.contract import ALL_DATA, F64, Basis, Metrics
@@ -27,7 +27,7 @@ Batch = tuple[F64, F64 | None]
 class Quadratic(Task, tag="quadratic"):
     """A quadratic spread over clients, with a known minimum: seconds to run, easy to reason about."""
 
-    dimension: PositiveInt = 100
+    dimension: Dimension = 100
     condition: Annotated[float, Meta(ge=1)] = 10.0
     """The largest curvature over the smallest."""
     spread: NonNegative = 1.0

@@ -13,7 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+# isort: off
+from fedzero.directions.cpu import alone  # noqa: F401  # before anything imports numba
 from fedzero.directions.cpu import kernels
+
+# isort: on
 from fedzero.directions.cpu.kernels import CHUNK, LANES, u16, u32, u64
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import U64, Piece, Program, Rule, Terms, stream_at

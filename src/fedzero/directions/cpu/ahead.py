@@ -48,7 +48,7 @@ def begin(stream: Stream) -> list[subprocess.Popen[bytes]]:
     found = []
     for part in missing:
         with suppress(OSError):  # without them the run compiles by itself
-            command = [sys.executable, "-m", __name__, part]
+            command = [sys.executable, "-P", "-m", __name__, part]  # not from the current folder
             found.append(subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
     return found
 

@@ -39,8 +39,9 @@ def folder() -> Path | None:
     """None where the cache cannot be written, or where somebody else could write machine code into it."""
     path = cache_folder() / "kernels" / _name()
     try:
-        path.mkdir(0o700, parents=True, exist_ok=True)
-        for each in (path, path.parent):
+        for each in (path.parent, path):  # parents that are made with it have the mode that everything new has
+            each.parent.mkdir(parents=True, exist_ok=True)
+            each.mkdir(0o700, exist_ok=True)
             about = each.lstat()
             if about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return None

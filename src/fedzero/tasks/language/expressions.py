@@ -21,6 +21,8 @@ LONGEST = 10_000
 """Characters of an expression."""
 STATES = 5_000
 """Of an automaton. A repeat `a{3}` has the states of `aaa`."""
+NESTED = 100
+"""Groups and repeats inside of each other: Python's own limit depends on who calls."""
 KEPT = 4_096
 """Steps of an automaton that are remembered: most are taken again and again."""
 
@@ -133,7 +135,7 @@ class _Builder:
     leaf, each leading to the state with the next number."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.depth = 0
         self.free: dict[int, list[tuple[int, int | None]]] = {}
         self.leaves: dict[re.Pattern[str], int] = {}
         self.assertions: dict[re.Pattern[str], int] = {}
@@ -150,8 +152,12 @@ class _Builder:
 
     def add(self, items: Any, flags: int, at: int) -> int:
         """What `re` parsed, from the state `at` on; the state after it."""
+        self.depth += 1
+        if self.depth > NESTED:
+            raise NotRegular("it is nested too deeply to be matched in linear time")
         for op, value in items:
             at = self._add(str(op), value, flags, at)
+        self.depth -= 1
         return at
 
     def _add(self, op: str, value: Any, flags: int, at: int) -> int:

@@ -134,7 +134,7 @@ class Language(Task, tag="language"):
             shards = LanguageShards(train, parts, self.batch, mix)
         params = self.params(model)
         facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
-        if fixed is not None and fixed.tensors:
+        if fixed is not None and (fixed.tensors or given is not None):  # of what is given the run's folder has a copy
             facts[FACT] = str(fixed)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
