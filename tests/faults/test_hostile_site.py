@@ -23,7 +23,7 @@ REFUSED = {
 MEASURED = {
     "cannot evaluate": "",
     "too good": "south could not evaluate the model: sent a metric whose name",
-    "another model": "south evaluated model ffffffffffffffff, not",
+    "another model": "south evaluated model ffffffffffffffff (SHA-256 ",
     "nested": "south could not evaluate the model",
 }
 """… in evaluations, and what the supervisor says."""
