@@ -320,7 +320,7 @@ def test_compiled_code_of_the_current_folder_is_not_loaded(sent, ledger) -> None
 
     folder = ledger("run", {"kind": "quadratic", "dimension": 4})
     (sent.folder / ".numba_config.yaml").write_text(
-        "CACHE_DIR: ./cache\nCACHE_LOCATOR_CLASSES: UserProvidedCacheLocator\nDISABLE_JIT: 1\n"
+        "CACHE_DIR: ./cache\nCACHE_LOCATOR_CLASSES: UserProvidedCacheLocator\n"
     )
     place = sent.folder / "cache" / UserProvidedCacheLocator.get_suitable_cache_subpath(kernels.__file__)
     place.mkdir(parents=True)
