@@ -40,13 +40,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def process(warm_server, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
     """process("run", path, …, limit=None): the command in a process of its own; limit: the largest file it may write,
-    in bytes."""
+    in bytes; memory: of addresses."""
 
-    def call(*arguments: object, limit: int | None = None) -> Outcome:
+    def call(*arguments: object, limit: int | None = None, memory: int | None = None) -> Outcome:
         folder = tmp_path_factory.mktemp("streams")
         streams = str(folder / "out"), str(folder / "err")
         process = warm_server.Process(
-            target=forked_command.run, args=([*map(str, arguments)], streams, limit), daemon=True
+            target=forked_command.run, args=([*map(str, arguments)], streams, limit, memory), daemon=True
         )
         process.start()
         process.join(300)
@@ -120,8 +120,9 @@ def test_turns_that_no_client_can_make(fedzero, tiny: Path, tmp_path: Path, over
 
 
 def test_no_memory(process, tiny: Path, tmp_path: Path) -> None:
-    """A terabyte for one array is more than the system promises."""
-    assert "memory" in process("run", tiny, "--set", f"task.dimension={1 << 40}", "--out", tmp_path / "out").refusal
+    """Sixteen gigabytes for one array are more than this process is given."""
+    options = "--set", f"task.dimension={1 << 32}", "--out", tmp_path / "out"
+    assert "memory" in process("run", tiny, *options, memory=8 << 30).refusal
     assert not (tmp_path / "out").exists()
 
 

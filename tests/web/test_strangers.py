@@ -309,7 +309,7 @@ def test_where_files_run_out_nothing_spins_and_readers_come_again(folder: Path) 
 
 def test_a_run_goes_on_beside_more_connections_than_it_may_have_files(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
-    recipe.write_text(recipes.to_toml(recipes.decode(RECIPE)), "utf-8")
+    recipe.write_text(recipes.to_toml(recipes.decode(RECIPE | {"rounds": 3000})), "utf-8")  # it lasts for seconds
     run = subprocess.Popen(
         [sys.executable, "-m", "fedzero", "run", recipe, "--out", tmp_path / "run", "--web-at", "127.0.0.1:0"],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=limited(96),

@@ -72,7 +72,7 @@ def reproduce(
     cluster = chosen(Local(), engine)
     try:
         where = cluster if isinstance(cluster, Ray) else workers
-        summary = carry_out(found, options, folder, where, data_folder(data), display)
+        summary = carry_out(found, options, folder, where, data_folder(data, "--data"), display)
     except KeyboardInterrupt:
         err.print("stopped; the same command resumes it, and finished runs are not made again")
         raise typer.Exit(130) from None

@@ -79,7 +79,7 @@ def environment_of(
             key = files.read(secret, files.SMALL).strip()
         except OSError as error:
             raise FedzeroError(f"--secret {secret}: no such file, or not readable ({error.strerror})") from error
-    return Environment(data_folder(data), secret_of(key), functions or {}, Replaying(err), vouched=trust)
+    return Environment(data_folder(data, "--data"), secret_of(key), functions or {}, Replaying(err), vouched=trust)
 
 
 def expect_file(path: Path) -> None:

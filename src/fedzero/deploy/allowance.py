@@ -120,7 +120,7 @@ class Allowance:
                 self._ahead = min(self.most // AHEAD, self.most - spent.total)
                 spent = with_queries(spent, self._ahead, now) if self._ahead else spent
             if spent != before:  # also where nothing was granted: what was in the future is of now for good
-                files.write(self._path, msgspec.json.encode(spent), durable=True)
+                files.write(self._path, msgspec.json.encode(spent), durable=True, private=True)
         return unpaid
 
     def _returned(self, spent: Spent) -> Spent:
@@ -133,7 +133,7 @@ class Allowance:
         if self._ahead:
             with files.locked(self._path):
                 spent = self._returned(files.decoded(self._path, Spent))
-                files.write(self._path, msgspec.json.encode(spent), durable=True)
+                files.write(self._path, msgspec.json.encode(spent), durable=True, private=True)
 
     def _said(self, spent: Spent, queries: int, now: float) -> str:
         terms = f"its terms allow queries_per_day = {self.most:,}, of which {self.most - spent.total:,} are left"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fedzero.deploy.traced import UNKNOWN
 from fedzero.errors import FedzeroError
+from fedzero.model import files
 
 FILE = "answers.db"
 """In the folder for what outlasts a restart."""
@@ -86,6 +87,7 @@ class Journal:
 
     def __init__(self, folder: Path, run: str):
         self.run, self._path = run, folder / FILE
+        files.hide(self._path)  # SQLite gives the files beside it the same permissions
         with self._reading():
             self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")

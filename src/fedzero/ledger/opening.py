@@ -232,14 +232,14 @@ def _way(path: Path, beside: _Beside, live: bool) -> str | None:
 
 def _expects_log(path: Path) -> bool:
     """Whether a file says that it has a log; SQLite would make one. Without locks there can be none, and it refuses."""
-    with closing(connect(path, "mode=ro&nolock=1")) as db:
-        Patience(db, [path])
-        try:
+    try:
+        with closing(connect(path, "mode=ro&nolock=1")) as db:
+            Patience(db, [path])
             db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-        except sqlite3.OperationalError as error:
-            return error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN
-        except sqlite3.Error:
-            return False  # whoever reads it says what is wrong
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN
+    except sqlite3.Error:
+        return False  # whoever reads it says what is wrong
     return False
 
 

@@ -29,7 +29,8 @@ class Environment:
     vouched: bool = False
 
 
-def data_folder(path: str | Path | None) -> Path | None:
+def data_folder(path: str | Path | None, said: str = "data =") -> Path | None:
+    """said: how the folder was named, as an error begins."""
     if path is not None and not Path(path).is_dir():
-        raise Invalid(f"data = {path}: no such folder")
+        raise Invalid(f"{said} {path}: no such folder")
     return None if path is None else Path(path)

@@ -81,9 +81,7 @@ class JobListener:
         self._listener = Listener(self._address, "AF_UNIX", backlog=8)
         self._accepting = Thread(target=self._accept, daemon=True)
         self._accepting.start()
-        with files.draft_of(local / BRIDGE_FILE) as draft:
-            draft.touch(0o600)
-            draft.write_bytes(msgspec.json.encode((self._address, self._key)))
+        files.write(local / BRIDGE_FILE, msgspec.json.encode((self._address, self._key)), private=True)
 
     def _accept(self) -> None:
         while (caller := self._listener.accept()) and not self._closed.is_set():
