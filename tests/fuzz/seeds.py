@@ -6,6 +6,7 @@ python tests/fuzz/seeds.py      writes tests/fuzz/corpus/TARGET/*.bin; what the 
 from __future__ import annotations
 
 import sqlite3
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,16 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         site_messages.Finish(3),
     ]
     yield from (("order", site_messages.encode(each)) for each in orders)
+    orders[4] = site_messages.Measure((one,), 6)
+    yield from (("place", bytes([n]) + site_messages.encode(each)) for each in orders[1:] for n in (0, 1, 3))
+    for accuracy, loss in ((1e9, 1e308), (-1.0, -1e308), (float("nan"), float("inf"))):
+        yield (
+            "figures",
+            site_messages.encode(site_messages.Measured(b"8" * 8, Metrics(loss, accuracy, {"f1": loss}), True)),
+        )
+    log = struct.pack(">IIIIIIII", 0x377F0682, 3007000, 4096, 0, 1, 2, 0, 0)
+    for n, content in enumerate((log, bytes(32), b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(520), b"c" * 80)):
+        yield "beside", bytes([n]) + content
     answers = [
         site_messages.Prepared(b"8" * 8, 6, {"model": "small"}, "aa", 3),
         site_messages.Prepared(b"8" * 8, 6, {"model": "small"}, None, 3, b"s" * 32),

@@ -24,7 +24,9 @@ from msgspec import Raw
 from rich.console import Console
 
 from fedzero.algorithms.contract import Scale
+from fedzero.deploy import admission, measuring
 from fedzero.deploy import messages as site_messages
+from fedzero.deploy.admission import Agreement
 from fedzero.deploy.assignment import SITES, SiteAssignment
 from fedzero.deploy.flare.bridge import Answered, Hello, Orders, receive
 from fedzero.deploy.flare.project import PROJECT, Project
@@ -35,25 +37,29 @@ from fedzero.errors import FedzeroError, Refused
 from fedzero.filters import Chain
 from fedzero.filters.combiners import Median
 from fedzero.filters.links import Clip, Quantise, Sign, TopK
-from fedzero.ledger import patch, query_log, replay
+from fedzero.ledger import checkpoints, patch, query_log, replay
 from fedzero.ledger.database import LOG_OF_QUERIES, TABLES
 from fedzero.ledger.outline import GENESIS
+from fedzero.ledger.records import Start, encode_record
 from fedzero.ledger.store import FORMAT, Ledger, _seal, link
 from fedzero.lines import print_line
 from fedzero.model import toml
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
+from fedzero.oracles import Metrics
 from fedzero.oracles.blackbox import MemoryLog, Query
 from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import decode_instruction, decode_reply
 from fedzero.protocol.replica import Replica
 from fedzero.runs import recipe as recipes
+from fedzero.runs import session
 from fedzero.runs.history import history
 from fedzero.runs.summary import summary
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import Text
 
 KEYS = Keys.of_seed(1)
+START = encode_record(Start(b'{"rounds":1,"federation":{"clients":1,"cohort":1}}', b"8" * 8, 1, 1, None))
 CHAINS = [
     Chain(links)
     for links in (
@@ -107,6 +113,87 @@ def order(data: bytes) -> None:
         case site_messages.Exchange():
             for each in found.instructions.values():
                 decode_instruction(each)
+
+
+RECIPES: list[dict[str, Any]] = [
+    {"algorithm": {"kind": "decomfl", "rate": 0.01}, "federation": {"server_model": False}},
+    {"algorithm": {"kind": "decomfl", "rate": 0.01}, "federation": {"sync": True}},
+    {"algorithm": {"kind": "decomfl", "rate": 0.01}, "federation": {"pull_after": 2}},
+    {"algorithm": {"kind": "fedavg", "rate": 0.01}, "federation": {}},
+    {"algorithm": {"kind": "fzoos", "rate": 0.01}, "federation": {}},
+]
+
+
+@cache
+def agreement(number: int) -> Agreement:
+    """What a site with clients 0 and 2 of three was prepared for."""
+    table = RECIPES[number]
+    federation = {"clients": 3, "cohort": 2, **table["federation"]}
+    others = {"name": "agreed", "rounds": 9, "evaluate_every": 3, "task": {"kind": "quadratic", "dimension": 6}}
+    recipe = recipes.decode({**others, "algorithm": table["algorithm"], "federation": federation})
+    return Agreement(recipe, session.plan_of(recipe, KEYS, 6), frozenset((0, 2)), number == 4, 24)
+
+
+def place(data: bytes) -> None:
+    """Orders out of place: the first byte chooses what the site was prepared for. What is let through has its place."""
+    if not data:
+        return
+    agreed, found = agreement(data[0] % len(RECIPES)), site_messages.decode_order(data[1:])
+    match found:
+        case site_messages.Exchange():
+            admission.check_exchange(agreed, found)
+            for each in found.instructions.values():
+                said = admission.instruction_of(agreed, found, each)
+                assert (said.round, said.exchange) == (found.round, found.exchange)
+            assert found.round < agreed.rounds and found.instructions.keys() <= agreed.clients
+        case site_messages.Recover():
+            rounds = [update.round for update in admission.check_recover(agreed, found)]
+            assert rounds == sorted(set(rounds)) and all(round < agreed.rounds for round in rounds)
+        case site_messages.Deliver():
+            assert admission.closings_of(agreed, found).keys() <= agreed.clients
+        case site_messages.Measure():
+            admission.check_measure(agreed, found, 3)
+            assert found.after in (3, 6, 9)
+        case site_messages.Finish():
+            admission.check_finish(agreed, found)
+
+
+def figures(data: bytes) -> None:
+    """What one of three sites measured: nobody but it is moved by it."""
+    found = site_messages.decode_answer(data)
+    if not isinstance(found, site_messages.Measured):
+        return
+    honest = msgspec.structs.replace(found, metrics=Metrics(0.5, 0.9), own=True)
+    sites = {"a": honest, "b": msgspec.structs.replace(honest, metrics=Metrics(0.6, 0.8)), "c": found}
+    metrics, _ = measuring.combined(sites, dict.fromkeys(sites, 1), 0.0)
+    assert metrics is not None and 0.5 <= metrics.loss <= 0.6
+    assert metrics.accuracy is not None and 0.8 <= metrics.accuracy <= 0.9
+
+
+BESIDE = ("ledger.db-wal", "ledger.db-shm", "ledger.db-journal", "checkpoint.bin")
+
+
+def beside(data: bytes) -> None:
+    """A file by its name beside an intact ledger: it is refused or without effect, and readers write nothing."""
+    if not data:
+        return
+    path = fresh("ledger.db")
+    path.write_bytes(intact())
+    planted = path.parent / BESIDE[data[0] % len(BESIDE)]
+    planted.write_bytes(data[1:])
+    try:
+        with closing(Ledger.open(path)) as opened:
+            assert [entry.chain for entry in opened.entries()] == [link(GENESIS, 0, START)]
+            assert checkpoints.own(path.parent, opened) is None
+    finally:
+        assert path.read_bytes() == intact() and planted.read_bytes() == data[1:]
+        planted.unlink()
+
+
+@cache
+def intact() -> bytes:
+    """A ledger of one entry."""
+    return ledger_of([START], []).read_bytes()
 
 
 def answer(data: bytes) -> None:
@@ -305,6 +392,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "reply": reply,
     "instruction": instruction,
     "order": order,
+    "place": place,
+    "figures": figures,
+    "beside": beside,
     "answer": answer,
     "codes": codes,
     "update": update,
