@@ -14,6 +14,7 @@ from test_hostile_server import asked, prepare, recipe_for, refused, site_with, 
 
 import fedzero
 from fedzero.algorithms import DeComFL, FedAvg, FedKSeed, ScaffoldZO
+from fedzero.deploy import admission
 from fedzero.deploy import journal as journals
 from fedzero.deploy.allowance import SPENT
 from fedzero.deploy.messages import (
@@ -31,10 +32,13 @@ from fedzero.deploy.messages import (
 )
 from fedzero.deploy.site import Site
 from fedzero.deploy.terms import UNLIMITED, Terms
+from fedzero.directions import Keys
+from fedzero.errors import Sendable
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import Close, Continue, Reply, Snapshot, Work, encode_close, encode_work
 from fedzero.protocol.messages import encode as encode_instruction
 from fedzero.runs import recipe as recipes
+from fedzero.runs import session
 from fedzero.tasks import Quadratic
 
 ROUNDS = 50
@@ -521,3 +525,12 @@ def test_prepare_may_not_be_repeated_to_begin_anew(tmp_path: Path, capsys) -> No
         text = recipes.canonical(recipe)
         assert isinstance(asked(site, encode(Prepare("run", text, (0, 1)))), Prepared)
         assert "by another question" in why(site, order(4, work(4, [update(0, 3.0)])))
+
+
+def test_answers_that_no_journal_keeps_are_refused_before_a_round():
+    """A value of SQLite has at most 10⁹ bytes."""
+    dense, seeded = (recipe_of(algorithm=each) for each in (FedAvg(rate=0.1), DeComFL(rate=0.1)))
+    admission.check_answers(session.plan_of(dense, Keys.of_seed(1), 249_000_000))
+    admission.check_answers(session.plan_of(seeded, Keys.of_seed(1), 10**11))
+    with pytest.raises(Sendable, match="an answer of fedavg would have 1,000,000,064 bytes"):
+        admission.check_answers(session.plan_of(dense, Keys.of_seed(1), 250_000_000))

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from fedzero.algorithms.contract import Wire
 from fedzero.deploy import messages
-from fedzero.errors import Refused
+from fedzero.errors import Refused, Sendable
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.messages import Close, Continue, Instruction, Snapshot, Work, decode_instruction
 from fedzero.runs.recipe import Recipe
@@ -24,6 +24,8 @@ SMALL = 64 << 20
 """Bytes that every order may have: a recipe has at most a few million."""
 OVERHEAD = 64
 """Bytes of an update, and of an instruction, beside its numbers."""
+LARGEST_ANSWER = 999_000_000
+"""Bytes of an answer that the journal keeps: a value of SQLite has at most 10⁹."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,16 @@ class Agreement:
         catching_up = 0 if self.delivery == "snapshot" else self.rounds * update
         plain = 16 * most * (1 if self.wire(0).comparable else federation.clients)
         return SMALL + len(self.clients) * (2 * self.state + plain + catching_up + OVERHEAD)
+
+
+def check_answers(plan: Plan) -> None:
+    """Refuse a method whose answers the journal cannot keep, before a round is begun and not in it."""
+    size = 4 * max(plan.wire(0).replies) + OVERHEAD  # a reply's numbers are float32
+    if size > LARGEST_ANSWER:
+        raise Sendable(
+            f"an answer of {plan.algorithm.name} would have {size:,} bytes, and sites keep answers of at most "
+            f"{LARGEST_ANSWER:,}: choose a method that sends scalars, or train fewer parameters"
+        )
 
 
 def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:

@@ -207,6 +207,7 @@ class SiteRun:
         self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
         self.setup = self._fresh()
         self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.wire(0))
+        admission.check_answers(self.setup.plan)
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
