@@ -12,7 +12,7 @@ import hashlib
 import sqlite3
 import struct
 from bisect import bisect_right
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -36,6 +36,10 @@ _Row = tuple[Natural, Natural, _Ordinal, Natural, bytes, str, float | None, str,
 """A row as a run may have written it."""
 
 
+PARTLY = 100_000
+"""Points that some clients have not answered are remembered up to this many: most methods ask each client elsewhere."""
+
+
 @dataclass(frozen=True)
 class Meter:
     """What a run whose queries cost something needs: where they are logged, and who cannot pay for a turn, and why."""
@@ -48,14 +52,19 @@ class LedgerLog:
     """A `QueryLog` that survives a crash. Used from one thread, as its ledger is."""
 
     def __init__(self, ledger: Ledger, clients: int):
-        self._ledger, self._clients, self._memory = ledger, clients, MemoryLog()
+        self._ledger, self._memory = ledger, MemoryLog()
         if not exists(ledger):
             with ledger.transaction() as db:
                 db.execute(LOG_OF_QUERIES)
         rows = list(_read(ledger))
+        self._common = Common(clients, _places(rows))
+        self._remember(rows)
+        self._located = {row.round for row in rows if _locates(row)}
+        """rounds of which client 0's rows have coordinates, its latest one aside"""
+
+    def _remember(self, rows: Sequence[Query]) -> None:
         self._memory.write(rows)
-        self._best = min((row.round for row in rows if _locates(row)), default=0)
-        """the round of the best point so far, in the rounds before client 0's latest"""
+        self._common.add([row for row in rows if row.ordinal != EVALUATION])
 
     def write(self, rows: Sequence[Query]) -> None:
         with self._ledger.transaction() as db:
@@ -66,21 +75,22 @@ class LedgerLog:
             for client, round in {(row.client, row.round) for row in probes}:
                 stale = self._memory.latest_round(client)
                 if 0 <= stale < round:
-                    self._forget(db, client, stale)
-        self._memory.write(rows)
+                    self._forget(db, client, stale, round)
+        self._remember(rows)
 
-    def _forget(self, db: sqlite3.Connection, client: int, stale: int) -> None:
-        """The coordinates of a round that is over, but for those of the best point, which client 0's row has."""
-        rounds, best = {stale}, (-1, b"")
+    def _forget(self, db: sqlite3.Connection, client: int, stale: int, now: int) -> None:
+        """The coordinates of a round that is over, but for those of the best point, which client 0's rows have."""
+        rounds, kept = {stale}, b""
         if client == 0:
-            rounds |= {self._best}
-            rows = list(_read(self._ledger, f"WHERE round IN ({stale}, {self._best}) AND ordinal >= 0"))
-            means, places = common_values(rows, self._clients), {(r.round, r.digest) for r in rows if _locates(r)}
-            best = min(means.keys() & places, key=lambda place: (means[place], place), default=best)
-            self._best = max(best[0], 0)
+            best = self._common.best(now)
+            rounds |= self._located
+            kept = b"" if best is None else digest_of(best.point)
+        where = "round = ? AND client = ? AND ordinal >= 0"
         for round in rounds:
-            forget = "UPDATE queries SET point = NULL WHERE round = ? AND client = ? AND ordinal >= 0"
-            db.execute(f"{forget} AND NOT (round = ? AND digest = ?)", (round, client, *best))
+            db.execute(f"UPDATE queries SET point = NULL WHERE {where} AND digest != ?", (round, client, kept))
+        if client == 0:
+            left = f"SELECT 1 FROM queries WHERE {where} AND digest = ?"
+            self._located = {round for round in rounds if db.execute(left, (round, client, kept)).fetchone()} | {now}
 
     def spent(self, client: int) -> int:
         return self._memory.spent(client)
@@ -100,18 +110,8 @@ class LedgerLog:
         return self._memory.latest(client, before)
 
     def best(self, clients: int, before: int) -> tuple[F64, dict[int, float]] | None:
-        rounds = {round for round in (self._best, self._memory.latest_round(0)) if 0 <= round < before}
-        rows = list(_read(self._ledger, f"WHERE round IN ({', '.join(map(str, sorted(rounds)))}) AND ordinal >= 0"))
-        places = {(row.round, row.digest): row.point for row in rows if row.point is not None and _locates(row)}
-        means = {place: value for place, value in common_values(rows, clients).items() if place in places}
-        if not means:
-            return None
-        where = min(means, key=lambda place: (means[place], place))
-        values: dict[int, float] = {}
-        for row in rows:
-            if row.value is not None and (row.round, row.digest) == where:
-                values.setdefault(row.client, row.value)
-        return np.frombuffer(places[where], "<f8"), values
+        found = self._common.best(before)
+        return None if found is None else (found.point, dict(found.values))
 
     def absent(self, client: int) -> Mapping[bytes, Query]:
         return self._memory.absent(client)
@@ -125,14 +125,70 @@ class LedgerLog:
         return _digests(_read(self._ledger, f"WHERE round = {after} AND ordinal = {EVALUATION}"))
 
 
-def common_values(rows: Iterable[Query], clients: int) -> dict[tuple[int, bytes], float]:
-    """By round and digest: the mean over clients at the points at which every client gave a value."""
-    values: dict[tuple[int, bytes], dict[int, float]] = {}
-    for row in rows:
-        if row.value is not None:
-            values.setdefault((row.round, row.digest), {}).setdefault(row.client, row.value)
-    whole = set(range(clients))
-    return {place: mean([of[c] for c in range(clients)]) for place, of in values.items() if of.keys() == whole}
+@dataclass(frozen=True, eq=False)
+class Best:
+    """A point (d,), the mean over clients there, and what each of them gave."""
+
+    point: F64
+    mean: float
+    values: Mapping[int, float]
+
+
+class Common:
+    """The smallest mean over clients of all points at which every client gave a value.
+
+    In one round; or, where some did not answer in the first round that asked them, in several: the first value of each
+    counts. Rows come by round, those of one round in any order. Of points, those count whose coordinates are known:
+    beforehand (`places`, by digest), or from the round that gave the last value.
+    """
+
+    def __init__(self, clients: int, places: Mapping[bytes, bytes]):
+        self._clients, self._places = clients, dict(places)
+        self._open: dict[int, dict[bytes, dict[int, Query]]] = {}
+        """by round that is not settled, digest and client: the row of the first value"""
+        self._points: dict[int, dict[bytes, bytes]] = {}
+        self._partly: dict[bytes, dict[int, float]] = {}
+        """by digest: values of settled rounds at points that some clients have not answered yet, the latest ones"""
+        self._found: list[tuple[int, Best]] = []
+        """each better than those before, with the round that settled it"""
+
+    def add(self, rows: Iterable[Query]) -> None:
+        for row in rows:
+            if row.point is not None:
+                self._points.setdefault(row.round, {})[row.digest] = row.point
+            if row.value is not None and row.client < self._clients:
+                of = self._open.setdefault(row.round, {}).setdefault(row.digest, {})
+                before = of.get(row.client)
+                if before is None or (row.ordinal, row.attempt) <= (before.ordinal, before.attempt):
+                    of[row.client] = row
+
+    def best(self, before: int | None = None) -> Best | None:
+        """Of rounds `before`, which are over."""
+        for round in sorted({*self._open, *self._points}):
+            if before is None or round < before:
+                self._settle(round)
+        return next((best for round, best in reversed(self._found) if before is None or round < before), None)
+
+    def _settle(self, round: int) -> None:
+        points, best = ChainMap(self._points.pop(round, {}), self._places), None
+        for digest, rows in sorted(self._open.pop(round, {}).items()):
+            values = {client: row.value for client, row in rows.items() if row.value is not None}
+            if len(values) < self._clients:
+                values |= self._partly.pop(digest, {})
+            if len(values) < self._clients:
+                self._partly[digest] = values
+            elif digest in points:
+                value = mean([values[client] for client in range(self._clients)])
+                if best is None or value < best.mean:
+                    best = Best(np.frombuffer(points[digest], "<f8"), value, values)
+        for digest in [*self._partly][: max(0, len(self._partly) - PARTLY)]:
+            del self._partly[digest]
+        if best is not None and (not self._found or best.mean < self._found[-1][1].mean):
+            self._found.append((round, best))
+
+
+def _places(rows: Iterable[Query]) -> dict[bytes, bytes]:
+    return {row.digest: row.point for row in rows if row.point is not None}
 
 
 def _locates(row: Query) -> bool:
@@ -157,15 +213,12 @@ def estimated(ledger: Ledger, evaluation: Evaluation, clients: int, evaluate: st
     return len(at_models(ledger).get(evaluation.round, {})) < clients
 
 
-def best(ledger: Ledger, clients: int) -> tuple[F64, float] | None:
-    """The smallest mean over clients at any point at which all of them gave a value, and the point, (d,)."""
+def best(ledger: Ledger, clients: int) -> Best | None:
+    """The best point at which all clients gave a value, evaluations included."""
     rows = list(_read(ledger))
-    places = {(row.round, row.digest): row.point for row in rows if row.point is not None}
-    means = {place: value for place, value in common_values(rows, clients).items() if place in places}
-    if not means:
-        return None
-    where = min(means, key=lambda place: (means[place], place))
-    return np.frombuffer(places[where], "<f8"), means[where]
+    common = Common(clients, _places(rows))
+    common.add(rows)
+    return common.best()
 
 
 def values_at(ledger: Ledger, point: F64) -> dict[int, float]:

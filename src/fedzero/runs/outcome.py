@@ -90,8 +90,8 @@ def result_of(folder: Path) -> Result:
         view, task, log = _read(ledger)
         spent, total = query_log.spent_before(ledger), query_log.spent(ledger)
         x, shared = _point(folder, task), task.evaluate == "shared"
-        if shared and log.best is not None and task.bounds.same_model(log.best[0], x):
-            x = log.best[0].copy()  # as it was asked, before it was rounded to float32
+        if shared and log.best is not None and task.bounds.same_model(log.best.point, x):
+            x = log.best.point.copy()  # as it was asked, before it was rounded to float32
         values = log.asked.get(view.outline.done) or (query_log.values_at(ledger, x) if shared else {})
 
     def estimated(e: Evaluation) -> bool:
@@ -110,8 +110,8 @@ def result_of(folder: Path) -> Result:
         estimated=last is not None and (last.estimated or last.rounds < view.outline.done),
         values=tuple(map(values.get, range(len(task.boxes)))),
         start_value=log.exact.get(0),
-        best_x=None if log.best is None else log.best[0],
-        best_value=None if log.best is None else log.best[1],
+        best_x=None if log.best is None else log.best.point,
+        best_value=None if log.best is None else log.best.mean,
         queries=total,
         rounds=view.outline.done,
         history=tuple(history.values()),
@@ -157,7 +157,7 @@ class _Log:
     """What the log of queries says: the best point at which all boxes gave a value, with F there; F of the models at
     which they were all asked, by number of rounds; values at these models, and what became of everybody's queries."""
 
-    best: tuple[NDArray[np.float64], float] | None
+    best: query_log.Best | None
     exact: Mapping[int, float]
     asked: Mapping[int, Mapping[int, float]]
     answers: Sequence[query_log.Answers]

@@ -385,11 +385,14 @@ class _Search:
         return replace(plan, radius=radius, incumbent=incumbent, failures=failures)
 
     def _gradients(self, plan: Plan) -> tuple[F64, F64]:
-        """Points of this descent that have a stencil, the incumbent last and the farthest first; gradients there."""
+        """Points of this descent that have a stencil, the incumbent last and the farthest first; gradients there. Each
+        point once: a process is singular at two that are the same."""
         differences = (self.bases >= plan.since) & self.known & self.known[self.bases]
         centres = np.unique(self.bases[differences])
         apart = np.square(self.x[centres] - self.x[plan.incumbent]).sum(axis=1)
-        centres = centres[np.argsort(apart, kind="stable")][:MOST_GRADIENTS][::-1]
+        nearest = np.argsort(apart, kind="stable")
+        first = {self.x[centre].tobytes(): centre for centre in centres[nearest][::-1]}
+        centres = np.array([*first.values()])[-MOST_GRADIENTS:]
         return self.x[centres], _completed(np.array([self._gradient(int(centre)) for centre in centres]))
 
     def _gradient(self, centre: int) -> F64:
