@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from table import show
 
-from fedzero.algorithms import DeComFL
-from fedzero.algorithms.contract import Federation, Scale
 from fedzero.directions import VERSION, Keys
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
+from fedzero.methods import DeComFL
+from fedzero.methods.contract import Federation, Scale
 from fedzero.model.identity import Identity
 from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
-from fedzero.runs.server import Plan, Server
+from fedzero.rounds.server import Plan, Server
 
 SIZES, ROUNDS, LOOK_EVERY, LIMIT = (10**5, 10**8), 10_000, 2000, 240
 """d; rounds, and between two looks; seconds that one size may take"""

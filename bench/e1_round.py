@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from table import show
 from torch import Tensor, nn
 
+from fedzero.engines.local import LocalEngine
 from fedzero.ledger.store import Ledger
-from fedzero.protocol.local import LocalEngine
-from fedzero.runs import recipe as recipes
-from fedzero.runs.server import Server, cohort_of
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds.server import Server, cohort_of
 from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks.models import SmallCnn
 

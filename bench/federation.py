@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from table import show
 
-from fedzero.algorithms import DeComFL
-from fedzero.algorithms.contract import Federation
 from fedzero.directions import Keys
+from fedzero.engines.local import LocalEngine
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
+from fedzero.methods import DeComFL
+from fedzero.methods.contract import Federation
 from fedzero.model.params import Params
 from fedzero.oracles import Metrics
-from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.runs.server import Plan, Server
+from fedzero.rounds.server import Plan, Server
 
 CLIENTS, COHORT, ROUNDS = 1000, 100, 200
 

@@ -37,18 +37,18 @@ from typing import Any
 import psutil
 from table import show
 
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import launch as federating
 from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
-from fedzero.deploy.site import Settings
+from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.site.site import Settings
+from fedzero.engines.remote.engine import Service
 from fedzero.ledger.records import Round
+from fedzero.recipe.recipe import Recipe, decode
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.recipe import Recipe, decode
 from fedzero.runs.session import Environment
 
 P, WARM, WANTED = 10, 50, 0.03

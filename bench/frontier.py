@@ -32,10 +32,10 @@ from torch import nn
 import fedzero
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.runs.summary import Summary
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.summary import Summary
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import initialise

@@ -22,12 +22,12 @@ import torch
 from table import show
 from torch import Tensor
 
-from fedzero.algorithms import FZooS
-from fedzero.algorithms.contract import Share, Shared, State, Turn
-from fedzero.algorithms.corrections import Inverse
 from fedzero.directions import Keys
 from fedzero.estimators.surrogate import Active, Everything, Nearest, Rbf, Surrogate, Transfer, Window, features_of
 from fedzero.estimators.surrogate.kernels import squares_between
+from fedzero.methods import FZooS
+from fedzero.methods.contract import Share, Shared, State, Turn
+from fedzero.methods.shared.corrections import Inverse
 from fedzero.oracles import Losses
 from fedzero.tasks import BuildContext
 from fedzero_papers.tasks.synthetic import Synthetic

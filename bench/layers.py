@@ -29,7 +29,7 @@ from table import show
 
 from fedzero.model.params import Params
 from fedzero.oracles.language import NO_TERMS, Texts
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.session import Environment, Setup
 

@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 from table import show
 
-from fedzero.algorithms.contract import Federation
 from fedzero.ledger import replay
 from fedzero.ledger.records import Evaluation, Round, Start
 from fedzero.ledger.store import Ledger
 from fedzero.ledger.turns import Turns
+from fedzero.methods.contract import Federation
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
-from fedzero.runs.tracker import ClientTracker
+from fedzero.rounds.tracker import ClientTracker
 
 BASE, CLIENTS, EVERY = b"8" * 8, 10, 10
 SCALARS = pack(np.zeros(5, np.float32))

@@ -28,10 +28,10 @@ from fedzero.ledger.records import Evaluation, Record, Round, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds.server import cohort_of
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.server import cohort_of
 
 EVERY, BLOCK, SPARE = 1000, 250, 50_000
 """Rounds between evaluations, rounds folded at once, and rounds that are left to be played."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from table import show
 
 from fedzero.ledger.records import Round
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

@@ -17,7 +17,7 @@ from fedzero.ledger.replay import read, updates_of
 from fedzero.ledger.store import Ledger
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Seeded
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 
 PARTS = {"first tenth": (0.0, 0.1), "to the half": (0.1, 0.5), "second half": (0.5, 1.0)}
 

@@ -28,10 +28,10 @@ from fedzero.ledger.records import End, Evaluation, Record, Round
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
+from fedzero.recipe import recipe as recipes
 from fedzero.report import write
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.history import history
 
 ROUNDS, LONG, PASSES = 1_000, 100_000, 5
 SETTINGS = ["task.batch=8", "algorithm.directions=5", "algorithm.rate=1e-3", "algorithm.optimizer={kind='sgd'}"]

@@ -24,7 +24,7 @@ from table import show
 
 from fedzero.oracles.contract import Metrics
 from fedzero.oracles.language import LanguageObjective
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -26,7 +26,9 @@ import numpy as np
 import torch
 from table import machine
 
-from fedzero.runs import export, recipe, session
+from fedzero.recipe import recipe
+from fedzero.results import export
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
 KEPT = Path(__file__).parents[1] / "docs" / "figures" / "accuracy-by-bytes.json"

@@ -34,7 +34,7 @@ from fedzero.oracles.generation import Decoding
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.low_rank import neighbours
 from fedzero.oracles.reward import Judge, Prompts, RewardObjective
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks import images
 from fedzero.tasks.language.pretrained import Pretrained, compile_layers

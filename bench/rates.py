@@ -16,7 +16,7 @@ import torch
 import fedzero
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images

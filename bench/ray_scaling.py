@@ -27,8 +27,8 @@ from table import show
 from torch import nn
 
 import fedzero
-from fedzero.runs.cluster.on_ray import keeping
-from fedzero.runs.engines import Ray
+from fedzero.engines.ray.on_ray import keeping
+from fedzero.recipe.engines import Ray
 from fedzero.runs.progress import Silent
 
 WARM = 3

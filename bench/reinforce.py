@@ -30,7 +30,7 @@ from fedzero.oracles.language import NO_TERMS
 from fedzero.oracles.packing import mask_of
 from fedzero.oracles.products import products
 from fedzero.oracles.reward import Prompts, RewardObjective
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.session import Environment
 

@@ -25,7 +25,7 @@ import fedzero
 from fedzero.api.train import criterion_of, deal
 from fedzero.directions import Keys
 from fedzero.model.params import Params
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images

@@ -19,7 +19,7 @@ from looking import add_layers, take, trained
 from table import show
 
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.session import Environment, Setup
 

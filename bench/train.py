@@ -13,7 +13,7 @@ from table import show
 import fedzero
 from fedzero.directions import Keys
 from fedzero.model.params import Params
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images

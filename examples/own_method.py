@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 import fedzero
-from fedzero.algorithms.contract import Contribution, Gathered, Scale, State, Turn, Wire, Work, rounds_of
 from fedzero.directions import Domain, Keys, Program, Terms
 from fedzero.estimators.spsa import direction_keys, points_of
+from fedzero.methods.contract import Contribution, Gathered, Scale, State, Turn, Wire, Work, rounds_of
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

@@ -167,7 +167,8 @@ def quiet() -> Quiet:
 @pytest.fixture(scope="session")
 def run_recipe() -> Callable[..., dict[str, Any]]:
     """run_recipe(path, folder, *overrides): a whole run in this process; its summary."""
-    from fedzero.runs import recipe, session
+    from fedzero.recipe import recipe
+    from fedzero.runs import session
 
     def run(path: Path, folder: Path, *overrides: str) -> dict[str, Any]:
         return session.start(recipe.load(path, list(overrides)), folder, session.Environment(), Quiet())

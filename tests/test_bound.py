@@ -10,17 +10,18 @@ import pytest
 import torch
 
 from fedzero import plugins
-from fedzero.algorithms import DeComFL, FedAvg
-from fedzero.algorithms.contract import Federation
-from fedzero.algorithms.optimizers import Adam
-from fedzero.filters.combiners import Krum, MultiKrum
-from fedzero.filters.mixers import NearestNeighbours, ServerClip
 from fedzero.ledger.records import Round, decode_record, encode_record
+from fedzero.links.combiners import Krum, MultiKrum
+from fedzero.links.mixers import NearestNeighbours, ServerClip
+from fedzero.methods import DeComFL, FedAvg
+from fedzero.methods.contract import Federation
+from fedzero.methods.rules.optimizers import Adam
 from fedzero.model.params import Params
-from fedzero.runs import guard, session
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds import guard
+from fedzero.rounds.refusals import OFTEN, Refusals
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.refusals import OFTEN, Refusals
 from fedzero.runs.session import Environment
 from fedzero.testing import check_filter
 from fedzero.testing.engines import Changing, Replies

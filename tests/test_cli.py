@@ -23,7 +23,7 @@ from fedzero.ledger.replay import read
 from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedzero.algorithms.contract import Federation
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
-from fedzero.filters.combiners import Krum, Median, MultiKrum, TrimmedMean
-from fedzero.filters.mixers import NearestNeighbours, ServerClip
-from fedzero.runs import coalitions, session
-from fedzero.runs import recipe as recipes
-from fedzero.runs.coalitions import in_some_round, more_than, warnings
+from fedzero.deploy.server.conduct import conduct
+from fedzero.engines.remote.engine import Service
+from fedzero.links.combiners import Krum, Median, MultiKrum, TrimmedMean
+from fedzero.links.mixers import NearestNeighbours, ServerClip
+from fedzero.methods.contract import Federation
+from fedzero.recipe import coalitions
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.coalitions import in_some_round, more_than, warnings
+from fedzero.rounds.server import cohort_of
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.server import cohort_of
 from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 

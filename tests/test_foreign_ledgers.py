@@ -21,7 +21,7 @@ import torch
 
 import fedzero
 from fedzero import FedzeroError
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -10,7 +10,7 @@ import pytest
 
 from fedzero.errors import FedzeroError
 from fedzero.model import files, toml
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks.language.texts import Text
 
 TEXTS = {

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedzero.algorithms import DeComFL, FedAvg
-from fedzero.algorithms.contract import Federation
+from fedzero.methods import DeComFL, FedAvg
+from fedzero.methods.contract import Federation
 from fedzero.protocol.messages import decode_reply, loss_of
-from fedzero.runs.losses import HELD, beyond
-from fedzero.runs.refusals import OFTEN, Refusals
+from fedzero.rounds.losses import HELD, beyond
+from fedzero.rounds.refusals import OFTEN, Refusals
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing.engines import Changing
 from fedzero.testing.methods import altered, first_replaced

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from fedzero import FedzeroError, plugins
-from fedzero.deploy import messages
-from fedzero.deploy.messages import Prepare
+from fedzero.engines.remote import messages
+from fedzero.engines.remote.messages import Prepare
 from fedzero.errors import Refused
 from fedzero.ledger import patch
 from fedzero.ledger.patch import Patch
 from fedzero.ledger.records import Start, decode_record, encode_record
 from fedzero.model import distributions
 from fedzero.plugins import Kind
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 
 BAD = {
     "an option": {"--index-url=http://evil": "1"},

@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 from msgspec.inspect import type_info
 
 from fedzero import plugins
-from fedzero.runs import recipe as recipes
-from fedzero.runs import schema as options
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe import schema as options
 
 NAMES = ["recipe", *(name for _, group in options.TABLES.values() for name in plugins.kinds(group))]
 

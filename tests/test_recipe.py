@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fedzero.errors import FedzeroError
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 
 RECIPE = """
 name = "old"

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedzero.algorithms.contract import Federation
 from fedzero.ledger.records import Round
 from fedzero.ledger.turns import Turns
+from fedzero.methods.contract import Federation
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import Work, decode_instruction, encode, encode_joined_work
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.results.thinning import Thinned
+from fedzero.rounds.tracker import ClientTracker
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.thinning import Thinned
-from fedzero.runs.tracker import ClientTracker
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 65_535, 65_536])

@@ -13,20 +13,21 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.algorithms import DeComFL
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.messages import Failed, Prepare, Prepared, decode_answer, encode
-from fedzero.deploy.settings import Settings
-from fedzero.deploy.site import Site
+from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.site.settings import Settings
+from fedzero.deploy.site.site import Site
 from fedzero.directions.keys import fingerprint, fits, root_of, salt_of, shift
+from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.messages import Failed, Prepare, Prepared, decode_answer, encode
 from fedzero.errors import FedzeroError
 from fedzero.ledger import patch
 from fedzero.ledger.store import Ledger
+from fedzero.methods import DeComFL
 from fedzero.model.checkpoint import save_model
-from fedzero.runs import patches, secret, session
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe import secret
+from fedzero.runs import patches, session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import LEDGER, Environment
 from fedzero.testing.engines import LocalSites

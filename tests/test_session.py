@@ -8,9 +8,9 @@ import msgspec
 import torch
 from harness import small
 
-from fedzero.algorithms import DeComFL
 from fedzero.ledger import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.methods import DeComFL
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 
 

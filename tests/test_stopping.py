@@ -12,10 +12,10 @@ from fedzero.ledger.outline import Course
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.oracles import Metrics
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.stopping import Stop
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.stopping import Stop
 
 HERE = session.Environment()
 

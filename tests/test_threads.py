@@ -12,8 +12,9 @@ import torch
 
 from fedzero.ledger.store import Ledger
 from fedzero.model.device import threads
-from fedzero.runs import recipe as recipes
-from fedzero.runs import session, thread_counts
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe import thread_counts
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import LEDGER, Environment
 

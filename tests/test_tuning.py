@@ -12,7 +12,7 @@ from fedzero.cli import app
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session, tuning
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

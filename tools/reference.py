@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedzero import _PUBLIC, plugins
-from fedzero.runs import schema
-from fedzero.runs.schema import Section
+from fedzero.recipe import schema
+from fedzero.recipe.schema import Section
 
 
 def cell(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 import fedzero_papers
 from fedzero import plugins
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

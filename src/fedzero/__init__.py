@@ -26,26 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know that a name is for others
     from typing import Any
 
-    from fedzero.algorithms import Baffle as Baffle
-    from fedzero.algorithms import DeComFL as DeComFL
-    from fedzero.algorithms import Dzopa as Dzopa
-    from fedzero.algorithms import FedAvg as FedAvg
-    from fedzero.algorithms import FedKSeed as FedKSeed
-    from fedzero.algorithms import FedKSeedPro as FedKSeedPro
-    from fedzero.algorithms import FedProxZO as FedProxZO
-    from fedzero.algorithms import FedZO as FedZO
-    from fedzero.algorithms import FeedSign as FeedSign
-    from fedzero.algorithms import FZooS as FZooS
-    from fedzero.algorithms import HiSo as HiSo
-    from fedzero.algorithms import MeZO as MeZO
-    from fedzero.algorithms import ResponseSurface as ResponseSurface
-    from fedzero.algorithms import ScaffoldZO as ScaffoldZO
-    from fedzero.algorithms import ZOAdaFL as ZOAdaFL
-    from fedzero.algorithms import ZOFedHT as ZOFedHT
-    from fedzero.algorithms import ZoneS as ZoneS
-    from fedzero.algorithms.contract import Federation as Federation
-    from fedzero.algorithms.contract import Method as Method
-    from fedzero.algorithms.seeded import SeededMethod as SeededMethod
     from fedzero.api.ask_tell import Optimiser as Optimiser
     from fedzero.api.finetune import finetune as finetune
     from fedzero.api.minimise import Choice as Choice
@@ -56,11 +36,31 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.api.train import site_task as site_task
     from fedzero.api.train import train as train
     from fedzero.errors import FedzeroError as FedzeroError
-    from fedzero.filters.contract import Coder as Coder
-    from fedzero.filters.contract import Combiner as Combiner
-    from fedzero.filters.contract import Mixer as Mixer
-    from fedzero.filters.contract import Shaper as Shaper
     from fedzero.ledger.store import Tampered as Tampered
+    from fedzero.links.contract import Coder as Coder
+    from fedzero.links.contract import Combiner as Combiner
+    from fedzero.links.contract import Mixer as Mixer
+    from fedzero.links.contract import Shaper as Shaper
+    from fedzero.methods import Baffle as Baffle
+    from fedzero.methods import DeComFL as DeComFL
+    from fedzero.methods import Dzopa as Dzopa
+    from fedzero.methods import FedAvg as FedAvg
+    from fedzero.methods import FedKSeed as FedKSeed
+    from fedzero.methods import FedKSeedPro as FedKSeedPro
+    from fedzero.methods import FedProxZO as FedProxZO
+    from fedzero.methods import FedZO as FedZO
+    from fedzero.methods import FeedSign as FeedSign
+    from fedzero.methods import FZooS as FZooS
+    from fedzero.methods import HiSo as HiSo
+    from fedzero.methods import MeZO as MeZO
+    from fedzero.methods import ResponseSurface as ResponseSurface
+    from fedzero.methods import ScaffoldZO as ScaffoldZO
+    from fedzero.methods import ZOAdaFL as ZOAdaFL
+    from fedzero.methods import ZOFedHT as ZOFedHT
+    from fedzero.methods import ZoneS as ZoneS
+    from fedzero.methods.contract import Federation as Federation
+    from fedzero.methods.contract import Method as Method
+    from fedzero.methods.shared.seeded import SeededMethod as SeededMethod
     from fedzero.oracles.criteria import accuracy as accuracy
     from fedzero.plugins import register as register
     from fedzero.tasks.contract import BuildContext as BuildContext
@@ -83,16 +83,16 @@ _PUBLIC = {
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",
     "Tampered": "fedzero.ledger.store",
-    "Method": "fedzero.algorithms.contract",
-    "Federation": "fedzero.algorithms.contract",
-    "SeededMethod": "fedzero.algorithms.seeded",
+    "Method": "fedzero.methods.contract",
+    "Federation": "fedzero.methods.contract",
+    "SeededMethod": "fedzero.methods.shared.seeded",
     "Task": "fedzero.tasks.contract",
     "Problem": "fedzero.tasks.contract",
     "BuildContext": "fedzero.tasks.contract",
-    "Shaper": "fedzero.filters.contract",
-    "Coder": "fedzero.filters.contract",
-    "Mixer": "fedzero.filters.contract",
-    "Combiner": "fedzero.filters.contract",
+    "Shaper": "fedzero.links.contract",
+    "Coder": "fedzero.links.contract",
+    "Mixer": "fedzero.links.contract",
+    "Combiner": "fedzero.links.contract",
     **dict.fromkeys(
         (
             "Baffle",
@@ -113,7 +113,7 @@ _PUBLIC = {
             "ZOFedHT",
             "ZoneS",
         ),
-        "fedzero.algorithms",
+        "fedzero.methods",
     ),
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]

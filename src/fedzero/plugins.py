@@ -4,7 +4,7 @@ script registers.
     [project.entry-points."fedzero.methods"]       in the pyproject.toml of any distribution
     my-method = "my_package:MyMethod"              the name is the tag of the class
 
-The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.filters` (classes), `fedzero.recipes` (packages that contain
+The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (classes), `fedzero.recipes` (packages that contain
 TOML files) and `fedzero.commands` (typer applications). Only entry points of installed distributions are imported:
 nothing that travels, a recipe, a ledger or a message, can name a module.
 """
@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fedzero.algorithms.contract import Method
 from fedzero.errors import FedzeroError, near
-from fedzero.filters.contract import Filter
 from fedzero.lines import printable
+from fedzero.links.contract import Filter
+from fedzero.methods.contract import Method
 from fedzero.model import distributions
 from fedzero.tasks.contract import Task
 
@@ -34,9 +34,9 @@ Group = Literal["methods", "tasks", "filters"]
 OURS = "fedzero"
 BASES: Mapping[Group, type[Struct]] = {"methods": Method, "tasks": Task, "filters": Filter}
 PACKAGES: Mapping[Group, tuple[str, ...]] = {
-    "methods": ("fedzero.algorithms",),
+    "methods": ("fedzero.methods",),
     "tasks": ("fedzero.tasks", "fedzero.tasks.language"),
-    "filters": ("fedzero.filters",),
+    "filters": ("fedzero.links",),
 }
 """Where ours are: a class with a tag in a module of these needs no other entry."""
 LONGEST = 80

@@ -16,10 +16,10 @@ import torch
 from harness import small
 
 from fedzero.directions import SHARED, reference
+from fedzero.engines.local import LocalEngine
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
-from fedzero.protocol.local import LocalEngine
-from fedzero.runs.server import cohort_of
+from fedzero.rounds.server import cohort_of
 from fedzero.tasks import Quadratic
 from fedzero.testing.trial import Trial
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedzero.algorithms import Federation
+from fedzero.methods import Federation
 from fedzero.model.params import Params
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks import Quadratic
 from fedzero.testing.trial import Trial, trial
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from byhand import D, How, assert_near, federation, model, slope, start
 
-from fedzero.algorithms import Baffle, DeComFL
+from fedzero.methods import Baffle, DeComFL
 from fedzero.model.updates import decode_update
 
 

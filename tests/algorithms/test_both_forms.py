@@ -12,9 +12,9 @@ import torch
 from byhand import EPS, D, How, Losing, assert_near, federation, model, params, start, updates_of
 from harness import Free, small
 
-from fedzero.algorithms import Baffle, DeComFL, Dzopa, FedProxZO, FedZO, MeZO, ScaffoldZO, ZOAdaFL, ZOFedHT, ZoneS
-from fedzero.algorithms.graphs import Edges, Ring
-from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
+from fedzero.methods import Baffle, DeComFL, Dzopa, FedProxZO, FedZO, MeZO, ScaffoldZO, ZOAdaFL, ZOFedHT, ZoneS
+from fedzero.methods.rules.optimizers import Adam, Momentum, Sgd, Sign
+from fedzero.methods.shared.graphs import Edges, Ring
 from fedzero.protocol.messages import Work
 from fedzero.protocol.replica import Replica
 from fedzero.tasks import Quadratic

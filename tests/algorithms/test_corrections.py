@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from byhand import D, params, start
 
-from fedzero.algorithms.corrections import control_variate, proximal
+from fedzero.methods.shared.corrections import control_variate, proximal
 
 
 def test_control_variate_is_gamma_times_the_difference_wherever_it_is_asked() -> None:

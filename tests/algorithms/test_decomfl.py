@@ -9,15 +9,15 @@ import pytest
 import torch
 from harness import Free, small
 
-from fedzero.algorithms import DeComFL, MeZO
-from fedzero.algorithms.optimizers import Adam, Momentum, Sgd, Sign
 from fedzero.directions import Keys, reference
 from fedzero.errors import FedzeroError
+from fedzero.methods import DeComFL, MeZO
+from fedzero.methods.rules.optimizers import Adam, Momentum, Sgd, Sign
 from fedzero.model.schedules import Count, Piecewise
 from fedzero.model.updates import decode_update
 from fedzero.protocol.messages import Work, encode
 from fedzero.protocol.replica import Replica
-from fedzero.runs.server import cohort_of
+from fedzero.rounds.server import cohort_of
 from fedzero.tasks import Quadratic
 
 OPTIMIZERS = [Sgd(), Momentum(beta=0.5), Adam(), Sign()]

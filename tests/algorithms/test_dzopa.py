@@ -10,9 +10,9 @@ import torch
 from byhand import EPS, D, How, Losing, assert_near, federation, model, start
 from harness import Free
 
-from fedzero.algorithms import Dzopa
-from fedzero.algorithms.graphs import Complete, Edges, Ring
 from fedzero.errors import FedzeroError
+from fedzero.methods import Dzopa
+from fedzero.methods.shared.graphs import Complete, Edges, Ring
 from fedzero.model.schedules import InverseSqrt
 
 N = 6

@@ -10,13 +10,13 @@ import pytest
 import torch
 from byhand import EPS, SIZES, How, Listening, assert_near, bound, drawn, federation, model, start, steps_along
 
-from fedzero.algorithms.contract import Scale, Turn
-from fedzero.algorithms.fedkseed import FedKSeed
 from fedzero.directions import Keys
+from fedzero.methods.contract import Scale, Turn
+from fedzero.methods.fedkseed import FedKSeed
 from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
 from fedzero.protocol.messages import Snapshot, Work, decode_instruction, encode, encode_work
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 
 S, K, ETA = 6, 4, 5e-3
 CASES = [How(P=1, central=True), How(P=3, central=True), How(P=2)]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from byhand import SIZES, How, assert_near, bound, drawn, federation, model, start, steps_along
 
-from fedzero.algorithms.fedkseedpro import FedKSeedPro, exponential
 from fedzero.directions import Keys
+from fedzero.methods.fedkseedpro import FedKSeedPro, exponential
 from fedzero.model.params import Params
 
 S, K, ETA, CLIP = 6, 3, 5e-3, 8.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from byhand import How, assert_near, federation, model, start
 
-from fedzero.algorithms import FedProxZO, FedZO
+from fedzero.methods import FedProxZO, FedZO
 from fedzero.model.schedules import InverseSqrt
 
 

@@ -12,9 +12,9 @@ import pytest
 from byhand import EPS, How, Listening, assert_near, federation, fedzo, model, start
 from harness import small
 
-from fedzero.algorithms import FedAvg, FedZO
 from fedzero.directions import reference
-from fedzero.filters.links import Quantise, TopK
+from fedzero.links.links import Quantise, TopK
+from fedzero.methods import FedAvg, FedZO
 from fedzero.model.updates import Dense, Seeded, decode_update
 
 

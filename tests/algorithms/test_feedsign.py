@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from byhand import Listening, assert_near, bound, federation, model, slope, start
 
-from fedzero.algorithms import FeedSign
 from fedzero.errors import FedzeroError
-from fedzero.filters.links import Bits
+from fedzero.links.links import Bits
+from fedzero.methods import FeedSign
 from fedzero.model.updates import Seeded, decode_update
 from fedzero.protocol.messages import decode_reply
 

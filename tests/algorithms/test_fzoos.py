@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from byhand import EPS, D, Losing, assert_near, federation, model, start
 
-from fedzero.algorithms import Federation, FZooS
-from fedzero.algorithms.corrections import Constant, Corollary, Inverse
-from fedzero.algorithms.optimizers import Adam, Sgd
 from fedzero.directions import SHARED
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Matern, Nearest, Recent, Surrogate, Transfer
+from fedzero.methods import Federation, FZooS
+from fedzero.methods.rules.optimizers import Adam, Sgd
+from fedzero.methods.shared.corrections import Constant, Corollary, Inverse
 from fedzero.tasks import Quadratic
 
 NOISE, FEATURE_NOISE, M, T, REACH = 1e-4, 0.1, 30, 3, 0.3

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from fedzero.algorithms.graphs import Complete, Edges, Ring
 from fedzero.errors import FedzeroError
+from fedzero.methods.shared.graphs import Complete, Edges, Ring
 
 
 def laplacian(graph, nodes: int) -> np.ndarray:

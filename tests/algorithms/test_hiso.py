@@ -10,8 +10,8 @@ import pytest
 import torch
 from byhand import assert_near, bound, federation, model, start
 
-from fedzero.algorithms import DeComFL, HiSo
-from fedzero.runs import recipe as recipes
+from fedzero.methods import DeComFL, HiSo
+from fedzero.recipe import recipe as recipes
 
 ETA, MU, NU, EPSILON = 2e-2, 0.1, 0.8, 1e-3
 

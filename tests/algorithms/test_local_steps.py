@@ -13,14 +13,14 @@ import torch
 from byhand import EPS, D, How, Listening, Vector, World, assert_near, federation, model, params, start
 from harness import small
 
-from fedzero.algorithms import Federation, FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
-from fedzero.algorithms.contract import Scale
-from fedzero.algorithms.optimizers import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
 from fedzero.directions import Domain, Program, Terms, stream_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, points_of, slopes
-from fedzero.filters import mean
-from fedzero.filters.links import Quantise
+from fedzero.links import mean
+from fedzero.links.links import Quantise
+from fedzero.methods import Federation, FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
+from fedzero.methods.contract import Scale
+from fedzero.methods.rules.optimizers import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
 from fedzero.model.params import Params
 
 METHODS: dict[str, Any] = {

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.algorithms import DeComFL
-from fedzero.algorithms.contract import Federation
-from fedzero.algorithms.pacing import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.errors import FedzeroError
-from fedzero.filters.combiners import Median
+from fedzero.links.combiners import Median
+from fedzero.methods import DeComFL
+from fedzero.methods.contract import Federation
+from fedzero.methods.rules.pacing import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.model.params import Params
 from fedzero.protocol.messages import decode_reply
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.algorithms import ResponseSurface
-from fedzero.algorithms.contract import Federation, Gathered, State
-from fedzero.algorithms.responsesurface import _sent
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.filters.combiners import Median, mean
+from fedzero.links.combiners import Median, mean
+from fedzero.methods import ResponseSurface
+from fedzero.methods.contract import Federation, Gathered, State
+from fedzero.methods.responsesurface import _sent
 from fedzero.model.params import Params
 
 KEYS = Keys.of_seed(3)

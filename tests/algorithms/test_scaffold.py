@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from byhand import EPS, How, Listening, Losing, assert_near, federation, model, start
 
-from fedzero.algorithms import FedZO, ScaffoldZO
-from fedzero.algorithms.contract import Scale
+from fedzero.methods import FedZO, ScaffoldZO
+from fedzero.methods.contract import Scale
 from fedzero.model.schedules import InverseSqrt
 from fedzero.model.updates import decode_update
 from fedzero.protocol.client import ClientMemory

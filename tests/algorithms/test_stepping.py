@@ -11,11 +11,11 @@ import torch
 from byhand import Losing, assert_near, bound, federation, model, params, start, updates_of
 from harness import small
 
-from fedzero.algorithms import Baffle, DeComFL, Federation, FeedSign, MeZO
-from fedzero.algorithms.optimizers import Momentum
-from fedzero.algorithms.stepping import Window, factor, longest
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
+from fedzero.methods import Baffle, DeComFL, Federation, FeedSign, MeZO
+from fedzero.methods.rules.optimizers import Momentum
+from fedzero.methods.rules.stepping import Window, factor, longest
 from fedzero.model.params import Params
 from fedzero.model.schedules import Piecewise
 from fedzero.model.updates import unpack

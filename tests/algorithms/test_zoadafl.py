@@ -10,7 +10,7 @@ import pytest
 from byhand import How, assert_near, federation, model, start
 from harness import Free
 
-from fedzero.algorithms import ZOAdaFL
+from fedzero.methods import ZOAdaFL
 from fedzero.model.schedules import InverseSqrt
 
 BETAS = 0.9, 0.9

@@ -12,13 +12,13 @@ import torch
 from byhand import D, How, Losing, assert_near, federation, model, slope, start, updates_of
 from harness import small
 
-from fedzero.algorithms import FedZO, ZOFedHT
-from fedzero.algorithms.contract import Gathered, Scale, Turn
 from fedzero.directions import Keys
-from fedzero.filters import mean
+from fedzero.engines.local import LocalEngine
+from fedzero.links import mean
+from fedzero.methods import FedZO, ZOFedHT
+from fedzero.methods.contract import Gathered, Scale, Turn
 from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
-from fedzero.protocol.local import LocalEngine
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

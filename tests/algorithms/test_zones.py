@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from byhand import How, Losing, assert_near, federation, model, start
 
-from fedzero.algorithms import ZoneS
 from fedzero.errors import FedzeroError
+from fedzero.methods import ZoneS
 from fedzero.model.schedules import InverseSqrt
 from fedzero.protocol.client import ClientMemory
 

@@ -100,6 +100,6 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
         [sys.executable, "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir",
          tmp_path / "cache", script], capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
-    assert 'Revealed type is "fedzero.algorithms.decomfl.DeComFL"' in done.stdout, done.stdout + done.stderr
+    assert 'Revealed type is "fedzero.methods.decomfl.DeComFL"' in done.stdout, done.stdout + done.stderr
     assert 'Unexpected keyword argument "rat" for "DeComFL"' in done.stdout
     assert 'Revealed type is "Any"' not in done.stdout

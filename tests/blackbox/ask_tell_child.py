@@ -10,9 +10,9 @@ import msgspec
 import torch
 from blackbox_child import Death, light
 
-from fedzero.algorithms import FedZO
 from fedzero.api import Optimiser, shared_fzoos
 from fedzero.estimators.surrogate import Transfer
+from fedzero.methods import FedZO
 
 ROUNDS, DIRECTIONS = 6, 7
 POINTS = ROUNDS * (DIRECTIONS + 1) + 2

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedzero import api as blackbox
-from fedzero.algorithms import FedZO
+from fedzero.methods import FedZO
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

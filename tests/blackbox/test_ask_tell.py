@@ -20,8 +20,8 @@ from blackbox_child import Death
 
 import fedzero
 from fedzero.errors import FedzeroError
+from fedzero.results.outcome import Result
 from fedzero.runs import session
-from fedzero.runs.outcome import Result
 
 PROCESSES, PARTIES = 8, 2
 

@@ -15,7 +15,7 @@ import pytest
 from fedzero.errors import FedzeroError
 from fedzero.oracles.blackbox import BatchedBox, CommandBox, Conditions, HttpBox, MemoryLog, PythonBox, QueryFailed
 from fedzero.oracles.blackbox.queries import OpenBox, Request, query
-from fedzero.runs import recipe
+from fedzero.recipe import recipe
 
 POINTS = np.array([[0.1, 1 / 3], [2.0, -7.5], [1e-300, 4.0]])
 ONCE = Conditions(retries=0, backoff=0.0)

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from fedzero import api as blackbox
-from fedzero.algorithms import FedZO
 from fedzero.errors import FedzeroError
 from fedzero.ledger import Asked, Evaluation, Ledger, replay
+from fedzero.methods import FedZO
 from fedzero.model.checkpoint import load_model
+from fedzero.recipe import recipe as recipes
 from fedzero.report import sentence
 from fedzero.report.page import page
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
+from fedzero.results.outcome import result_of
 from fedzero.runs import session
-from fedzero.runs.history import history
-from fedzero.runs.outcome import result_of
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from fedzero import api as blackbox
-from fedzero.algorithms import FedZO
 from fedzero.ledger import End, Ledger, Tampered
 from fedzero.ledger.records import encode_record
 from fedzero.ledger.store import link
+from fedzero.methods import FedZO
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

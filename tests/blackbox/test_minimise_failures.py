@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from test_minimise_surface import StopAt, Stopped
 
 import fedzero
-from fedzero.algorithms import FedZO, ResponseSurface
-from fedzero.algorithms.contract import Scale
 from fedzero.errors import FedzeroError
-from fedzero.filters import Chain
 from fedzero.ledger import Ledger
+from fedzero.links import Chain
+from fedzero.methods import FedZO, ResponseSurface
+from fedzero.methods.contract import Scale
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

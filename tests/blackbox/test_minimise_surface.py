@@ -10,7 +10,7 @@ import fedzero
 from fedzero import api
 from fedzero.errors import FedzeroError
 from fedzero.report import sentence
-from fedzero.runs.history import history
+from fedzero.results.history import history
 from fedzero.runs.progress import Silent
 
 

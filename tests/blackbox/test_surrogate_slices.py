@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import RBF
 from fedzero.estimators.surrogate.kernels import Rbf
 from fedzero.estimators.surrogate.process import GradientSurrogate, Nearest
 from fedzero.oracles.blackbox import Bounds
-from fedzero.runs.surrogate_slices import PLACES, slices, variance
+from fedzero.results.surrogate_slices import PLACES, slices, variance
 
 BOUNDS = Bounds.of([-5.0, -5.0, 0.0], [5.0, 5.0, 2.0], 3)
 

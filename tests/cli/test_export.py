@@ -12,7 +12,7 @@ import pytest
 from fedzero.ledger import Ledger
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.replay import read
-from fedzero.runs.export import Row, as_csv, as_json
+from fedzero.results.export import Row, as_csv, as_json
 
 OLD = Path(__file__).parents[1] / "ledger" / "v0_1"
 

@@ -24,8 +24,8 @@ from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.lines import fitting
 from fedzero.oracles import Metrics
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import progress
-from fedzero.runs import recipe as recipes
 from fedzero.runs.progress import LiveWatch, PlainWatch
 
 REASON = "failed: [bold]it gave '[/x]' instead of a number"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedzero.runs import recipe as recipes
-from fedzero.runs.engines import Ray
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Ray
 
 WORKERS = 2
 QUADRATIC = {"kind": "quadratic", "dimension": 16, "noise": 0.1}
@@ -20,7 +20,7 @@ QUADRATIC = {"kind": "quadratic", "dimension": 16, "noise": 0.1}
 def cluster() -> Iterator[Any]:
     """Two workers for all runs of a module; skips without Ray."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedzero[ray]'")
-    from fedzero.runs.cluster.on_ray import keeping
+    from fedzero.engines.ray.on_ray import keeping
 
     with keeping(Ray(workers=WORKERS, device="cpu")) as actors:
         yield actors
@@ -49,7 +49,7 @@ def recipe() -> Callable[..., recipes.Recipe]:
 @pytest.fixture
 def killing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rounds and exchanges in which the first worker that is asked is killed as it begins; each once."""
-    from fedzero.runs.cluster.engine import ClusterEngine
+    from fedzero.engines.ray.engine import ClusterEngine
 
     call, when = ClusterEngine._call, list[tuple[int, int]]()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.session import Environment
 

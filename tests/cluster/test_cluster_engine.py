@@ -15,12 +15,12 @@ from same_ledger import content_of, same_as_local
 
 import fedzero
 from fedzero import plugins
+from fedzero.engines.ray.slices import Dealer
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Local, Ray, chosen, recorded
 from fedzero.runs import session
-from fedzero.runs.cluster.slices import Dealer
-from fedzero.runs.engines import Local, Ray, chosen, recorded
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 from fedzero.tasks.quadratic import Quadratic
@@ -95,7 +95,7 @@ def test_a_run_that_was_interrupted_is_resumed_by_another_number_of_workers_or_n
 def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
     cluster: Any, recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedzero.runs.cluster import engine
+    from fedzero.engines.ray import engine
 
     made, folder = recipe(METHODS[0], rounds=12), tmp_path / "spread"
     session.start(made, tmp_path / "whole", Environment(), Silent())
@@ -126,7 +126,7 @@ def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
 def test_workers_forget_memories_that_the_ledger_has(
     cluster: Any, recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Any
 ) -> None:
-    from fedzero.runs.cluster import engine
+    from fedzero.engines.ray import engine
 
     monkeypatch.setattr(engine, "KEPT", 1)
     spare, forgotten = engine.ClusterEngine._spare, set[int]()

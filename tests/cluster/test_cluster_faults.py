@@ -17,7 +17,7 @@ import pytest
 from same_ledger import content_of
 
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from fedzero import plugins
-from fedzero.algorithms.contract import Wire
-from fedzero.filters import Chain
-from fedzero.filters.links import Plain
-from fedzero.runs import recipe as recipes
-from fedzero.runs.server import Plan
+from fedzero.links import Chain
+from fedzero.links.links import Plain
+from fedzero.methods.contract import Wire
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds.server import Plan
 from fedzero.testing.trial import DIMENSION, federation_for
 
 KINDS = tuple(kind.type for kind in plugins.kinds("methods").values())

@@ -15,9 +15,9 @@ from cases import CHAINS, KEEPS_A_REST, UNLIKE, WIRES, allowed, label, wire_of, 
 from trouble import BAD_CODES, BAD_NUMBERS, BAD_PLACES, BAD_REPLIES, BAD_SCALES
 
 from fedzero.errors import FedzeroError
-from fedzero.filters import NO_FILTERS, Chain
-from fedzero.filters.links import Plain
 from fedzero.lines import LONGEST_SAID
+from fedzero.links import NO_FILTERS, Chain
+from fedzero.links.links import Plain
 from fedzero.protocol.messages import Reply
 from fedzero.testing.engines import Changing
 from fedzero.testing.methods import Bad, altered, first_replaced

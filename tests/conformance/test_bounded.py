@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from cases import SHAPES, WIRES, label, wire_of, writes_floats
 
-from fedzero.filters.bounds import norm_of
+from fedzero.links.bounds import norm_of
 from fedzero.model.updates import Dense, decode_update, unpack
 from fedzero.protocol.messages import Reply, decode_reply
-from fedzero.runs import guard
+from fedzero.rounds import guard
 from fedzero.testing.engines import Changing, Replies
 from fedzero.testing.methods import altered, first_replaced
 from fedzero.testing.trial import Trial, federation_for, recipe_of, trial

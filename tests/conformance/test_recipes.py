@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from fedzero import plugins
-from fedzero.algorithms.contract import Scale
 from fedzero.errors import FedzeroError
-from fedzero.runs import recipe as recipes
+from fedzero.methods.contract import Scale
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedzero.deploy.allowance import DAY, HOUR, SPENT, Allowance, Clock, Spent, at, wait, with_queries
+from fedzero.deploy.site.allowance import DAY, HOUR, SPENT, Allowance, Clock, Spent, at, wait, with_queries
 
 MOST = 10
 NOON = 20_000.5 * DAY

@@ -23,7 +23,7 @@ from fedzero.deploy.flare import bridge, epochs
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.bridge import Answered, JobListener, connect, readable, receive, send
 from fedzero.deploy.flare.epochs import Epoch, Epochs, WaitPolicy
-from fedzero.deploy.link import Pending
+from fedzero.engines.remote.transport import Pending
 from fedzero.errors import FedzeroError
 from fedzero.protocol.engine import Interrupted
 

@@ -13,9 +13,9 @@ pytest.importorskip("nvflare")
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.message import Message
 
-from fedzero.deploy import messages
 from fedzero.deploy.flare.executor import SiteExecutor
-from fedzero.deploy.site import Settings, Site
+from fedzero.deploy.site.site import Settings, Site
+from fedzero.engines.remote import messages
 
 SERVER = "server.job"
 FINISH = messages.encode(messages.Finish(3))

@@ -18,11 +18,11 @@ import msgspec
 import psutil
 import pytest
 
-from fedzero.deploy import queue as submissions
 from fedzero.deploy.flare import presence, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.status import Status, status_of
-from fedzero.deploy.site import SiteState
+from fedzero.deploy.server import queue as submissions
+from fedzero.deploy.site.site import SiteState
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger

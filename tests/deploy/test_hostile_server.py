@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_language import make
 
-from fedzero.algorithms import DeComFL
-from fedzero.deploy import reasons
-from fedzero.deploy.allowance import DAY, HOUR
-from fedzero.deploy.messages import (
+from fedzero.deploy.site.allowance import DAY, HOUR
+from fedzero.deploy.site.settings import Settings
+from fedzero.deploy.site.site import Site, reasons
+from fedzero.deploy.site.terms import Terms
+from fedzero.engines.remote.messages import (
     Deliver,
     Exchange,
     Failed,
@@ -31,13 +32,11 @@ from fedzero.deploy.messages import (
     decode_answer,
     encode,
 )
-from fedzero.deploy.settings import Settings
-from fedzero.deploy.site import Site
-from fedzero.deploy.terms import Terms
 from fedzero.errors import FedzeroError
+from fedzero.methods import DeComFL
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import encode_work
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks.language import Language, Text
 from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.rewards import Function, Program, Regex

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.algorithms import DeComFL, FedZO
-from fedzero.deploy.assignment import SiteAssignment
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
-from fedzero.deploy.messages import Replies, decode_answer, encode
-from fedzero.filters.links import TopK
+from fedzero.deploy.server.conduct import conduct
+from fedzero.engines.remote.assignment import SiteAssignment
+from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.messages import Replies, decode_answer, encode
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
+from fedzero.links.links import TopK
+from fedzero.methods import DeComFL, FedZO
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment, Summary

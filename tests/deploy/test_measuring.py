@@ -9,18 +9,18 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.algorithms import DeComFL
-from fedzero.deploy import measuring
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
-from fedzero.deploy.messages import Measured, decode_answer, encode
+from fedzero.deploy.server.conduct import conduct
+from fedzero.engines.remote import measuring
+from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.messages import Measured, decode_answer, encode
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
+from fedzero.methods import DeComFL
 from fedzero.oracles import Metrics
 from fedzero.oracles.ranges import strange
+from fedzero.recipe.stopping import Stop
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
-from fedzero.runs.stopping import Stop
 from fedzero.testing.engines import LocalSites
 
 HONEST = {

@@ -13,11 +13,12 @@ from harness import recipe_of
 from test_hostile_server import asked, prepare, recipe_for, refused, site_with, turn
 
 import fedzero
-from fedzero.algorithms import DeComFL, FedAvg, FedKSeed, ScaffoldZO
-from fedzero.deploy import admission
-from fedzero.deploy import journal as journals
-from fedzero.deploy.allowance import SPENT
-from fedzero.deploy.messages import (
+from fedzero.deploy.site.allowance import SPENT
+from fedzero.deploy.site.site import Site, admission
+from fedzero.deploy.site.site import journal as journals
+from fedzero.deploy.site.terms import UNLIMITED, Terms
+from fedzero.directions import Keys
+from fedzero.engines.remote.messages import (
     Deliver,
     Exchange,
     Failed,
@@ -30,14 +31,12 @@ from fedzero.deploy.messages import (
     Replies,
     encode,
 )
-from fedzero.deploy.site import Site
-from fedzero.deploy.terms import UNLIMITED, Terms
-from fedzero.directions import Keys
 from fedzero.errors import Sendable
+from fedzero.methods import DeComFL, FedAvg, FedKSeed, ScaffoldZO
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import Close, Continue, Reply, Snapshot, Work, encode_close, encode_work
 from fedzero.protocol.messages import encode as encode_instruction
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.tasks import Quadratic
 
@@ -401,7 +400,7 @@ def measuring_with(folder: Path, **terms) -> Site:
 
 
 def test_an_order_has_a_size(tmp_path: Path, monkeypatch, capsys) -> None:
-    from fedzero.deploy import admission
+    from fedzero.deploy.site.site import admission
 
     monkeypatch.setattr(admission, "SMALL", 1 << 16)
     site = site_with(tmp_path)
@@ -509,7 +508,7 @@ def test_directions_at_one_model_are_counted_over_rounds_runs_and_restarts(tmp_p
 
 
 def test_methods_that_say_nothing_of_directions_are_limited_too(tmp_path: Path, capsys) -> None:
-    from fedzero.algorithms import FZooS
+    from fedzero.methods import FZooS
 
     greedy = FZooS(local_steps=2)
     site = site_with(tmp_path, terms=Terms(most_directions=1))

@@ -15,14 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzero import plugins
-from fedzero.algorithms import DeComFL, FedZO
-from fedzero.algorithms.contract import Scale
-from fedzero.deploy import queue
-from fedzero.deploy.assignment import SiteAssignment, assign
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
-from fedzero.deploy.link import NoAnswer, never
-from fedzero.deploy.messages import (
+from fedzero.deploy.server import queue
+from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.supervisor import check_name_free, serve_queue
+from fedzero.deploy.site.site import Settings, Site
+from fedzero.engines.remote.assignment import SiteAssignment, assign
+from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.messages import (
     Exchange,
     Failed,
     Prepare,
@@ -33,19 +32,20 @@ from fedzero.deploy.messages import (
     decode_order,
     encode,
 )
-from fedzero.deploy.site import Settings, Site
-from fedzero.deploy.supervisor import check_name_free, serve_queue
+from fedzero.engines.remote.transport import NoAnswer, never
 from fedzero.errors import FedzeroError
-from fedzero.filters.links import TopK
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
+from fedzero.links.links import TopK
+from fedzero.methods import DeComFL, FedZO
+from fedzero.methods.contract import Scale
 from fedzero.protocol.engine import Undelivered
 from fedzero.protocol.messages import Reply
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds.refusals import Refusals, named
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.refusals import Refusals, named
 from fedzero.runs.session import Environment
 from fedzero.tasks import Quadratic
 from fedzero.testing.engines import LocalSites

@@ -10,23 +10,23 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.algorithms import DeComFL
-from fedzero.deploy import conduct as conducting
-from fedzero.deploy import measuring
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
 from fedzero.deploy.flare.backoff import WELL, BackOff
-from fedzero.deploy.link import Enough, Pending, never
-from fedzero.deploy.messages import Done, Failed, Measured, Prepared, Replies, decode_answer, encode
+from fedzero.deploy.server import conduct as conducting
+from fedzero.deploy.server.conduct import conduct
+from fedzero.engines.remote import measuring
+from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.messages import Done, Failed, Measured, Prepared, Replies, decode_answer, encode
+from fedzero.engines.remote.transport import Enough, Pending, never
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
+from fedzero.methods import DeComFL
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import Reply
+from fedzero.rounds.votes import leading, of_groups, sides
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
-from fedzero.runs.votes import leading, of_groups, sides
 from fedzero.testing.engines import LocalSites
 
 SITES = ["north", "south", "west"]

@@ -13,7 +13,7 @@ import pytest
 
 from fedzero.deploy.flare import launch
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.settings import Settings
+from fedzero.deploy.site.settings import Settings
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
 

@@ -17,18 +17,18 @@ from harness import recipe_of
 
 import fedzero
 from fedzero import plugins
-from fedzero.algorithms import DeComFL
-from fedzero.deploy import site_tasks
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.launch import free_port
-from fedzero.deploy.site import Settings, Site
+from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.site.site import Settings, Site
+from fedzero.deploy.site.site import tasks as site_tasks
+from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
+from fedzero.methods import DeComFL
 from fedzero.oracles.blackbox import CommandBox, HttpBox, PythonBox
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -9,12 +9,12 @@ import pytest
 
 from fedzero import recipes as packaged
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.settings import Settings
-from fedzero.deploy.terms import UNLIMITED, Terms, with_options
+from fedzero.deploy.site.settings import Settings
+from fedzero.deploy.site.terms import UNLIMITED, Terms, with_options
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.runs import recipe as recipes
-from fedzero.runs.server import Plan
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds.server import Plan
 
 
 def test_the_hash_of_a_recipe(fedzero, tiny) -> None:

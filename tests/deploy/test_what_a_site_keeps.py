@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from test_hostile_server import asked, prepare, recipe_for, site_with, turn
 from test_orders_out_of_place import order, reply, update, work
 
-from fedzero.algorithms import FedAvg, ScaffoldZO
-from fedzero.deploy.kept import Held, sizes, surplus, tidy
-from fedzero.deploy.messages import Exchange, Prepared, encode
-from fedzero.deploy.terms import Terms
+from fedzero.deploy.site.kept import Held, sizes, surplus, tidy
+from fedzero.deploy.site.terms import Terms
+from fedzero.engines.remote.messages import Exchange, Prepared, encode
+from fedzero.methods import FedAvg, ScaffoldZO
 from fedzero.protocol.messages import Snapshot, encode_work
 from fedzero.protocol.messages import encode as encode_instruction
 
@@ -139,7 +139,7 @@ def test_orders_that_cannot_be_obeyed_leave_no_files_open(tmp_path: Path, monkey
     site = site_with(tmp_path)
     monkeypatch.setattr(type(site), "log", lambda *_: None)
     begin(site, "run")
-    monkeypatch.setattr("fedzero.deploy.site._keep_private", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedzero.deploy.site.site._keep_private", lambda *_: 1 / 0)
     asked(site, prepare(recipe_for(), run="before"))
     files = Path("/proc/self/fd")
     before = len(list(files.iterdir())) if files.exists() else pytest.skip("no /proc")

@@ -22,8 +22,8 @@ from typing import Any
 from doc_blocks import ROOT, Block
 
 import fedzero
-from fedzero.deploy.settings import Settings
-from fedzero.runs import recipe as recipes
+from fedzero.deploy.site.settings import Settings
+from fedzero.recipe import recipe as recipes
 
 PATIENCE = 600
 INSTALL = "python -m pip install --quiet --no-deps --no-build-isolation --no-index"

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import fields
 
-from fedzero.deploy import admission, engine, measuring, messages, reasons
+from fedzero.deploy.site.site import admission, reasons
+from fedzero.engines.remote import engine, measuring, messages
 from fedzero.errors import Refused
 from fedzero.lines import LONGEST_SAID
 from fedzero.model import distributions

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedzero.deploy import messages
 from fedzero.deploy.flare.bridge import NUMBER, PING
+from fedzero.engines.remote import messages
 from fedzero.model.updates import Dense, Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import Continue, Reply, Snapshot, encode, encode_close, encode_reply, encode_work

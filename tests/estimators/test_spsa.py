@@ -12,7 +12,7 @@ from fedzero.directions import Domain, Keys, reference, stream_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
 from fedzero.model.params import Params
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 
 KEYS = Keys.of_seed(7)
 DIMENSION = 40

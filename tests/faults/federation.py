@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 import psutil
 
-from fedzero.deploy.assignment import SiteAssignment
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.launch import free_port
+from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

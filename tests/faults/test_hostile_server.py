@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from federation import Federation
 
-from fedzero.deploy.reasons import SEE, Reason
-from fedzero.runs import recipe as recipes
+from fedzero.deploy.site.reasons import SEE, Reason
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

@@ -94,7 +94,7 @@ def said(federation: Federation, sentence: str, since: int) -> bool:
 
 def test_a_finite_reply_of_1e30(made: Callable[..., Federation]) -> None:
     """What one client can do to a round is bounded."""
-    pytest.importorskip("fedzero.runs.guard")
+    pytest.importorskip("fedzero.rounds.guard")
     federation = made(rounds=200, evaluate_every=20, deadline=10.0)
     federation.spoil(SITE, "1e30")
     federation.begin()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vectors import few, normal
 
-from fedzero.filters.bounds import beyond, median_of, norm_of, norms_of, shortened
+from fedzero.links.bounds import beyond, median_of, norm_of, norms_of, shortened
 
 
 def cut(contributions: dict[int, np.ndarray], factor: float) -> dict[int, np.ndarray]:

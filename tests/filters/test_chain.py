@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from vectors import EPS, chain_of, draw, few, normal, tame, vectors
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters import NO_FILTERS, Chain
-from fedzero.filters.chain import Coded
+from fedzero.links import NO_FILTERS, Chain
+from fedzero.links.chain import Coded
 
 CLIP, QUANTISE, SIGN = {"kind": "clip", "norm": 3.0}, {"kind": "quantise"}, {"kind": "sign"}
 TOP_K, FEEDBACK = {"kind": "top-k", "fraction": 0.2}, {"kind": "top-k", "fraction": 0.2, "feedback": True}

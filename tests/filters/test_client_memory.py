@@ -11,8 +11,8 @@ import pytest
 from harness import small
 from vectors import EPS, chain_of
 
-from fedzero.algorithms import ScaffoldZO, ZoneS
-from fedzero.filters import Chain
+from fedzero.links import Chain
+from fedzero.methods import ScaffoldZO, ZoneS
 from fedzero.protocol.client import ClientMemory
 from fedzero.testing.trial import Trial
 

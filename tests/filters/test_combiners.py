@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from vectors import EPS, few, normal
 
-from fedzero.filters.combiners import Krum, Median, MultiKrum, TrimmedMean, mean
-from fedzero.filters.mixers import NearestNeighbours, ServerClip
+from fedzero.links.combiners import Krum, Median, MultiKrum, TrimmedMean, mean
+from fedzero.links.mixers import NearestNeighbours, ServerClip
 
 N = 11
 COMBINERS = {

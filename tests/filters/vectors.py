@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedzero import plugins
-from fedzero.filters import Chain
+from fedzero.links import Chain
 
 EPS = 2.0**-24
 """Half a unit in the last place of float32: the relative error of one rounding."""

@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from targets import CHAINS, METHODS, TARGETS
 
-from fedzero.deploy import messages as site_messages
+from fedzero.engines.remote import messages as site_messages
 from fedzero.ledger.patch import Patch
 from fedzero.ledger.records import End, Evaluation, Round, Saved, Shown, encode_record
 from fedzero.model.updates import Dense, Seeded, encode_update, pack
 from fedzero.oracles import Metrics, Pictures
 from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import Continue, Reply, Snapshot, encode, encode_close, encode_reply, encode_work
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment, start
 

@@ -23,26 +23,26 @@ import torch
 from msgspec import Raw
 from rich.console import Console
 
-from fedzero.algorithms.contract import Scale
-from fedzero.deploy import admission, measuring
-from fedzero.deploy import messages as site_messages
-from fedzero.deploy.admission import Agreement
-from fedzero.deploy.assignment import SITES, SiteAssignment
 from fedzero.deploy.flare.bridge import Answered, Hello, Orders, receive
 from fedzero.deploy.flare.project import PROJECT, Project
-from fedzero.deploy.queue import SUPERVISOR, supervisor
-from fedzero.deploy.site import Settings, _memory_in
+from fedzero.deploy.server.queue import SUPERVISOR, supervisor
+from fedzero.deploy.site.admission import Agreement
+from fedzero.deploy.site.site import Settings, _memory_in, admission
 from fedzero.directions import Keys
+from fedzero.engines.remote import measuring
+from fedzero.engines.remote import messages as site_messages
+from fedzero.engines.remote.assignment import SITES, SiteAssignment
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters import Chain
-from fedzero.filters.combiners import Median
-from fedzero.filters.links import Clip, Quantise, Sign, TopK
 from fedzero.ledger import checkpoints, patch, query_log, replay
 from fedzero.ledger.database import LOG_OF_QUERIES, TABLES
 from fedzero.ledger.outline import GENESIS
 from fedzero.ledger.records import Start, encode_record
 from fedzero.ledger.store import FORMAT, Ledger, _seal, link
 from fedzero.lines import print_line
+from fedzero.links import Chain
+from fedzero.links.combiners import Median
+from fedzero.links.links import Clip, Quantise, Sign, TopK
+from fedzero.methods.contract import Scale
 from fedzero.model import toml
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
@@ -51,10 +51,10 @@ from fedzero.oracles.blackbox import MemoryLog, Query
 from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import decode_instruction, decode_reply
 from fedzero.protocol.replica import Replica
-from fedzero.runs import recipe as recipes
-from fedzero.runs import session
-from fedzero.runs.history import history
+from fedzero.recipe import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs.summary import summary
+from fedzero.runs import session
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import Text
 

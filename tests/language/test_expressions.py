@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedzero.errors import FedzeroError
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks.language.expressions import Expression, NotRegular
 from fedzero.tasks.language.rewards import Regex
 

@@ -14,7 +14,7 @@ from small_language import KINDS, transformers
 
 from fedzero.directions import Keys
 from fedzero.model.checkpoint import load_model
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language.texts import Text

@@ -17,7 +17,7 @@ from fedzero.model.params import Params
 from fedzero.oracles import Basis
 from fedzero.oracles.generation import PaddedPrompts, common_length, generate
 from fedzero.oracles.reward import Prompts
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -21,7 +21,7 @@ import torch
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.model.checkpoint import load_model
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

@@ -10,11 +10,11 @@ import pytest
 from recompute.site import DELIVER, EXCHANGE, FINISH, MEASURE, PREPARE, RECOVER
 from recompute.site import Site as AnotherSite
 
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
+from fedzero.deploy.server.conduct import conduct
+from fedzero.engines.remote.engine import Service
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

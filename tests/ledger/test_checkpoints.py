@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from fedzero.engines import local
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model import files
-from fedzero.protocol import local
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 

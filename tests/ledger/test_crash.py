@@ -101,7 +101,7 @@ def undisturbed(warm_server: Any, tmp_path_factory: pytest.TempPathFactory) -> C
     made: dict[tuple[str, ...], Run] = {}
 
     def make(path: Path, overrides: list[str]) -> Run:
-        from fedzero.runs import recipe as recipes
+        from fedzero.recipe import recipe as recipes
 
         name = (str(path), *overrides)
         if name not in made:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe, session
+from fedzero.recipe import recipe
+from fedzero.runs import session
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedzero.algorithms.contract import Federation
 from fedzero.errors import FedzeroError
 from fedzero.ledger import database, query_log, replay
 from fedzero.ledger.outline import GENESIS, Outline
@@ -27,13 +26,14 @@ from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
 from fedzero.ledger.store import Ledger, Tampered, _seal, link
 from fedzero.ledger.turns import Turns
+from fedzero.methods.contract import Federation
 from fedzero.model import files
 from fedzero.model.files import Unfit
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
+from fedzero.rounds.refusals import Refusals
+from fedzero.rounds.tracker import ClientTracker
 from fedzero.runs.progress import LiveWatch, PlainWatch, follow
-from fedzero.runs.refusals import Refusals
-from fedzero.runs.tracker import ClientTracker
 from fedzero.tasks import images
 from fedzero.tasks.language import rows
 

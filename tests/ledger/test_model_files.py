@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedzero
 from fedzero.cli import app
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.session import Environment, start
 
 NAMES = list(SHAPES["mlp"])

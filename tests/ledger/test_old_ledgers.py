@@ -15,8 +15,9 @@ from fedzero import plugins
 from fedzero.errors import FedzeroError
 from fedzero.ledger.replay import LedgerView
 from fedzero.model.checkpoint import save_model
-from fedzero.runs import history, patches, session
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.results import history
+from fedzero.runs import patches, session
 from fedzero.runs.session import Environment
 
 FOLDER = Path(__file__).parent / "v0_1"

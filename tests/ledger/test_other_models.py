@@ -12,13 +12,13 @@ import same_sum
 import torch
 from recompute import stream
 
-from fedzero.deploy.basis import common, differs
-from fedzero.deploy.messages import Measured, Prepared, decode_answer, encode
+from fedzero.engines.remote.agreement import common, differs
+from fedzero.engines.remote.messages import Measured, Prepared, decode_answer, encode
 from fedzero.errors import Refused
 from fedzero.ledger.store import Tampered
 from fedzero.model.checkpoint import load_model, save_model
 from fedzero.model.params import Params
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 
 HERE = session.Environment()

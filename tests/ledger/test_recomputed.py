@@ -20,7 +20,7 @@ from recompute.zofedht import ZOFedHT
 import fedzero
 from fedzero.directions import Keys
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.session import Environment, start
 from fedzero.tasks import images, partition
 

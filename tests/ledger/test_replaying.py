@@ -10,8 +10,8 @@ from rich.console import Console
 
 from fedzero.ledger import replay
 from fedzero.model.checkpoint import save_model
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import patches, progress, session
-from fedzero.runs import recipe as recipes
 from fedzero.runs.session import Environment
 
 

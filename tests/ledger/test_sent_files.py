@@ -19,8 +19,10 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation, Record, Start
 from fedzero.model import files
 from fedzero.model.checkpoint import load_base, save_tensors
-from fedzero.runs import measures, recipe, session
-from fedzero.runs.history import history
+from fedzero.recipe import recipe
+from fedzero.results import measures
+from fedzero.results.history import history
+from fedzero.runs import session
 
 CODE = "=cmd|' /C calc'!A0"
 NAMES = (CODE, "+1", "-1\n=2", "@x\x1b[31m\u202eRTL\x07", "</script><script>alert(1)</script>", "a" * 10**6, "plain")

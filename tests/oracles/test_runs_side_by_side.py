@@ -8,7 +8,7 @@ import pytest
 
 from fedzero.model.device import threads
 from fedzero.oracles.side_by_side import GroupedLosses
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

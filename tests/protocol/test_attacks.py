@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
+from fedzero.deploy.server.conduct import conduct
 from fedzero.directions import Keys
+from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.protocol.attacks import Adaptive, Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
 from fedzero.protocol.coalition import Seen, most_harmful
 from fedzero.protocol.messages import decode_reply
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds.server import cohort_of
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.server import cohort_of
 from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 

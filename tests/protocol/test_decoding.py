@@ -12,24 +12,24 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.algorithms.contract import MOST_CLIENTS
-from fedzero.deploy import messages as site_messages
 from fedzero.deploy.flare.bridge import Answered, receive
-from fedzero.deploy.queue import SUPERVISOR, supervisor
-from fedzero.deploy.site import Settings, _memory_in
+from fedzero.deploy.server.queue import SUPERVISOR, supervisor
+from fedzero.deploy.site.site import Settings, _memory_in
 from fedzero.directions import VERSION, Keys
+from fedzero.engines.remote import messages as site_messages
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters import Chain
-from fedzero.filters.links import Quantise
 from fedzero.ledger import patch
 from fedzero.ledger.records import decode_record
 from fedzero.lines import LONGEST_SAID
+from fedzero.links import Chain
+from fedzero.links.links import Quantise
+from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Seeded, Update, decode_update, pack
 from fedzero.protocol.client import Chunk, ClientMemory
 from fedzero.protocol.messages import Reply, decode_instruction, decode_reply, encode_reply
 from fedzero.protocol.replica import Replica
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.patches import apply_patch
 
 NESTED = b"\x91" * 1500

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from harness import small
 
-from fedzero.algorithms import DeComFL
+from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
-from fedzero.protocol.local import LocalEngine
+from fedzero.methods import DeComFL
 
 
 @pytest.mark.parametrize("K", [1, 3])

@@ -13,12 +13,12 @@ import pytest
 from test_pictures import Quiet
 from test_report_page import DENSE, SEEDED, data_of, read
 
+from fedzero.recipe import recipe as recipes
 from fedzero.report import History, Point
 from fedzero.report.differences import differences, mean_of, merged, title_of, told_apart
 from fedzero.report.page import page
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.history import history
 
 
 def run(recipe: str = "", **settings: str) -> History:

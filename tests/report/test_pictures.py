@@ -18,11 +18,11 @@ from fedzero.ledger.records import Shown
 from fedzero.ledger.store import Ledger
 from fedzero.model.params import Params
 from fedzero.oracles import Metrics, Pictures
+from fedzero.recipe import recipe as recipes
 from fedzero.report.page import page
 from fedzero.report.pictures import images
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.history import history
 from fedzero.runs.progress import Silent
 from fedzero.tasks.quadratic import QuadraticObjective
 

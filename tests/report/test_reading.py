@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger, Tampered
+from fedzero.recipe import recipe as recipes
 from fedzero.report.history import Party
-from fedzero.runs import attendance, reading, session
-from fedzero.runs import recipe as recipes
-from fedzero.runs.attendance import Attendance
-from fedzero.runs.history import history, history_of
+from fedzero.results import attendance, reading
+from fedzero.results.attendance import Attendance
+from fedzero.results.history import history, history_of
+from fedzero.results.reading import Reading
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.reading import Reading
 
 HERE = session.Environment()
 CLIENTS = 6

@@ -12,11 +12,11 @@ from test_pictures import Quiet
 from test_report_page import SEEDED
 
 from fedzero import plugins
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
 from fedzero.report.page import page
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.history import history
-from fedzero.runs.recipe import Recipe
 
 QUADRATIC = {"kind": "quadratic", "dimension": 8}
 TWO = {"clients": 2, "cohort": 2}

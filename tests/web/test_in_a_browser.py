@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from test_differences import run as seeded_run
 from test_report_page import CASES, DENSE, HOSTILE, SEEDED, history
 
+from fedzero.recipe import recipe as recipes
 from fedzero.report import History, Point, write
 from fedzero.report.history import Found, Party, Slice
-from fedzero.runs import recipe as recipes
 from fedzero.web import serving
 
 TIMED = replace(SEEDED, points=tuple(replace(p, seconds=p.round / 10) for p in SEEDED.points))

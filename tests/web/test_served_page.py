@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import fedzero as fedzero_package
-from fedzero.deploy.assignment import SiteAssignment
+from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.web import following, serving

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.web import limits, serving

@@ -51,7 +51,7 @@ def reproduce(
 
     Example: fedzero reproduce e8 --quick
     """
-    from fedzero.runs.engines import Local, Ray, chosen
+    from fedzero.recipe.engines import Local, Ray, chosen
     from fedzero.runs.session import data_folder
     from fedzero_papers.experiments import EXPERIMENTS, find
     from fedzero_papers.experiments.contract import Options

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from toy import drive
 
-from fedzero.algorithms.contract import Scale as Size
+from fedzero.methods.contract import Scale as Size
 from fedzero.model.schedules import rate_at
 from fedzero_papers.experiments.contract import Options
 from fedzero_papers.experiments.e1 import E1, METHODS, QUICK

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 from toy import drive
 
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.session import Environment
 from fedzero.tasks.language import rows

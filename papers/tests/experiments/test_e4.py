@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from toy import drive
 
-from fedzero.algorithms import contract as methods
-from fedzero.algorithms.dzopa import Dzopa
-from fedzero.algorithms.fedzo import FedZO
-from fedzero.algorithms.zoadafl import ZOAdaFL
-from fedzero.algorithms.zones import ZoneS
+from fedzero.methods import contract as methods
+from fedzero.methods.dzopa import Dzopa
+from fedzero.methods.fedzo import FedZO
+from fedzero.methods.zoadafl import ZOAdaFL
+from fedzero.methods.zones import ZoneS
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.contract import Options, Stage
 from fedzero_papers.experiments.curves import averaged, by_query, lowest, standard_error

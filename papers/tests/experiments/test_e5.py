@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from toy import drive
 
-from fedzero.algorithms.optimizers import Adam
+from fedzero.methods.rules.optimizers import Adam
+from fedzero.recipe import recipe as recipes
 from fedzero.report.history import History, Point
-from fedzero.runs import recipe as recipes
 from fedzero.runs import session
 from fedzero_papers.experiments import exact
 from fedzero_papers.experiments.alignment import alignment

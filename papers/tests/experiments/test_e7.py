@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from toy import drive
 
-from fedzero.algorithms.fzoos import FZooS
-from fedzero.algorithms.optimizers import Adam
+from fedzero.methods.fzoos import FZooS
+from fedzero.methods.rules.optimizers import Adam
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.baselines import METHODS
 from fedzero_papers.experiments.contract import Options, Stage

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from toy import drive
 
-from fedzero.algorithms.fedzo import FedZO
-from fedzero.algorithms.zofedht import ZOFedHT
+from fedzero.methods.fedzo import FedZO
+from fedzero.methods.zofedht import ZOFedHT
 from fedzero.model.schedules import rate_at
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.contract import Options, Stage

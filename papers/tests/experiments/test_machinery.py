@@ -21,9 +21,9 @@ from toy import TOY, job
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
 from fedzero.model.device import threads
+from fedzero.recipe.engines import Ray
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.engines import Ray
-from fedzero.runs.history import history
 from fedzero.runs.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage

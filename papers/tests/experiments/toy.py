@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from fedzero.recipe import recipe as recipes
 from fedzero.report.history import History
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.history import history
 from fedzero.runs.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, Stage

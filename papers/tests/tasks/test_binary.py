@@ -13,7 +13,7 @@ import torch
 from fedzero.directions import Domain, Keys, Terms, derive, reference
 from fedzero.errors import FedzeroError
 from fedzero.oracles import ALL_DATA
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks import BuildContext, images
 from fedzero.tasks.partition import Shards
 from fedzero_papers.oracles.rows import DenseRows, SparseRows

@@ -15,7 +15,7 @@ from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles import Basis
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks import BuildContext, images
 from fedzero_papers.oracles.boxed import WholeShards
 from fedzero_papers.oracles.image_attack import ImageAttackObjective

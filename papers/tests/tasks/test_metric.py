@@ -15,7 +15,7 @@ from torch.nn.utils import vector_to_parameters
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.oracles import Basis
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks import BuildContext
 from fedzero_papers.oracles.metric import Metric, confusion, scores
 from fedzero_papers.tasks import covertype

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.algorithms import FedAvg, FedZO
-from fedzero.algorithms.contract import Federation
-from fedzero.algorithms.optimizers import Adam
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
+from fedzero.methods import FedAvg, FedZO
+from fedzero.methods.contract import Federation
+from fedzero.methods.rules.optimizers import Adam
 from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
+from fedzero.recipe import recipe as recipes
 from fedzero.report.history import History
-from fedzero.runs import recipe as recipes
+from fedzero.results.history import history
 from fedzero.runs import session
-from fedzero.runs.history import history
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 from fedzero.tasks import BuildContext, Problem

@@ -16,7 +16,7 @@ from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks import BuildContext, images
 from fedzero_papers.oracles.universal_attack import TOGETHER, Targets, UniversalAttackObjective, _some
 from fedzero_papers.tasks import universal_attack

@@ -12,7 +12,7 @@ from fedzero.api.minimise import (
     minimise,
     shared_fzoos,
 )
-from fedzero.runs.outcome import Result, Step
+from fedzero.results.outcome import Result, Step
 
 __all__ = [
     "Batched",

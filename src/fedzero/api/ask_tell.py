@@ -29,8 +29,8 @@ from fedzero.model.files import locked
 from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.oracles.blackbox import Evaluate, ToldBox, Waiting
 from fedzero.oracles.blackbox.attempts import Unusable, numbers, short
+from fedzero.results.outcome import Result, best_known, result_of
 from fedzero.runs import session
-from fedzero.runs.outcome import Result, best_known, result_of
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment
 

@@ -20,17 +20,17 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from fedzero.algorithms.contract import Method
 from fedzero.api import given
 from fedzero.api.runs import Run
 from fedzero.api.train import DEFAULT, cohort_of, name_of, trained
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, near
+from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
-from fedzero.runs import recipe as recipes
-from fedzero.runs.engines import Wanted
-from fedzero.runs.loop import Watch
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Wanted
+from fedzero.rounds.loop import Watch
 from fedzero.runs.session import Environment
 from fedzero.tasks.language.given import GIVEN, Given
 from fedzero.tasks.language.rewards import Function, Reward

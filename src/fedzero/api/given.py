@@ -114,7 +114,7 @@ def filters(value: Any) -> list[dict[str, Any]]:
     """The tables of filters, each given as a value, by its name, or as a table."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise Invalid(f"filters = {quoted(value)} is not valid: give a list of filters, such as [Clip(norm=1.0)]")
-    base, example = plugins.BASES["filters"], "fedzero.filters.Clip(norm=1.0)"
+    base, example = plugins.BASES["filters"], "fedzero.links.Clip(norm=1.0)"
     return [
         {"kind": link} if isinstance(link, str) else table(link, f"filters[{i}]", base, example)
         for i, link in enumerate(value)

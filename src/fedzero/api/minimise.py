@@ -23,24 +23,24 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedzero.algorithms import FedZO, FZooS, ResponseSurface
-from fedzero.algorithms.corrections import Constant
-from fedzero.algorithms.optimizers import Adam
 from fedzero.api import given
 from fedzero.api.runs import start_or_resume, watch_of
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
+from fedzero.methods import FedZO, FZooS, ResponseSurface
+from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.shared.corrections import Constant
 from fedzero.model.numbers import Natural, NonNegative, Positive, PositiveInt
 from fedzero.model.schedules import Count, Counts, InverseSqrt
 from fedzero.model.value import checked, quoted
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Wanted
+from fedzero.results.outcome import Result, best_known, result_of
+from fedzero.rounds.loop import Watch
+from fedzero.rounds.silence import Unanswered
 from fedzero.runs import session
-from fedzero.runs.engines import Wanted
-from fedzero.runs.loop import Watch
-from fedzero.runs.outcome import Result, best_known, result_of
 from fedzero.runs.session import Environment
-from fedzero.runs.silence import Unanswered
 from fedzero.tasks.blackbox import BlackBox
 
 MODERATE, LARGE = 200, 5000

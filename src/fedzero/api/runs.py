@@ -26,16 +26,17 @@ from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.model.numbers import Natural
 from fedzero.model.value import quoted
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Wanted
+from fedzero.recipe.recipe import Recipe
 from fedzero.report import page
 from fedzero.report.units import human_bytes
-from fedzero.runs import history as histories
-from fedzero.runs import recipe as recipes
-from fedzero.runs import session, whole
-from fedzero.runs.engines import Wanted
-from fedzero.runs.loop import Watch
+from fedzero.results import history as histories
+from fedzero.results import whole
+from fedzero.rounds.loop import Watch
+from fedzero.runs import session
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
-from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import Environment, Summary
 
 

@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedzero.algorithms.contract import Method
 from fedzero.api import given
 from fedzero.api.runs import Run, start_or_resume, watch_of
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, near
+from fedzero.methods.contract import Method
 from fedzero.model.checkpoint import load_model
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
 from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
-from fedzero.runs import recipe as recipes
-from fedzero.runs.engines import Wanted
-from fedzero.runs.loop import Watch
-from fedzero.runs.recipe import Recipe
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Wanted
+from fedzero.recipe.recipe import Recipe
+from fedzero.rounds.loop import Watch
 from fedzero.runs.session import Environment
 from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material

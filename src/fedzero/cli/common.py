@@ -128,7 +128,7 @@ def finish(summary: Summary, folder: Path, as_json: bool) -> None:
 
 def show(folder: Path, console: Console = out) -> None:
     from fedzero.report.tables import terminal_table
-    from fedzero.runs.history import history
+    from fedzero.results.history import history
 
     console.print(terminal_table([history(folder)]))
 

@@ -36,7 +36,7 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import printable
 
 if TYPE_CHECKING:
-    from fedzero.deploy.settings import Settings
+    from fedzero.deploy.site.settings import Settings
 
 SAY_EVERY = 60.0
 """Seconds between two lines of a site that works."""
@@ -79,10 +79,10 @@ def federate(
     Example: fedzero federate demo --sites 3 --rounds 20
     """
     say("starting a federation on this machine; its first round takes a while")  # imports take seconds
-    from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import federate as carry_out
-    from fedzero.runs import recipe as recipes
+    from fedzero.deploy.site.site import tasks as site_tasks
+    from fedzero.recipe import recipe as recipes
     from fedzero.runs.progress import watch_on
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
@@ -163,13 +163,13 @@ def serve(
     found = Project.of(project)
     address.resolve(found.host)
     say(f"serving {project} at {found.host}:{found.port}")  # imports take seconds
-    from fedzero.deploy import site_tasks
-    from fedzero.deploy.conduct import conduct
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import service_of
-    from fedzero.deploy.queue import supervising
-    from fedzero.deploy.supervisor import serve_queue
-    from fedzero.runs import recipe as recipes
+    from fedzero.deploy.server.conduct import conduct
+    from fedzero.deploy.server.queue import supervising
+    from fedzero.deploy.server.supervisor import serve_queue
+    from fedzero.deploy.site.site import tasks as site_tasks
+    from fedzero.recipe import recipe as recipes
     from fedzero.runs.progress import watch_on
     from fedzero.web import beside
 
@@ -199,10 +199,10 @@ def submit(
 
     Example: fedzero submit hospital recipe.toml --set name=second
     """
-    from fedzero.deploy import queue as submissions
     from fedzero.deploy.flare.project import Project
-    from fedzero.deploy.supervisor import check_name_free
-    from fedzero.runs import recipe as recipes
+    from fedzero.deploy.server import queue as submissions
+    from fedzero.deploy.server.supervisor import check_name_free
+    from fedzero.recipe import recipe as recipes
 
     Project.of(project)
     loaded = recipes.load(recipe, set_, rounds=rounds, seed=seed)
@@ -240,7 +240,7 @@ def status(
 @app.command(rich_help_panel=PANEL)
 def stop(project: ProjectFolder) -> None:
     """Stop the supervisor of a project, as Ctrl-C would; its run can be resumed."""
-    from fedzero.deploy import queue as submissions
+    from fedzero.deploy.server import queue as submissions
 
     if not submissions.stop(project):
         raise FedzeroError(f"no server is running for {project}")
@@ -311,10 +311,10 @@ def join(
 
     fedzero join kits/north --approve HASH, which `fedzero recipe-hash RECIPE` prints
     """
-    from fedzero.deploy import site_tasks
     from fedzero.deploy.flare.launch import configure, server_of, settings_of
     from fedzero.deploy.flare.launch import join as carry_out
-    from fedzero.deploy.terms import with_options
+    from fedzero.deploy.site.site import tasks as site_tasks
+    from fedzero.deploy.site.terms import with_options
 
     settings = settings_of(kit)
     if forget:

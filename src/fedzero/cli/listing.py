@@ -31,7 +31,7 @@ def list_(
 ) -> None:
     """Algorithms, filters, tasks and recipes, one line each; or one of them in full."""
     from fedzero import plugins
-    from fedzero.runs import schema
+    from fedzero.recipe import schema
 
     packaged = plugins.recipes()
     if name in packaged:
@@ -65,7 +65,7 @@ def _recipes(origins: dict[str, list[Path]]) -> None:
 
 
 def _about(path: Path) -> str:
-    from fedzero.runs import recipe as recipes
+    from fedzero.recipe import recipe as recipes
 
     try:
         return recipes.load(path).about
@@ -86,14 +86,14 @@ def _tables(title: str, found: dict[str, dict[str, str]], broken: dict[str, str]
 
 
 def _settings() -> Any:
-    from fedzero.deploy.settings import Settings
+    from fedzero.deploy.site.settings import Settings
 
     return Settings
 
 
 def _in_full(name: str, known: list[str]) -> None:
     from fedzero import plugins
-    from fedzero.runs import schema
+    from fedzero.recipe import schema
 
     sections = schema.named(name) if name != "site" else schema.of_struct(_settings())
     if sections is None:

@@ -61,7 +61,7 @@ def run(
 
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
-    from fedzero.runs import recipe as recipes
+    from fedzero.recipe import recipe as recipes
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
     from fedzero.web import beside
@@ -98,7 +98,7 @@ def resume(
 @app.command("recipe-hash", rich_help_panel=PANEL)
 def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None) -> None:
     """Print the hash of a recipe, by which a site approves of it: fedzero join KIT --approve HASH."""
-    from fedzero.runs import recipe as recipes
+    from fedzero.recipe import recipe as recipes
 
     print(recipes.hash_of(recipes.load(recipe, set_, rounds=rounds, seed=seed)))
 
@@ -191,7 +191,7 @@ def report(
     from fedzero.report import page
     from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table
-    from fedzero.runs.history import history
+    from fedzero.results.history import history
 
     expect_file(out_)
     histories = [history(folder) for folder in folders]
@@ -215,8 +215,8 @@ def export(
     Example: fedzero export runs/first --csv --out first.csv
     """
     from fedzero.model import files
-    from fedzero.runs.export import as_csv, rows
-    from fedzero.runs.export import as_json as json_of
+    from fedzero.results.export import as_csv, rows
+    from fedzero.results.export import as_json as json_of
 
     found = rows(folder)
     text = json_of(found) if as_json else as_csv(found)

@@ -62,7 +62,7 @@ def tune(
     After Ctrl-C or a crash the same command goes on where it was. With --engine ray the runs are spread over a cluster.
     Example: fedzero tune demo --from 5e-3 --to 5e-2 --rounds 80
     """
-    from fedzero.runs import recipe as recipes
+    from fedzero.recipe import recipe as recipes
     from fedzero.runs import tuning
 
     if (low is None) != (high is None):

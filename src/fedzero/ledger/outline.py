@@ -13,10 +13,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import MOST_CLIENTS
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Saved, Start
+from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
 

@@ -18,13 +18,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from fedzero.algorithms.contract import MOST_CLIENTS
 from fedzero.directions import VERSION, Keys
 from fedzero.directions.keys import fits, shift
 from fedzero.errors import FedzeroError
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
+from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model import distributions, files
 from fedzero.model.decoding import reading
 from fedzero.model.identity import Identity

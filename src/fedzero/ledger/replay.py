@@ -11,7 +11,6 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from fedzero.algorithms.contract import Numbers
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import query_log
 from fedzero.ledger.checkpoints import Checkpoint
@@ -19,6 +18,7 @@ from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Asked, End, Evaluation, Round
 from fedzero.ledger.store import Entry, Ledger, Tampered
 from fedzero.ledger.turns import Turns
+from fedzero.methods.contract import Numbers
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update

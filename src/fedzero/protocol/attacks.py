@@ -22,8 +22,8 @@ import torch
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.filters import Chain
-from fedzero.filters.chain import Sent
+from fedzero.links import Chain
+from fedzero.links.chain import Sent
 from fedzero.model.numbers import Positive, PositiveFraction, PositiveInt
 from fedzero.model.value import Value
 from fedzero.oracles import Shards

@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzero.algorithms.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters import Chain
 from fedzero.lines import printable
+from fedzero.links import Chain
+from fedzero.methods.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
 from fedzero.model.updates import unpack

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from fedzero.algorithms.contract import Method, State, Wire
 from fedzero.directions import Keys
 from fedzero.errors import Refused
+from fedzero.methods.contract import Method, State, Wire
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Seeded, Update

@@ -20,7 +20,7 @@ from fedzero.model.checkpoint import load_model, save_tensors
 from fedzero.model.device import device_of
 from fedzero.model.params import Params
 from fedzero.protocol.replica import Replica
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.session import Environment, reopen
 from fedzero.tasks.contract import BuildContext
 

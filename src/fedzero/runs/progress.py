@@ -20,9 +20,9 @@ from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
+from fedzero.recipe.recipe import Recipe, from_canonical
 from fedzero.report.units import human_bytes, human_loss, human_seconds
-from fedzero.runs.recipe import Recipe, from_canonical
-from fedzero.runs.refusals import Refusals
+from fedzero.rounds.refusals import Refusals
 from fedzero.runs.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0

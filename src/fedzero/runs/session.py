@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from fedzero.algorithms.contract import Method, Observer, unobserved
 from fedzero.directions import VERSION, Keys
 from fedzero.directions.ahead import compiling
+from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
-from fedzero.filters import Chain
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.query_log import LedgerLog, Meter
@@ -26,6 +25,8 @@ from fedzero.ledger.records import Record, Shown, Start, sha256_of
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Tampered, Unwritable
 from fedzero.lines import LONGEST_SAID, printable
+from fedzero.links import Chain
+from fedzero.methods.contract import Method, Observer, unobserved
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import load_model, room, save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
@@ -33,21 +34,20 @@ from fedzero.model.params import Params
 from fedzero.model.schedules import Count
 from fedzero.protocol.attacks import altering
 from fedzero.protocol.engine import Engine, Interrupted
-from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.runs import coalitions, thread_counts, trust
-from fedzero.runs import recipe as recipes
-from fedzero.runs.engines import Local, Wanted, recorded
-from fedzero.runs.environment import Environment as Environment
-from fedzero.runs.environment import data_folder as data_folder
-from fedzero.runs.keeper import Keeper
-from fedzero.runs.loop import Watch, play
-from fedzero.runs.recipe import Recipe
-from fedzero.runs.secret import keys_of as keys_of
-from fedzero.runs.secret import secret_of as secret_of
-from fedzero.runs.server import Plan, Server
+from fedzero.recipe import coalitions, thread_counts, trust
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Local, Wanted, recorded
+from fedzero.recipe.environment import Environment as Environment
+from fedzero.recipe.environment import data_folder as data_folder
+from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.secret import keys_of as keys_of
+from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
+from fedzero.rounds.loop import Watch, play
+from fedzero.rounds.server import Plan, Server
+from fedzero.runs.keeper import Keeper
 from fedzero.tasks.contract import BASE, FIXED, BuildContext, Phase, Problem, unheard
 
 LEDGER, MODEL = "ledger.db", "model.safetensors"
@@ -334,7 +334,7 @@ def assembled(
     if isinstance(setup.recipe.engine, Local):
         yield local(setup, observe)
         return
-    from fedzero.runs.cluster.assembly import on_cluster  # which builds set-ups of its own, and needs an extra
+    from fedzero.engines.ray.assembly import on_cluster  # which builds set-ups of its own, and needs an extra
 
     if observe is not unobserved:
         raise FedzeroError("local steps can be observed in one process only: use the local engine")

@@ -8,7 +8,7 @@ from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
 from fedzero.ledger.store import Ledger
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 
 
 class Summary(Struct, frozen=True, kw_only=True):

@@ -21,18 +21,18 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from fedzero.algorithms.pacing import SHARE, Pace
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
+from fedzero.methods.rules.pacing import SHARE, Pace
 from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Engine, Ray, Wanted, chosen
+from fedzero.recipe.recipe import Recipe
 from fedzero.runs import session
-from fedzero.runs.engines import Engine, Ray, Wanted, chosen
 from fedzero.runs.progress import Silent
-from fedzero.runs.recipe import Recipe
 from fedzero.runs.session import LEDGER, Environment
 
 RATE = "algorithm.rate"
@@ -160,7 +160,7 @@ class _Playing:
     def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
         calls = [(self._with(v), v, self.folder / _name(v), self.environment, limit) for v in values]
         if isinstance(self.cluster, Ray):
-            from fedzero.runs.cluster.spread import spread  # needs an extra
+            from fedzero.engines.ray.spread import spread  # needs an extra
 
             return spread(_played, calls, self.folder, self.cluster, lambda number, trial: self.told(trial))
         trials = []

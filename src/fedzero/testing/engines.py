@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedzero.deploy.link import Answers, never
-from fedzero.deploy.site import Settings, Site
+from fedzero.deploy.site.site import Settings, Site
+from fedzero.engines.remote.transport import Answers, never
 from fedzero.errors import Refused
 from fedzero.protocol.engine import Interrupted
 from fedzero.protocol.messages import decode_reply

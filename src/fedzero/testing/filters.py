@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedzero.algorithms.contract import Method
-from fedzero.algorithms.decomfl import DeComFL
-from fedzero.algorithms.fedavg import FedAvg
-from fedzero.algorithms.scaffold import ScaffoldZO
 from fedzero.errors import FedzeroError, Refused
-from fedzero.filters import Chain, Coder, Combiner, Filter, Mixer, Shaper
+from fedzero.links import Chain, Coder, Combiner, Filter, Mixer, Shaper
+from fedzero.methods.contract import Method
+from fedzero.methods.decomfl import DeComFL
+from fedzero.methods.fedavg import FedAvg
+from fedzero.methods.scaffold import ScaffoldZO
 from fedzero.testing import methods
 from fedzero.testing.engines import Changing
 from fedzero.testing.trial import Check, expect, federation_for, recipe_of, run_checks, trial

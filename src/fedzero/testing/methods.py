@@ -12,17 +12,18 @@ import msgspec
 import numpy as np
 import torch
 
-from fedzero.algorithms.contract import Federation, Method, State, Wire
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
+from fedzero.deploy.server.conduct import conduct
+from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
-from fedzero.filters.links import Plain
 from fedzero.ledger import replay
+from fedzero.links.links import Plain
+from fedzero.methods.contract import Federation, Method, State, Wire
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense
 from fedzero.protocol.messages import Reply, decode_reply, encode_reply
-from fedzero.runs import guard, session
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
+from fedzero.rounds import guard
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment, Summary
 from fedzero.tasks.quadratic import Quadratic

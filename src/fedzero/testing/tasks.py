@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import torch
 
-from fedzero.algorithms.contract import Federation
-from fedzero.algorithms.decomfl import DeComFL
 from fedzero.directions import Domain, Keys, Terms
+from fedzero.methods.contract import Federation
+from fedzero.methods.decomfl import DeComFL
 from fedzero.oracles import ALL_DATA
 from fedzero.oracles.blackbox import Unmeasured
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import Environment

@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 
 from fedzero import plugins
-from fedzero.algorithms.contract import Federation, Method
+from fedzero.engines.local import LocalEngine
 from fedzero.errors import FedzeroError
-from fedzero.filters import Filter
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
+from fedzero.links import Filter
+from fedzero.methods.contract import Federation, Method
 from fedzero.model.params import Params
-from fedzero.protocol.local import LocalEngine
 from fedzero.protocol.replica import Replica
-from fedzero.runs import recipe as recipes
-from fedzero.runs.engines import recorded
-from fedzero.runs.server import Server
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import recorded
+from fedzero.rounds.server import Server
 from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks.contract import Task
 from fedzero.tasks.quadratic import Quadratic

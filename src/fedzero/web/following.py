@@ -13,13 +13,13 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from fedzero.deploy.assignment import SiteAssignment
+from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import History
 from fedzero.report.page import Mode, page
-from fedzero.runs.history import history_of
-from fedzero.runs.reading import Reading
+from fedzero.results.history import history_of
+from fedzero.results.reading import Reading
 from fedzero.runs.session import LEDGER, folder_of
 
 PAUSE = 1.0

@@ -19,7 +19,7 @@ def orders(folder: Path) -> Iterator[tuple[str, bytes]]:
     """(name, order). What the sites have is in the folder `clinic`; `theirs` and `rows` they have declared."""
     import msgspec
 
-    from fedzero.deploy.messages import Exchange, Measure, Prepare, Recover, encode
+    from fedzero.engines.remote.messages import Exchange, Measure, Prepare, Recover, encode
     from fedzero.protocol.messages import encode_work
 
     clinic = folder / "clinic"
@@ -72,7 +72,7 @@ def orders(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 def out_of_place(prepare: bytes) -> Iterator[tuple[str, bytes]]:
     """Orders for a run that the site agreed to, which its recipe does not contain."""
-    from fedzero.deploy.messages import Deliver, Exchange, Finish, Measure, Recover, encode
+    from fedzero.engines.remote.messages import Deliver, Exchange, Finish, Measure, Recover, encode
     from fedzero.model.updates import Seeded, encode_update
     from fedzero.protocol.messages import Snapshot, encode_close, encode_work
     from fedzero.protocol.messages import encode as encode_instruction
@@ -100,7 +100,7 @@ def out_of_place(prepare: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def change_engine(engine: Any, folder: Path, told: Any) -> None:
-    from fedzero.deploy import messages
+    from fedzero.engines.remote import messages
 
     honest = engine.RemoteEngine._ask
 

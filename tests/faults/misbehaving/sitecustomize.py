@@ -130,7 +130,7 @@ MEASURED = {
 
 
 def failed(reason: str) -> bytes:
-    from fedzero.deploy.messages import Failed, encode
+    from fedzero.engines.remote.messages import Failed, encode
 
     return encode(Failed(reason))
 
@@ -163,8 +163,8 @@ def make_server_hostile(engine: ModuleType) -> None:
 
 
 CHANGES = {
-    "fedzero.deploy.site": change_site,
-    "fedzero.deploy.engine": make_server_hostile,
+    "fedzero.deploy.site.site": change_site,
+    "fedzero.engines.remote.engine": make_server_hostile,
     "nvflare.fuel.f3.cellnet.core_cell": send_replies_twice,
 }
 

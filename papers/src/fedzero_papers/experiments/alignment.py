@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedzero.oracles.contract import F64
+from fedzero.recipe.recipe import Recipe
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.recipe import Recipe
 from fedzero_papers.experiments.pool import cores
 from fedzero_papers.oracles.synthetic import SyntheticObjective
 

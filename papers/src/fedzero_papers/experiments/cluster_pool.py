@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from fedzero.runs.cluster.on_ray import connected
-from fedzero.runs.cluster.spread import spread
-from fedzero.runs.engines import Ray
+from fedzero.engines.ray.on_ray import connected
+from fedzero.engines.ray.spread import spread
+from fedzero.recipe.engines import Ray
 from fedzero.runs.session import LEDGER
 from fedzero_papers.experiments.contract import Job
 from fedzero_papers.experiments.pool import Report, failure

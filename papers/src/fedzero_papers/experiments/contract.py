@@ -16,10 +16,10 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from fedzero.errors import FedzeroError
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.schema import written
 from fedzero.report.history import History
-from fedzero.runs import recipe as recipes
-from fedzero.runs.recipe import Recipe
-from fedzero.runs.schema import written
 from fedzero_papers.experiments.outcome import Outcome
 
 Part = TypeVar("Part")

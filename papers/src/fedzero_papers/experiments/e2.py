@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero_papers.experiments.communication import figure, findings, table
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
 from fedzero_papers.experiments.outcome import Outcome

@@ -18,10 +18,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.schema import written
 from fedzero.report.history import History
 from fedzero.report.units import human_bytes, percent
-from fedzero.runs import recipe as recipes
-from fedzero.runs.schema import written
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
 from fedzero_papers.experiments.curves import Reading, averaged, by_round, loss, percentage
 from fedzero_papers.experiments.outcome import Cell, Figure, Line, Outcome, Panel, Table

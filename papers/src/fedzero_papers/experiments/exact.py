@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedzero.algorithms import FZooS
+from fedzero.methods import FZooS
 from fedzero.model.schedules import rate_at
 from fedzero.oracles.contract import F64
+from fedzero.recipe.recipe import Recipe
 from fedzero.runs import session
-from fedzero.runs.recipe import Recipe
 from fedzero_papers.oracles.synthetic import SyntheticObjective
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim
 from fedzero.model.files import write
+from fedzero.recipe.engines import Ray
 from fedzero.report.history import History
 from fedzero.report.units import human_seconds
-from fedzero.runs.engines import Ray
-from fedzero.runs.history import history
+from fedzero.results.history import history
 from fedzero.runs.session import LEDGER, MODEL, recipe_in
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Stage
 from fedzero_papers.experiments.display import Display

@@ -18,9 +18,9 @@ from pathlib import Path
 from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
+from fedzero.recipe.recipe import Recipe
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.recipe import Recipe
 
 REPORT_EVERY = 0.25
 """Seconds between two reports of progress."""

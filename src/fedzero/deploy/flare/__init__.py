@@ -1,6 +1,6 @@
 """NVIDIA FLARE as the engine: machines of their own, mutual TLS, long-lived sites.
 
-    supervisor ── unix socket ── server's job ══ mutual TLS ══ site's job ── fedzero.deploy.site
+    supervisor ── unix socket ── server's job ══ mutual TLS ══ site's job ── fedzero.deploy.site.site
     (ledger)     (bridge.py)     (relay.py)                    (executor.py)
 
 A FLARE job is an epoch and no more: it ends when a site's job process crashes, and no site joins it late. The

@@ -47,13 +47,13 @@ from fedzero.deploy.flare.project import (
     Project,
     kit_of,
 )
-from fedzero.deploy.link import Answers, NoAnswer, Pending, never
+from fedzero.engines.remote.transport import Answers, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.model.numbers import NonNegative, Positive, PositiveInt
 from fedzero.model.value import checked
 from fedzero.protocol.engine import Interrupted, Undelivered
-from fedzero.runs.refusals import listed
+from fedzero.rounds.refusals import listed
 
 SCRATCH = "fedzero-"
 """How the name of the folder for socket and job begins, in the system's temporary folder."""

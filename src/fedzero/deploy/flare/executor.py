@@ -58,7 +58,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
     def _listen(self, engine: Any, local: Path, server: str) -> None:
         # takes seconds, which FLARE's start-up need not wait for
         from fedzero.deploy.flare.presence import publish
-        from fedzero.deploy.site import Settings, Site
+        from fedzero.deploy.site.site import Settings, Site
 
         settings = Settings.read(local / SETTINGS)
         self._site = Site(settings, Path(settings.keep or local / "keep"))

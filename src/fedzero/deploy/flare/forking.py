@@ -37,7 +37,7 @@ PRELOADED = (
     SITE_JOB,
     "fedzero.deploy.flare.executor",
     "fedzero.deploy.flare.presence",
-    "fedzero.deploy.site",
+    "fedzero.deploy.site.site",
     "fedzero.directions.cpu",
 )
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

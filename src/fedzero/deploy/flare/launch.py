@@ -20,19 +20,19 @@ from threading import Event
 import msgspec
 from msgspec import Struct
 
-from fedzero.deploy.conduct import conduct
-from fedzero.deploy.engine import Service
 from fedzero.deploy.flare import address, presence, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
 from fedzero.deploy.flare.presence import Kind
-from fedzero.deploy.site import Settings
-from fedzero.deploy.terms import UNLIMITED
+from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.site.site import Settings
+from fedzero.deploy.site.terms import UNLIMITED
+from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.model import files
-from fedzero.runs.loop import Watch
-from fedzero.runs.recipe import Recipe
+from fedzero.recipe.recipe import Recipe
+from fedzero.rounds.loop import Watch
 from fedzero.runs.session import LEDGER, Environment, Summary
 
 FEDERATION = "federation"

@@ -16,7 +16,7 @@ import msgspec
 import psutil
 from msgspec import Struct
 
-from fedzero.deploy.site import Site, SiteState
+from fedzero.deploy.site.site import Site, SiteState
 from fedzero.model import files
 from fedzero.model.decoding import MALFORMED
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fedzero.deploy import queue
 from fedzero.deploy.flare.project import CONNECTED_SITES, Project
+from fedzero.deploy.server import queue
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
-from fedzero.runs import recipe as recipes
+from fedzero.recipe import recipe as recipes
 from fedzero.runs.session import LEDGER
 
 

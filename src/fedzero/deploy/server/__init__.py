@@ -1,0 +1,1 @@
+"""The server of a federation, and the queue of its runs."""

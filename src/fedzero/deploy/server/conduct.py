@@ -1,0 +1,142 @@
+"""A run whose clients are at sites: the ledger is here, the work is there.
+
+    conduct(recipe, folder, environment, watch, service)     start a run, or resume the one that the folder holds
+
+A server without a model builds nothing: what it has to know of the model the sites tell it, and they evaluate it, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+
+from msgspec import UNSET
+
+from fedzero.deploy.site.tasks import named_for
+from fedzero.directions import VERSION, Keys
+from fedzero.engines.remote.assignment import Assignment, SiteAssignment, assign
+from fedzero.engines.remote.engine import RemoteEngine, Service
+from fedzero.engines.remote.messages import Prepare, Prepared
+from fedzero.errors import FedzeroError
+from fedzero.ledger.records import Start, sha256_of
+from fedzero.ledger.store import Ledger
+from fedzero.protocol.engine import Interrupted, Tied
+from fedzero.recipe import coalitions, trust
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
+from fedzero.rounds.loop import Watch
+from fedzero.runs import session
+from fedzero.runs.session import LEDGER, Assembly, Environment, Setup, Summary
+
+
+def conduct(
+    recipe: Recipe | None,
+    folder: Path,
+    environment: Environment,
+    watch: Watch,
+    service: Service,
+    overwrite: bool = False,
+) -> Summary:
+    """A run from where its ledger stands (from the start if there is none) to its end; the summary of what came out."""
+    resuming, given = (folder / LEDGER).exists() and not overwrite, recipe is not None
+    recipe = session.recipe_in(folder, recipe) if resuming else recipe
+    if recipe is None:
+        raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
+    if recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
+    environment = named_for(recipe, environment)
+    then = _start_of(folder) if resuming else None
+    foreign = then is not None and not given and _is_foreign(then, recipe, environment)
+    with session.ending(watch):
+        setup = _built(recipe, environment, watch, foreign) if recipe.federation.server_model else None
+        for line in () if resuming else coalitions.warnings(recipe, real=True):
+            watch.warn(line)
+    watch.phase("")  # what sites do meanwhile is reported in lines
+    sites = (SiteAssignment.of(folder) if resuming else None) or SiteAssignment(secrets.token_hex(8), {})
+
+    def assigned(here: Collection[str]) -> Assignment:
+        nonlocal sites
+        names = list(dict.fromkeys([*service.roster(), *here]))
+        sites = SiteAssignment(sites.run, assign(names, recipe.federation.clients, sites.clients))
+        sites.write(folder)
+        return sites.clients
+
+    def interrupted(reason: Interrupted) -> None:
+        service.report(f"{reason}; it is tried again" if isinstance(reason, Tied) else f"the epoch ended: {reason}")
+
+    # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
+    prepare = Prepare(
+        sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs, then.secret if then else None
+    )
+
+    def fits(found: Prepared) -> bool:
+        """Whether a site has what the run is known to start from: the server's own model, or that of the ledger."""
+        if then is not None:
+            return _continues(found, then)
+        return setup is not None and found.identity == setup.start.identity
+
+    engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
+    while True:  # the first epoch may end while sites get ready, like any other
+        try:
+            now = _start(recipe, setup, engine.open())
+            break
+        except Interrupted as reason:
+            interrupted(reason)
+    if then is not None and not _continues(now, then):
+        raise FedzeroError(
+            f"this run was started from model {then.identity} with secret {then.secret}; the sites have "
+            f"{now.identity} and {now.secret}"
+        )
+    ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
+    if given:
+        trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
+    if now.secret is not None:
+        ledger.hide()
+    plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
+    how = Assembly(recipe, plan, setup, lambda replica: engine, lambda e, server, *_: e.attach(server), interrupted)
+    summary = session.drive(how, ledger, folder, watch)
+    engine.finish(summary.rounds)
+    return summary
+
+
+def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool) -> Setup:
+    """What a server with a model has to have."""
+    setup = session.prepare(recipe, environment, watch.phase, foreign=foreign)
+    if setup.problem.metered is not None:
+        raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")
+    setup.problem.ready()
+    return setup
+
+
+def _is_foreign(then: Start, recipe: Recipe, environment: Environment) -> bool:
+    """Whose run it is that goes on; who names its recipe has chosen what that names."""
+    foreign = trust.is_foreign(then, environment)
+    if foreign and recipe.federation.server_model:
+        trust.expect_nothing_named(recipe.task, environment.functions)
+    return foreign
+
+
+def _start_of(folder: Path) -> Start:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
+        return ledger.start()
+
+
+def _continues(found: Prepared | Start, then: Start) -> bool:
+    """Whether what is here is what a run was started from."""
+    same = (found.parameters, found.secret) == (then.parameters, then.secret)
+    return same and found.identity.agrees(then.identity)
+
+
+def _start(recipe: Recipe, setup: Setup | None, found: Prepared) -> Start:
+    if setup is None:
+        secret, text = found.secret if recipe.federation.private else None, recipes.canonical(recipe)
+        sha256 = sha256_of(found.identity)
+        return Start(text, found.base, found.parameters, VERSION, secret, found.facts, recipe.needs, UNSET, sha256)
+    if found.identity != setup.start.identity:
+        raise FedzeroError(
+            f"the sites start from model {found.identity}, the server from {setup.start.identity}: give all of "
+            "them the same base model and the same release"
+        )
+    return setup.start

@@ -1,0 +1,105 @@
+"""Recipes that wait for a supervisor, and the supervisor they wait for: files in a project's folder.
+
+PROJECT/queue/*.json    recipes in the order they came, each until its run has ended
+PROJECT/serve.json      the supervisor's process, while there is one
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+from fedzero.errors import FedzeroError
+from fedzero.model import files
+from fedzero.model.decoding import MALFORMED
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
+
+QUEUE, SUPERVISOR = "queue", "serve.json"
+
+
+class Process(Struct, frozen=True):
+    """A process, told from a later one with the same number by when it began."""
+
+    pid: int
+    began: float
+
+    @staticmethod
+    def of(pid: int) -> Process | None:
+        """`began` counts from the start of the machine: it does not change when the clock is set."""
+        try:
+            return Process(pid, round(psutil.Process(pid).create_time() - psutil.boot_time(), 2))
+        except (psutil.NoSuchProcess, ValueError, OverflowError):  # a file may hold any number
+            return None
+
+
+class Supervisor(Process, frozen=True):
+    """What `serve.json` holds: the process, and the folder of the run that it plays."""
+
+    run: str | None = None
+
+
+def submit(project: Path, recipe: Recipe) -> None:
+    """Put a recipe in the queue."""
+    files.write(project / QUEUE / f"{time.time_ns():020d}-{recipe.name}.json", recipes.canonical(recipe))
+
+
+def entries(project: Path) -> list[Path]:
+    """The recipes in the queue, the next one first."""
+    return sorted((project / QUEUE).glob("*.json"))
+
+
+def name_of(entry: Path) -> str:
+    return entry.stem.split("-", 1)[-1]
+
+
+def supervisor(project: Path) -> Supervisor | None:
+    """The process that serves a project, if one does."""
+    try:
+        found = msgspec.json.decode(files.read(project / SUPERVISOR, files.SMALL), type=Supervisor)
+    except (OSError, *MALFORMED):
+        return None
+    return found if Process.of(found.pid) == Process(found.pid, found.began) else None
+
+
+@contextmanager
+def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
+    """One supervisor at a time, which says what run it plays."""
+    other = supervisor(project)
+    if other is not None:
+        raise FedzeroError(f"process {other.pid} already serves {project}: `fedzero stop {project}` ends it")
+    path = project / SUPERVISOR
+    me = Process.of(os.getpid())
+    assert me is not None
+
+    def playing(folder: Path | None) -> None:
+        run = None if folder is None else str(folder.resolve())
+        files.write(path, msgspec.json.encode(Supervisor(me.pid, me.began, run)))
+
+    try:
+        playing(None)
+        yield playing
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def stop(project: Path, seconds: float = 30.0) -> bool:
+    """End the supervisor as Ctrl-C would; whether there was one. Its run can be resumed."""
+    found = supervisor(project)
+    if found is None:
+        return False
+    os.kill(found.pid, signal.SIGTERM)
+    end = time.monotonic() + seconds
+    while supervisor(project) is not None:
+        if time.monotonic() > end:
+            raise FedzeroError(f"process {found.pid} has not ended after {seconds:g} s: try again later, or kill it")
+        time.sleep(0.1)
+    return True

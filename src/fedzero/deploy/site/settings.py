@@ -1,0 +1,124 @@
+"""The settings of a site: where its data, models and functions are, and on which terms it serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fedzero import plugins
+from fedzero.deploy.site.site import tasks as site_tasks
+from fedzero.deploy.site.terms import Terms
+from fedzero.errors import FedzeroError, near
+from fedzero.model import files
+from fedzero.model.device import device_of
+from fedzero.runs import session
+from fedzero.runs.session import Environment
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a site decides for itself, in a file that never leaves it."""
+
+    data: str | None = None
+    """Folder with this site's data."""
+    model: str | None = None
+    """Where this site has the model that a recipe names, whatever its name."""
+    files: dict[str, str] = {}
+    """Files and folders that recipes may name (rows, models, tokenizers, base models), and where they are here."""
+    secret: str | None = None
+    """File with the secret that clients share and the server has not (or set FEDZERO_SECRET)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where this site computes."""
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    """Of a CPU; default: all. The last bits of a loss depend on it: with 1 a run equals that of the local engine."""
+    tasks: dict[str, str] = {}
+    """Tasks of this site's own, by name: module:attribute; "*" stands for any name."""
+    terms: Terms = Terms()
+    """What is served."""
+    keep: str | None = None
+    """Folder for what outlasts a restart; default: beside the settings."""
+
+    @staticmethod
+    def read(path: Path) -> Settings:
+        return files.decoded(path, Settings) if path.exists() else Settings()
+
+    def with_values(self, **given: Any) -> Settings:
+        try:
+            return msgspec.convert(msgspec.to_builtins(self) | given, Settings)
+        except msgspec.ValidationError as error:
+            raise FedzeroError(f"settings of the site: {error}") from error
+
+    def without(self, names: Sequence[str]) -> Settings:
+        """Some settings as they are by default: `data`, `terms.methods`, `files.rows`, `all`; or as options of the
+        command line name them."""
+        values = msgspec.to_builtins(self)
+        known = [*Settings.__struct_fields__, *(f"terms.{name}" for name in Terms.__struct_fields__), "all"]
+        known += [f"{table}.{name}" for table in ("files", "tasks") for name in values.get(table, ())]
+        for name in names:
+            place = _place(name)
+            if place not in known:
+                advice = near(place, known) or f"there are {', '.join(known)}"
+                raise FedzeroError(f"--forget {name}: a site has no such setting; {advice}")
+            table, _, entry = place.partition(".")
+            if place == "all":
+                values.clear()
+            elif entry:
+                values.get(table, {}).pop(entry, None)
+            else:
+                values.pop(table, None)
+        return msgspec.convert(values, Settings)
+
+    def check(self) -> None:
+        """Refuse what no run could be served with; every name is that of something which is there."""
+        self.environment()
+        device_of(self.device)
+        chosen: dict[plugins.Group, Sequence[str]] = {"methods": self.terms.methods, "tasks": self.terms.tasks}
+        for group, names in chosen.items():
+            for name in names:
+                try:
+                    plugins.find(group, name)
+                except FedzeroError as error:
+                    raise FedzeroError(f"terms.{group}: {error}") from None
+
+    def environment(self) -> Environment:
+        return Environment(
+            session.data_folder(self.data),
+            session.secret_of(self.secret_bytes()),
+            site_tasks.loaded(self.tasks),
+            trusted=False,
+            files=self.files,
+            model=self.model,
+        )
+
+    def secret_bytes(self) -> bytes | None:
+        """The secret as it was given."""
+        if self.secret is None:
+            return os.fsencode(os.environ.get("FEDZERO_SECRET", "")) or None
+        try:
+            return files.read(Path(self.secret), files.SMALL).strip() or None
+        except OSError as error:
+            raise FedzeroError(f"the secret {self.secret} cannot be read: {error.strerror}") from error
+
+
+OPTIONS = {
+    "file": "files",
+    "task": "tasks",
+    "only_method": "terms.methods",
+    "only_task": "terms.tasks",
+    "approve": "terms.approved",
+}
+"""Options of the command line with other names than the settings that they change."""
+
+
+def _place(name: str) -> str:
+    """A setting by its place in the file."""
+    head, dot, entry = name.partition(".")
+    head = head.replace("-", "_")
+    head = OPTIONS.get(head, head)
+    if head in Terms.__struct_fields__ and head not in Settings.__struct_fields__:
+        head = f"terms.{head}"
+    return f"{head}{dot}{entry.replace('-', '_') if head == 'terms' else entry}"

@@ -1,0 +1,562 @@
+"""A site: one or more clients in a process of their own. Orders in, answers out; what carries them is not known here.
+
+The model is loaded when a run is prepared and stays; all clients of a site share one replica. What must outlast the
+process is kept in the site's own folder: what clients remember and what was answered, before a reply leaves, and the
+replica now and then. A site that has lost its folder rebuilds its replica from base model and ledger.
+
+Whether an order is one of the recipe's is judged in `admission`, whether it was obeyed before in `journal`, and whether
+the site serves it in `terms`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+from msgspec import Struct
+
+from fedzero.deploy.site.admission import Agreement
+from fedzero.deploy.site.allowance import Allowance, Clock
+from fedzero.deploy.site.journal import EVALUATION, Answered, Drawn, Journal, Place, question_of
+from fedzero.deploy.site.reasons import Reason
+from fedzero.deploy.site.settings import Settings as Settings
+from fedzero.deploy.site.site import admission, kept, reasons
+from fedzero.deploy.site.site import tasks as site_tasks
+from fedzero.deploy.site.traced import TracedReplica
+from fedzero.engines.remote import messages
+from fedzero.errors import FedzeroError, Refused, Sendable
+from fedzero.ledger.query_log import LedgerLog
+from fedzero.ledger.store import Claimed, Ledger
+from fedzero.lines import printable
+from fedzero.methods.contract import Numbers
+from fedzero.model import files
+from fedzero.model.decoding import MALFORMED, decoded
+from fedzero.oracles import GradientOracle, Oracle
+from fedzero.oracles.blackbox import QueryFailed, Unmeasured
+from fedzero.protocol.client import Client, ClientMemory
+from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
+from fedzero.runs import session
+from fedzero.runs.session import Setup
+
+T = TypeVar("T")
+SAVE_EVERY = 60.0
+"""Seconds between two copies of the replica on disk."""
+CLAIMED = 60.0
+"""Seconds to wait for a process that still writes the log of queries."""
+QUERIES = "queries.db"
+"""Of a run at this site: the log of queries, where its functions have one."""
+PRIVATE = "facts.json"
+"""Of a run at this site: what is known of its data and stays here."""
+LOGGED = 1000
+"""Errors that a process prints at most."""
+KINDS: dict[type[messages.Order], Reason] = {
+    messages.Prepare: Reason.TASK,
+    messages.Recover: Reason.REBUILD,
+    messages.Deliver: Reason.REBUILD,
+    messages.Exchange: Reason.TURN,
+    messages.Measure: Reason.MEASURE,
+}
+"""What is said of an order that could not be obeyed, where the error itself is not to be sent."""
+
+
+class SiteState(Struct, frozen=True, rename={"run": "name"}):
+    """What a site is doing. round: the one being worked on or the last, from 1 on; 0 while the run is prepared.
+    finished: the run has ended. problem: why the site cannot take part."""
+
+    run: str
+    rounds: int
+    round: int = 0
+    busy: bool = True
+    finished: bool = False
+    problem: str = ""
+
+
+class Site:
+    """`answer` is all there is to it; `state` is for the people at the site."""
+
+    def __init__(self, settings: Settings, keep: Path):
+        self.settings, self.keep = settings, keep
+        self.run: SiteRun | None = None
+        self.state: SiteState | None = None
+        self._clock = Clock()
+        """one, whatever is prepared: no order makes it begin anew"""
+        self._logged = "", 0
+        """the last error, and how many there were"""
+
+    def answer(self, data: bytes) -> bytes:
+        """Whatever comes is answered: what cannot be done, by a sentence that says nothing of what is here."""
+        problem, kind = "", Reason.ORDER
+        try:
+            most = admission.SMALL if self.run is None else self.run.agreement.largest
+            if len(data) > most:
+                raise Refused(f"was sent an order of {len(data):,} bytes, where at most {most:,} are expected")
+            order = messages.decode_order(data)
+            self.state, kind = _begun(order, self.state), KINDS.get(type(order), kind)
+            return messages.encode(self._obey(order))
+        except (Exception, SystemExit) as error:  # also of the site's own code, which may raise anything
+            problem = reasons.kept(error)
+            self.log(error)
+            return messages.encode(messages.Failed(reasons.sent(error, kind)))
+        finally:
+            if self.state is not None:
+                unable = problem if self.run is None else ""
+                self.state = msgspec.structs.replace(self.state, busy=False, problem=unable)
+
+    def log(self, error: BaseException) -> None:
+        """Once, where the same happens again and again, and not without end: orders must not fill the disk."""
+        text, (last, count) = reasons.kept(error), self._logged
+        if text != last and count < LOGGED:
+            self._logged = text, count + 1
+            reasons.log(error)
+
+    def _obey(self, order: messages.Order) -> messages.Answer:
+        if isinstance(order, messages.Prepare):
+            if self.settings.threads is not None:
+                torch.set_num_threads(self.settings.threads)
+            self.leave()
+            self.run = None
+            self.run = SiteRun(order, self.settings, self.keep, self.log, self._clock)
+            return self.run.prepared()
+        if self.run is None:
+            raise Refused("was given work before it was prepared for a run")
+        match order:
+            case messages.Recover():
+                return self.run.recover(order)
+            case messages.Exchange():
+                return self.run.exchange(order)
+            case messages.Deliver():
+                return self.run.deliver(order)
+            case messages.Measure():
+                return self.run.measure(order)
+            case messages.Finish():
+                admission.check_finish(self.run.agreement, order)
+                return messages.Done()
+
+    def leave(self) -> None:
+        """The process ends, or another run begins."""
+        if self.run is not None:
+            self.run.close()
+
+
+def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
+    """The state of a site that begins to obey an order."""
+    if isinstance(order, messages.Prepare):
+        with suppress(*MALFORMED):
+            found = msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
+            return msgspec.structs.replace(found, run=printable(found.run, reasons.LONGEST))
+    if before is None:
+        return None
+    if isinstance(order, messages.Finish):
+        return msgspec.structs.replace(before, round=order.rounds, finished=True)
+    round = order.round + 1 if isinstance(order, messages.Exchange) else before.round
+    return msgspec.structs.replace(before, round=round, busy=True)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An instruction that is one of the round's, for a client of this site. question: its SHA-256; before: what was
+    answered to the same question; again: that has to be worked on again, for the exchange that follows."""
+
+    client: Client
+    place: Place
+    message: Work | Snapshot | Continue
+    instruction: bytes
+    question: bytes
+    before: Answered | None
+    again: bool
+
+
+class _Clients(dict[int, Client]):
+    """The clients of a site, made when they are asked for: a server may assign millions."""
+
+    def __init__(self, numbers: Iterable[int], make: Callable[[int], Client]):
+        super().__init__()
+        self.numbers, self._make = frozenset(numbers), make
+
+    def __missing__(self, number: int) -> Client:
+        self[number] = self._make(number)
+        return self[number]
+
+
+class SiteRun:
+    """A run at this site. Recipe and terms are checked before anything that the site has is touched."""
+
+    def __init__(
+        self,
+        order: messages.Prepare,
+        settings: Settings,
+        keep: Path,
+        log: Callable[[BaseException], None],
+        clock: Clock,
+    ):
+        recipe, secret = recipes.received(order.recipe, order.needs), settings.secret_bytes()
+        self.terms = settings.terms
+        self.terms.check(recipe, secret is not None)
+        _check_clients(order.clients, recipe.federation.clients)
+        self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
+        self._recipe_hash = recipes.hash_of(recipe)
+        self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
+        self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
+        self.setup = self._fresh()
+        self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.wire(0))
+        admission.check_answers(self.setup.plan)
+        self.setup.problem.ready()
+        self.base = self.setup.problem.params.identity
+        self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
+        keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
+        with ExitStack() as undo:  # a run that cannot begin leaves nothing open
+            self._held = kept.Held(self.folder)
+            undo.callback(self._held.release)
+            self._journal = Journal(keep, self.folder.name)
+            undo.callback(self._journal.close)
+            self._journal.forget(self._tidied(keep))
+            self._continue(order)
+            undo.pop_all()
+
+    def _continue(self, order: messages.Prepare) -> None:
+        """From where this run was left here."""
+        _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
+        self._saved, self._cache = time.monotonic(), dict[Any, Any]()
+        self.replica = self._traced(self.setup)
+        self.agreement = self._agreed(order.clients)
+        self._queries = self._log_of_queries()
+        self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
+        self._answering = 0
+        """bytes of the answers of the exchange that goes on, which are not in the journal yet"""
+        self.clients = _Clients(order.clients, self._client)
+        self._recall()
+
+    def _tidied(self, keep: Path) -> list[str]:
+        return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
+
+    def _fresh(self) -> Setup:
+        environment = site_tasks.named_for(self.recipe, self.settings.environment())
+        return session.prepare(self.recipe, environment, keys=self._keys)
+
+    @staticmethod
+    def _traced(setup: Setup) -> TracedReplica:
+        return TracedReplica(setup.algorithm, setup.problem.params, setup.keys, setup.recipe.federation.clients)
+
+    def _agreed(self, clients: Iterable[int]) -> Agreement:
+        remembers = self.replica.wire.remembers or self.setup.chain.feedback
+        size = sum(tensor.numel() * tensor.element_size() for tensor in self.replica.state.tensors())
+        return Agreement(self.recipe, self.setup.plan, frozenset(clients), remembers, size)
+
+    def _client(self, number: int) -> Client:
+        setup, replica = self.setup, self.replica
+        rows = getattr(setup.problem.shards, "rows", None)
+        self.terms.check_rows(number, None if rows is None else rows(number))
+        kind = GradientOracle if replica.wire.first_order else Oracle
+        oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number)
+        client = Client(number, replica, oracle, setup.chain, self._cache)
+        if client.keeps_memory and self._memory_file(client).exists():
+            _unpack(client, files.read(self._memory_file(client), files.memory()))
+        return client
+
+    def prepared(self) -> messages.Prepared:
+        problem, secret = self.setup.problem, self.setup.keys.secret
+        facts, (base, sha256) = dict(problem.facts), (self.base.digest, self.base.sha256)
+        return messages.Prepared(base, problem.params.size, facts, secret, self.replica.round, sha256)
+
+    # ---- work
+
+    def exchange(self, order: messages.Exchange) -> messages.Replies:
+        """One client after the other, as the local engine without merging does."""
+        admission.check_exchange(self.agreement, order)
+        failed: dict[int, str] = {}
+        asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
+        failed |= self._allowance.spend({number: self._cost(each) for number, each in asked.items()})
+        drawn: list[Drawn] = []
+        self._answering = 0
+        answered = self._each(
+            [number for number in asked if number not in failed],
+            lambda number: self._answered(asked[number], drawn),
+            failed,
+        )
+        conflicts = self._journal.record([(asked[n].place, each) for n, each in answered.items()], drawn)
+        failed |= {place.client: why for place, why in conflicts.items()}
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self.save()
+        return messages.Replies({n: each.answer for n, each in answered.items() if n not in failed}, failed)
+
+    def _each(self, numbers: Iterable[int], work: Callable[[int], T], failed: dict[int, str]) -> dict[int, T]:
+        """What comes of work for clients, one after the other; where that fails, why goes into `failed`."""
+        done: dict[int, T] = {}
+        for number in numbers:
+            try:
+                done[number] = work(number)
+            except QueryFailed:  # what a function of the site's own says may be private
+                failed[number] = f"{Reason.BOX}: the site has the reason in {QUERIES}"
+            except Exception as error:  # of one client: the others go on
+                self.log(error)
+                failed[number] = reasons.sent(error, Reason.TURN)
+        return done
+
+    def _asked(self, order: messages.Exchange, number: int) -> Asked:
+        """What a client is asked, found to be new, or the same as before."""
+        instruction, place = order.instructions[number], Place(order.round, number, order.exchange)
+        message = admission.instruction_of(self.agreement, order, instruction)
+        client, question, before = self.clients[number], question_of(instruction), self._journal.find(place)
+        if before is not None and before.question != question:
+            raise Refused(f"was asked exchange {place.exchange} of round {place.round} before, by another question")
+        over = self._journal.over(number)
+        if before is None and (over > place.round or (not place.exchange and over == place.round)):
+            raise Refused(f"is asked about round {place.round}, and answered round {over} before")
+        if isinstance(message, Continue):
+            if before is None:
+                self._expect_going_on(client, place)
+            return Asked(client, place, message, instruction, question, before, False)
+        if client.keeps_memory and not client.remembers(message.counted):
+            raise Refused(f"has lost what it remembered of round {message.counted}: restore its folder")
+        last = len(self.agreement.wire(place.round).replies) - 1
+        again = bool(last) and self._journal.find(Place(place.round, number, last)) is None
+        again = again and not client.waits(place.round, 1)
+        asked = Asked(client, place, message, instruction, question, before, again)
+        if before is None or again:
+            self.terms.check_turn(self.recipe.algorithm, self.agreement.wire(place.round))
+            self._expect_paid(client, order.round)
+        return asked
+
+    def _expect_going_on(self, client: Client, place: Place) -> None:
+        """Refuse an exchange that a client does not wait for, or at another model than that of the round's first."""
+        first = self._journal.find(Place(place.round, place.client))
+        if first is None or not client.waits(place.round, place.exchange):
+            raise Refused("received an instruction for a different exchange")
+        if not first.same_model(self.replica.history):
+            raise Refused(f"was brought another model in the middle of round {place.round}")
+
+    def _cost(self, asked: Asked) -> int:
+        """Queries of a turn; of an answer that is there, none. All are paid with the first exchange."""
+        if isinstance(asked.message, Continue) or (asked.before is not None and not asked.again):
+            return 0
+        wire = self.agreement.wire(asked.place.round)
+        return wire.queries + (wire.first_queries if asked.client.kept.memory is None else 0)
+
+    def _answered(self, asked: Asked, drawn: list[Drawn]) -> Answered:
+        """The answer that was given before, or a new one."""
+        client, place, before = asked.client, asked.place, asked.before
+        if isinstance(asked.message, Continue):
+            if before is not None:
+                return before
+            return self._worked(asked, client.proceed(asked.instruction))
+        self.replica.obey(asked.message, client.number)
+        model = self.replica.state.digest(client.number)
+        if before is not None:
+            same = decode_reply(before.answer, len(before.answer)).digest == model
+            if same and not asked.again:
+                return before
+            if not same and not before.same_model(self.replica.history):
+                raise Refused(f"was asked about round {place.round} before, at another model")
+            if not asked.again:  # the replica was damaged then, or is now
+                self._pay(client.number, self._cost(replace(asked, again=True)))
+        self._expect_few(asked, model, drawn)
+        if client.keeps_memory:
+            client.settle(asked.message.counted)
+        client.start(place.round)
+        answered = self._worked(asked, None)
+        if before is not None and same and answered.answer != before.answer:
+            raise Refused(f"cannot repeat what it answered to exchange 0 of round {place.round}")
+        return answered
+
+    def _worked(self, asked: Asked, answer: Any) -> Answered:
+        """A client's own work until its reply."""
+        client, round = asked.client, asked.place.round
+        self.terms.check_room(self._journal.size + self._answering + self._remembered)
+        step = client.step(answer)
+        while not isinstance(step, bytes):
+            step = client.step(client.oracle.answer(round, step))
+        if client.keeps_memory:
+            self._save_memory(client, round)
+        self._answering += len(step)
+        return Answered(asked.question, self.replica.history, step)
+
+    def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
+        """Refuse more directions at one model than the terms allow; those of this turn are noted. They are the same as
+        others only where all is that they follow from: another recipe may have others of the same seed, other rows in
+        its batches, or points that come with the state."""
+        round, number = asked.place.round, asked.place.client
+        count = self.terms.projections_of(self.recipe.algorithm, self.agreement.wire(round))
+        history = self.replica.history or os.urandom(16)  # nobody knows of what it was made: no turn is like it
+        said = (self._recipe_hash.encode(), self._keys.direction_root, round.to_bytes(8, "little"), history)
+        name = hashlib.sha256(b"".join(said)).digest()[:16]
+        self.terms.check_projections(self._journal.directions(model, number, name), count)
+        drawn.append(Drawn(model, number, name, count, self.terms.projections))
+
+    def deliver(self, order: messages.Deliver) -> messages.Done:
+        for number, close in admission.closings_of(self.agreement, order).items():
+            if self._journal.over(number) != close.round:
+                raise Refused(f"was sent the outcome of round {close.round}, which client {number} did not answer last")
+            self.replica.obey(close, number)
+        return messages.Done()
+
+    def recover(self, order: messages.Recover) -> messages.Done:
+        updates = admission.check_recover(self.agreement, order)
+        if order.fresh:
+            self.replica.state.params.load(self._fresh().problem.params.tensors)
+            self.replica.begin()
+        self.replica.follow(updates)
+        return messages.Done()
+
+    def measure(self, order: messages.Measure) -> messages.Measured:
+        """An evaluation after every round that the recipe has it after, once: at another model that is said to be that
+        after the same round, nothing but which model it is."""
+        self.replica.follow(admission.check_measure(self.agreement, order, self.replica.round))
+        params, place, problem = self.replica.state.params, Place(order.after, EVALUATION), self.setup.problem
+        model, before = params.digest(), self._journal.find(place)
+        own = problem.private_facts is not None or problem.metered is not None
+        if before is not None:
+            found = messages.decode_answer(before.answer)
+            if isinstance(found, messages.Measured) and found.model == model:
+                return found
+            if not before.same_model(self.replica.history):
+                return messages.Measured(model, None, own, params.sha256())
+        self._pay(EVALUATION, 1)
+        metrics = None
+        with suppress(Unmeasured):
+            metrics = problem.objective.evaluate(params)
+        measured = messages.Measured(model, metrics, own, params.sha256())
+        question = question_of(f"evaluation {order.after}".encode())
+        conflicts = self._journal.record([(place, Answered(question, self.replica.history, messages.encode(measured)))])
+        return messages.Measured(model, None, own, measured.sha256) if conflicts else measured
+
+    def _pay(self, number: int, queries: int) -> None:
+        if unpaid := self._allowance.spend({number: queries}):
+            raise Sendable(unpaid[number])
+
+    # ---- functions whose queries are logged and may be limited
+
+    def _log_of_queries(self) -> Ledger | None:
+        """The log is a ledger of its own in the site's folder: its budget must outlast the process."""
+        metered, path = self.setup.problem.metered, self.folder / QUERIES
+        if metered is None:
+            return None
+        end = time.monotonic() + CLAIMED
+        while True:
+            try:
+                ledger = Ledger.open(path, True) if path.exists() else Ledger.create(path, self.setup.start)
+                break
+            except Claimed:  # by a process of an earlier epoch, which is about to end
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        metered.attach(LedgerLog(ledger, self.recipe.federation.clients))
+        return ledger
+
+    def _expect_paid(self, client: Client, round: int) -> None:
+        """Before a turn: its queries are within the budget of its box."""
+        metered, wire = self.setup.problem.metered, self.agreement.wire(round)
+        if metered is not None:
+            unable = metered.unable(round, {client.number: wire.queries + wire.first_queries})
+            if client.number in unable:
+                raise Refused(unable[client.number])
+
+    # ---- what outlasts the process
+
+    def close(self) -> None:
+        self.save()
+        self._journal.close()
+        self._allowance.close()
+        self._held.release()
+        if self._queries is not None:
+            self._queries.close()
+            self._queries = None
+
+    def save(self) -> None:
+        """The replica, unless it is sent with every instruction anyway."""
+        self._saved = time.monotonic()
+        state = self.replica.state
+        if state.round and self.replica.wire.delivery != "snapshot":
+            content = state.to_bytes()
+            header = msgspec.msgpack.encode(
+                (state.round, state.numbers, hashlib.sha256(content).digest(), self.replica.history)
+            )
+            files.write(self.folder / "replica", len(header).to_bytes(4, "little") + header + content, durable=True)
+
+    def _save_memory(self, client: Client, round: int) -> None:
+        """A process that was suspended must not overwrite what its successor wrote meanwhile."""
+        path, before, packed = self._memory_file(client), b"", _packed(client)
+        if path.exists() and (written := _round_of(before := files.read(path, files.memory()))) > round:
+            raise Refused(f"a newer process already wrote round {written}")
+        files.write(path, packed, durable=True)
+        self._remembered += len(packed) - len(before)
+
+    def _memory_file(self, client: Client) -> Path:
+        return self.folder / f"client-{client.number}.notes"
+
+    def _recall(self) -> None:
+        path = self.folder / "replica"
+        if path.exists():
+            content = files.read(path, files.memory())
+            size = int.from_bytes(content[:4], "little")
+            with suppress(*MALFORMED):
+                round, numbers, digest, history = _copies.decode(content[4 : 4 + size])
+                if hashlib.sha256(content[4 + size :]).digest() == digest:  # else from base model and ledger
+                    self.replica.state = self.replica.state.restored(content[4 + size :], round, numbers)
+                    self.replica.history = history
+
+
+def _check_clients(assigned: Sequence[int], clients: int) -> None:
+    if not assigned:
+        raise Sendable("no client is assigned to this site")
+    if max(assigned) >= clients:
+        raise Sendable(f"client {max(assigned)} is assigned to this site, but federation.clients = {clients}")
+
+
+def _localized(recipe: Recipe, settings: Settings) -> Recipe:
+    """The recipe with what this site decides for itself."""
+    if recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack is for simulations: this site attacks nobody")
+    engine = msgspec.structs.replace(recipe.engine, device=settings.device)
+    return msgspec.structs.replace(recipe, engine=engine, task=recipe.task.at_site(settings.model))
+
+
+def _keep_private(path: Path, now: Mapping[str, str] | None) -> None:
+    """Facts that stay at the site must be those with which it began the run. What they are is told to nobody."""
+    if now is not None and not path.exists():
+        files.write(path, msgspec.json.encode(dict(now)), durable=True)
+    then = files.decoded(path, dict[str, str]) if path.exists() else {}
+    for name in sorted(then.keys() | (now or {}).keys()):
+        if then.get(name) != (now or {}).get(name):
+            raise Sendable(Reason.DATA) from FedzeroError(f"its {name} is not that which it began this run with")
+
+
+_Chunks = list[bytes]
+_Memory = tuple[int | None, _Chunks, tuple[int, _Chunks] | None]
+"""Round and chunks of a client's memory that counted, and of one that may count."""
+
+
+_copies = msgspec.msgpack.Decoder(tuple[int, Numbers, bytes, bytes])
+"""Round, numbers, SHA-256 of the tensors and history of a replica; 0.2.0 wrote no history, and begins from the base."""
+_memories: msgspec.msgpack.Decoder[_Memory] = msgspec.msgpack.Decoder(_Memory)
+
+
+def _memory_in(data: bytes) -> _Memory:
+    return decoded(_memories.decode, data, "the memory of a client: restore its folder", FedzeroError)
+
+
+def _packed(client: Client) -> bytes:
+    (counted, kept), tried = client.keep()
+    maybe = None if tried is None else (tried[0], [chunk.body for chunk in tried[1].chunks()])
+    return msgspec.msgpack.encode((counted, [chunk.body for chunk in kept.chunks()], maybe))
+
+
+def _unpack(client: Client, data: bytes) -> None:
+    counted, chunks, maybe = _memory_in(data)
+    tried = None if maybe is None else (maybe[0], ClientMemory.of_chunks(maybe[1]))
+    client.recall((counted, ClientMemory.of_chunks(chunks)), tried)
+
+
+def _round_of(data: bytes) -> int:
+    """The latest round that a packed memory is of."""
+    counted, _, maybe = _memory_in(data)
+    return max(-1 if counted is None else counted, -1 if maybe is None else maybe[0])

@@ -1,0 +1,54 @@
+"""Tasks of a site's own: objects of its own packages, named in its own settings. Nothing that travels names them.
+
+    fedzero join north --task hospital.radiology:task            known by its `name`; without one, by that of any recipe
+    fedzero join north --task radiology=hospital.radiology:task
+
+A task of a recipe finds the object by name in `BuildContext.functions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedzero.errors import FedzeroError
+from fedzero.model.imports import imported
+from fedzero.recipe.recipe import Recipe
+from fedzero.runs.session import Environment
+
+ANY = "*"
+"""In the place of a name: whatever the recipe calls its task."""
+
+
+def places_of(options: Sequence[str]) -> dict[str, str]:
+    """Names and places, module:attribute, of what `--task` gives; all of it is imported, so what is wrong shows."""
+    places = {}
+    for option in options:
+        name, equals, place = option.rpartition("=")
+        found = _loaded(place)
+        given = name if equals else getattr(found, "name", None)
+        places[given if isinstance(given, str) and given else ANY] = place
+    return places
+
+
+def loaded(places: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _loaded(place) for name, place in places.items()}
+
+
+def named_for(recipe: Recipe, environment: Environment) -> Environment:
+    """The environment in which an object for any name has that of the recipe's task."""
+    name, functions = getattr(recipe.task, "name", None), environment.functions
+    if ANY not in functions or not isinstance(name, str):
+        return environment
+    return replace(environment, functions={name: functions[ANY], **functions})
+
+
+def _loaded(place: str) -> Any:
+    try:
+        found = imported(place)
+    except FedzeroError as error:
+        raise FedzeroError(f"--task names {error}") from error
+    if found is None:
+        raise FedzeroError(f"--task names {place!r}, but there is no such object in that module")
+    return found

@@ -1,0 +1,186 @@
+"""The terms of a site: what it serves, in a section of its own settings that never leaves it.
+
+    [terms]                                   local/fedzero.toml of a kit
+    methods = ["decomfl"]
+    approved = ["3b0c…"]                      `fedzero recipe-hash RECIPE` prints it
+    queries_per_day = 20000
+
+They are checked before data or a model are touched, and what they refuse is one sentence, here and at the server. The
+limits have defaults that every packaged recipe is within, also where all its clients are at one site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fedzero import plugins
+from fedzero.errors import FedzeroError, Sendable
+from fedzero.methods.contract import Method, Scale, Wire
+from fedzero.model.numbers import Natural, PositiveInt
+from fedzero.model.schedules import Count, most
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
+
+
+class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a site serves. An empty list is no restriction, and a limit of 0 is none."""
+
+    methods: tuple[str, ...] = ()
+    """Methods that are served, as `algorithm.kind` has them."""
+    tasks: tuple[str, ...] = ()
+    """Tasks that are served, as `task.kind` has them."""
+    private: bool | None = None
+    """Whether a recipe must have `federation.private = true`; default: where this site has a secret."""
+    approved: tuple[Annotated[str, Meta(pattern="^[0-9a-f]{64}$")], ...] = ()
+    """Hashes of the recipes that are served, each from `fedzero recipe-hash RECIPE`."""
+    queries_per_day: Natural = 100_000
+    """Evaluations that are made in 24 hours at most, over all clients here and all runs; 0: no limit."""
+    least_batch: PositiveInt = 8
+    """Rows of an evaluation at least: of a recipe's `batch`, and of every client here."""
+    most_directions: Natural = 256
+    """Directions of a local step at most (P); 0: no limit."""
+    most_local_steps: Natural = 100
+    """Local steps of a turn at most (K); 0: no limit."""
+    projections: Natural = 2_000
+    """Directions that a client is asked about at one and the same model at most, over all rounds and runs; 0: no
+    limit."""
+    runs_kept: PositiveInt = 8
+    """Runs of which something is kept at most, beside those that go on; what was used least lately goes first."""
+    bytes_kept: PositiveInt = 16 << 30
+    """Bytes that are kept of these runs at most, and of what clients answered and remember in one that goes on."""
+
+    def check(self, recipe: Recipe, secret: bool) -> None:
+        """Refuse what is not served; secret: whether this site has one."""
+        chosen = (
+            ("methods", self.methods, recipe.algorithm.name),
+            ("tasks", self.tasks, plugins.tag_of(type(recipe.task))),
+        )
+        for what, served, wanted in chosen:
+            if served and wanted not in served:
+                raise Sendable(f"its terms serve the {what} {', '.join(served)}, not {wanted!r}")
+        if (secret if self.private is None else self.private) and not recipe.federation.private:
+            why = "its terms ask for it" if self.private else "it has a secret, and its terms do not say otherwise"
+            raise Sendable(f"federation.private = false is not served, because {why}: set federation.private = true")
+        if self.approved and (found := recipes.hash_of(recipe)) not in self.approved:
+            raise Sendable(f"its terms do not approve of a recipe with the hash {found}")
+        self._check_size(recipe)
+
+    def _check_size(self, recipe: Recipe) -> None:
+        """Refuse a recipe that asks for fewer rows or more directions than the limits allow."""
+        batch, K, P = getattr(recipe.task, "batch", None), *_steps_of(recipe.algorithm)
+        if isinstance(batch, int) and batch < self.least_batch:
+            raise Sendable(_beyond("least_batch", self.least_batch, f"task.batch = {batch}", batch))
+        testing = getattr(recipe.task, "testing", None)  # an evaluation of the model is one, too
+        if isinstance(testing, int) and testing < self.least_batch:
+            raise Sendable(_beyond("least_batch", self.least_batch, f"task.testing = {testing}", testing))
+        limits = (
+            ("most_directions", self.most_directions, P, f"algorithm.directions = {P}"),
+            ("most_local_steps", self.most_local_steps, K, f"algorithm.local_steps = {K}"),
+            ("projections", self.projections, K * P, f"a turn has {K * P} (local_steps × directions)"),
+        )
+        for name, limit, wanted, said in limits:
+            if limit and wanted > limit:
+                raise Sendable(_beyond(name, limit, said, wanted))
+
+    def check_turn(self, method: Method, wire: Wire) -> None:
+        """Refuse a turn of too many evaluations. Of methods that have no field for their directions it shows only now,
+        and of those that grow with the rounds in the round itself. A central difference takes two evaluations for a
+        direction, a forward one takes one more for a step."""
+        total = wire.queries + wire.first_queries
+        K, _ = _steps_of(method)
+        limit = 2 * (self.most_directions + 1) * K
+        if self.most_directions and total > limit:
+            said = f"a turn takes {total:,} evaluations where they allow {limit:,}"
+            raise Sendable(_beyond("most_directions", self.most_directions, said, -(-total // (2 * K))))
+
+    def check_rows(self, client: int, rows: int | None) -> None:
+        """Refuse a client that has fewer rows than an evaluation is to be of, or some that count for more than their
+        part of so many. How many it has is told to nobody."""
+        if rows is not None and rows < self.least_batch:
+            raise Sendable(
+                f"its terms ask for least_batch = {self.least_batch}, and client {client} has fewer rows here: use "
+                "fewer clients, or the site allows it, `fedzero join KIT --term least_batch=1`"
+            )
+
+    def projections_of(self, method: Method, wire: Wire) -> int:
+        """Directions of a turn; where a method does not say, every evaluation is one."""
+        K, P = _steps_of(method)
+        return K * P or wire.queries
+
+    def check_projections(self, before: int, more: int) -> None:
+        if self.projections and before + more > self.projections:
+            raise Sendable(
+                _beyond("projections", self.projections, f"at this model it was asked about {before:,}, and this is "
+                        f"{more:,} more", before + more)
+            )  # fmt: skip
+
+    def check_room(self, kept: int) -> None:
+        if kept > self.bytes_kept:
+            said = f"what its clients answered and remember takes more, {kept:,} so far"
+            raise Sendable(_beyond("bytes_kept", self.bytes_kept, said, 2 * kept))
+
+    def exposure(self) -> str:
+        """In a line, what a server can do to this site under these terms."""
+        often = (
+            f"at most {self.queries_per_day:,} evaluations a day"
+            if self.queries_per_day
+            else "as many evaluations as it likes"
+        )
+        rows = f"each of at least {self.least_batch} rows" if self.least_batch > 1 else "of single rows, too"
+        if self.approved:
+            which = f"in {len(self.approved)} recipes that you approved" if len(self.approved) > 1 else (
+                "in the recipe that you approved"
+            )  # fmt: skip
+        else:
+            of = (("with the methods", self.methods), ("of the tasks", self.tasks))
+            served = [f"{what} {', '.join(names)}" for what, names in of if names]
+            which = " ".join(["in any recipe", *served, "(--approve HASH: only in those that you approve)"])
+        learns = "it learns one number per evaluation"
+        if gradients := _of_gradients(self.methods):
+            learns += f", with {', '.join(gradients)} a whole update per turn"
+        return f"the server can ask for {often}, {rows}, {which}; {learns}"
+
+
+UNLIMITED = Terms(queries_per_day=0, least_batch=1, most_directions=0, most_local_steps=0, projections=0)
+"""Of sites that belong to whoever serves the run."""
+
+
+def with_options(options: Sequence[str]) -> dict[str, Any]:
+    """Values for limits from `--term NAME=VALUE`."""
+    limits = [field.name for field in msgspec.structs.fields(Terms) if isinstance(field.default, int)]
+    values: dict[str, Any] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in limits or not value.isdecimal():
+            raise FedzeroError(f"--term {option}: write it as NAME=NUMBER, with one of {', '.join(limits)}")
+        values[name] = int(value)
+    return values
+
+
+def _beyond(name: str, limit: int, wanted: str, allow: int) -> str:
+    return (
+        f"its terms have {name} = {limit:,}, and {wanted}: change the recipe, or the site allows it, "
+        f"`fedzero join KIT --term {name}={allow}`"
+    )
+
+
+def _steps_of(method: Method) -> tuple[int, int]:
+    """(K, P) of a method that says so; P = 0: it does not."""
+    K, P = getattr(method, "local_steps", 1), getattr(method, "directions", 0)
+    return K if isinstance(K, int) else 1, most(P) if isinstance(P, int | Count) else 0
+
+
+def _of_gradients(methods: tuple[str, ...]) -> list[str]:
+    """Of the methods that are served (none: all that are installed), those that are given gradients."""
+    found = []
+    for name in methods or sorted(plugins.kinds("methods")):
+        with suppress(FedzeroError, msgspec.ValidationError, TypeError, ValueError):
+            made = recipes.method({"kind": name, "rate": 0.01})
+            if made.wire(0, Scale(1, 1)).first_order:
+                found.append(name)
+    return found

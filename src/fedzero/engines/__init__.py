@@ -1,0 +1,1 @@
+"""Where clients are: in this process, on a cluster, in other processes."""

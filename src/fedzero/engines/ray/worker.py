@@ -1,0 +1,213 @@
+"""A worker: a process with a replica of its own that plays slices of cohorts with the local engine.
+
+What it is sent are numbers of clients and updates; it folds these itself. It keeps nothing that must outlast it: one
+that died begins from the base model, says that it is behind, and is sent what the ledger has.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import torch
+
+from fedzero.directions import Keys
+from fedzero.engines.ray.query_log import SliceLog
+from fedzero.ledger import replay
+from fedzero.methods.contract import Numbers
+from fedzero.model.updates import Update
+from fedzero.oracles.blackbox import Query
+from fedzero.protocol.messages import MemoryChange
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.recipe import Recipe
+from fedzero.runs import session
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a worker is made from."""
+
+    recipe: Recipe
+    environment: Environment
+    keys: Keys
+    threads: int
+
+
+@dataclass(frozen=True)
+class About:
+    """Which worker this is, and the digest of the base model that it built."""
+
+    pid: int
+    host: str
+    base: bytes
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One exchange of a round, for a slice of its cohort. at: the round that the replica must be ready for. messages:
+    by client, which of the messages beside this one it gets. memories: pieces of what clients remember that another
+    worker, or an earlier process, had. spare: clients whose memory need not be kept longer. spent, tried: of clients
+    with black boxes, queries of the run and of the round.
+    """
+
+    round: int
+    exchange: int
+    at: int
+    messages: Mapping[int, int]
+    memories: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
+    spare: Sequence[int] = ()
+    spent: Mapping[int, int] = field(default_factory=dict)
+    tried: Sequence[Query] = ()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A part of what brings a replica of the base model to where the run is: a checkpoint, if there is one, comes with
+    the first; updates."""
+
+    checkpoint: tuple[bytes, int, Numbers] | None
+    updates: Sequence[Update]
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Replies of clients, or why there is none."""
+
+    replies: Mapping[int, bytes]
+    failed: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The replica is not ready for the round, but for this one; None: there is no replica."""
+
+    round: int | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Queries that must be durable before the slice goes on."""
+
+    rows: Sequence[Query]
+
+
+Answer = Replies | Behind | Rows
+
+
+class Worker:
+    """Called by one driver, one call at a time. A process that took the place of another has nothing yet."""
+
+    def __init__(self) -> None:
+        self._run = ""
+        self._player: Player | None = None
+
+    def about(self, run: str, blueprint: Blueprint) -> About:
+        """Get ready for a run."""
+        if self._player is None or self._run != run:
+            self._run, self._player = run, None
+            self._player = Player(blueprint)
+        return About(os.getpid(), socket.gethostname(), self._player.base)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """A method of the player; None of `Behind`: there is no player."""
+        return Behind(None) if self._player is None else getattr(self._player, method)(*arguments)
+
+
+class Player:
+    """A replica, and the local engine with all clients; it plays those that it is asked for."""
+
+    def __init__(self, blueprint: Blueprint):
+        torch.set_num_threads(blueprint.threads)
+        self.setup = session.prepare(blueprint.recipe, blueprint.environment, keys=blueprint.keys)
+        self.base = self.setup.problem.params.digest()
+        self.replica = self.setup.replica()
+        self.engine = session.local_engine(self.setup, self.replica)
+        self.engine.alter = None  # attackers know what all others send: the driver alters replies
+        self.setup.problem.ready()
+        self._slice: _Logged | None = None
+        self._remembers = self.replica.wire.remembers or self.setup.chain.feedback
+        self._round = -1
+        self._sent: dict[int, Sequence[bytes]] = {}
+        """what clients remember that were not here before, until they are made"""
+        self.engine.recall(lambda client: self._sent.pop(client, ()))
+
+    def follow(self, at: int, update: Update) -> None:
+        """Fold the update of a round; a replica that is not ready for it waits for `catch_up`."""
+        if self.replica.round == at:
+            self.replica.follow([update])
+
+    def catch_up(self, standing: Standing) -> None:
+        if standing.checkpoint is not None:
+            self.replica.state = self.replica.state.restored(*standing.checkpoint)
+        replay.fold(self.replica, standing.updates, len(standing.updates))
+
+    def exchange(self, turn: Turn, *messages: bytes) -> Answer:
+        self._prepare(turn)  # memories are sent once, also to a replica that is behind
+        if self.replica.round != turn.at:
+            return Behind(self.replica.round)
+        instructions = {client: messages[which] for client, which in turn.messages.items()}
+        metered = self.setup.problem.metered
+        if metered is None:
+            return self._played(turn, instructions)
+        self._slice = _Logged()
+        metered.attach(SliceLog(turn.spent, turn.tried, self._slice.write))
+        return self._slice.begin(lambda: self._played(turn, instructions))
+
+    def _prepare(self, turn: Turn) -> None:
+        """Clients of this round alone are here, and others whose memory is kept here."""
+        if turn.round != self._round and not self._remembers:
+            self.engine.forget(list(self.engine.clients))
+        self._round = turn.round
+        self.engine.forget([*turn.spare, *turn.memories])
+        self._sent |= turn.memories
+
+    def proceed(self) -> Answer:
+        """The rows of the last answer are durable."""
+        assert self._slice is not None
+        return self._slice.proceed()
+
+    def _played(self, turn: Turn, instructions: Mapping[int, bytes]) -> Replies:
+        sent = dict(self.engine.exchange(turn.round, turn.exchange, instructions))
+        replies = {client: data for client, data in sent.items() if isinstance(data, bytes)}
+        return Replies(replies, {client: str(data) for client, data in sent.items() if client not in replies})
+
+    def memories(self, clients: Sequence[int]) -> Mapping[int, MemoryChange]:
+        return self.engine.memories(clients)
+
+
+class _Logged:
+    """A slice that stops wherever it writes to its log, until the driver says that this is durable."""
+
+    def __init__(self) -> None:
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        self._written: SimpleQueue[None] = SimpleQueue()
+
+    def begin(self, work: Any) -> Answer:
+        def run() -> None:
+            try:
+                self._answers.put(work())
+            except BaseException as error:  # raised where the driver sees it
+                self._answers.put(error)
+
+        Thread(target=run, daemon=True).start()
+        return self._next()
+
+    def write(self, rows: Sequence[Query]) -> None:
+        self._answers.put(Rows(rows))
+        self._written.get()
+
+    def proceed(self) -> Answer:
+        self._written.put(None)
+        return self._next()
+
+    def _next(self) -> Answer:
+        answer = self._answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        assert isinstance(answer, Replies | Behind | Rows)
+        return answer

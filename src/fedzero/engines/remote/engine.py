@@ -1,0 +1,386 @@
+"""The engine for clients in other processes: replicas of their own, reached through a link that may break at any time.
+
+    engine.open()        an epoch begins: sites say what they have; what they lack they are sent, from the ledger
+    engine.exchange(…)   instructions to the clients' sites, replies back
+
+An epoch that ends in the middle of a round raises `Interrupted`; the round is then repeated under its own number. No
+site keeps the others waiting for long: one that still gets ready, catches up or evaluates when most others are done is
+left out of rounds until its answer has come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec import Struct, structs
+
+from fedzero.engines.remote import measuring, messages
+from fedzero.engines.remote.agreement import common, differs
+from fedzero.engines.remote.answers import SiteFailure, T, received
+from fedzero.engines.remote.assignment import Assignment, at_sites
+from fedzero.engines.remote.transport import Enough, Link, NoAnswer, Pending, never
+from fedzero.errors import FedzeroError, Refused
+from fedzero.model.identity import Identity
+from fedzero.model.updates import Update, decode_update
+from fedzero.oracles import Metrics, Objective
+from fedzero.oracles.blackbox import Unmeasured
+from fedzero.protocol.engine import Interrupted, Tied, Undelivered
+from fedzero.protocol.messages import MemoryChange
+from fedzero.rounds import votes
+from fedzero.rounds.refusals import AT_SITE, named
+from fedzero.rounds.server import Server
+
+BURST = 256
+"""Updates in one message to a replica that is behind."""
+PREPARING, FINISHING = 3600.0, 5.0
+"""Seconds after which a site that gets ready, catches up or evaluates counts as gone, and to hear that a run has ended.
+The others wait for it only as long as `Enough` or the deadline of an exchange says."""
+OVERHEAD = 4096
+"""Bytes of an answer beside the replies in it."""
+DOING: dict[type[Struct], str] = {
+    messages.Prepared: "still gets ready",
+    messages.Done: "still catches up",
+    messages.Measured: "still evaluates",
+}
+"""Sites whose answer is pending, by the kind of answer."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """How a run is served. roster: all sites there are, whether present or not; deadline: seconds of an exchange;
+    report: is told, in a sentence, what happens to sites and epochs; idle: is called again and again between runs;
+    minimum: sites that must be ready before the others are left behind; patience: seconds these are waited for."""
+
+    link: Link
+    roster: Callable[[], Sequence[str]]
+    deadline: float = 60.0
+    report: Callable[[str], None] = lambda text: None
+    idle: Callable[[], None] = lambda: None
+    minimum: int = 1
+    patience: float = 30.0
+
+
+class RemoteEngine:
+    """prepare: the order that begins an epoch, to be completed by the clients of each site. assign: which clients are
+    at which site, asked at the beginning of an epoch, when the sites are known. objective: of a server with a model,
+    which evaluates it itself. fits: whether a site has the base model that the run is known to start from, if it is."""
+
+    def __init__(
+        self,
+        service: Service,
+        prepare: messages.Prepare,
+        assign: Callable[[Collection[str]], Assignment],
+        objective: Objective | None = None,
+        fits: Callable[[messages.Prepared], bool] = lambda found: False,
+    ):
+        self.service, self.link, self.deadline, self.report = service, service.link, service.deadline, service.report
+        self._fits = fits
+        self.prepare, self.assign, self.objective = prepare, assign, objective
+        self.assignment: Assignment = {}
+        self.away: dict[str, str] = {}
+        """sites that do not take part in this epoch, or no longer, and why"""
+        self._missed: dict[str, str] = {}
+        """sites that were said to be missing, and why; each is said once"""
+        self._seen: set[str] = set()
+        """sites that have taken part"""
+        self._ready: dict[str, int] = {}
+        """the round a site's replica is known to be ready for; −1: to be rebuilt"""
+        self._pending: dict[str, type[Struct]] = {}
+        """sites that are away until an answer of theirs has come, and of what kind"""
+        self._coming: dict[str, int] = {}
+        """the round for which a site will be ready that still catches up"""
+        self._common: messages.Prepared | None = None
+        """what the sites agreed on"""
+        self._last: tuple[int, messages.Measured] | None = None
+        """the last evaluation, and after how many rounds"""
+        self._server: Server | None = None
+        self._catch_up = True
+        """False: every instruction carries the state, so no replica is ever behind"""
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None, "attach comes before the first round"
+        return self._server
+
+    def attach(self, server: Server) -> None:
+        """The server whose rounds are played, once it stands where its ledger ends."""
+        self._server, self._catch_up = server, server.wire(0).delivery != "snapshot"
+
+    # ---- epochs
+
+    def open(self) -> messages.Prepared:
+        """Begin an epoch; what the sites agree on. A site with another base model than most is left out, by name."""
+        here = self.link.begin()
+        self.assignment = self.assign(here)
+        self._pending, self._coming, self._ready = {}, {}, {}
+        self.away = {site: "is away" for site in self.assignment if site not in here}
+        for site in self.away:
+            self._miss(site)
+        orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
+        found: dict[str, messages.Prepared] = {}
+        enough = self._most_of(orders, self.service.minimum)
+        for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20, enough):
+            if isinstance(answer, messages.Prepared):
+                enough.answered()
+                found[site] = answer
+            elif not isinstance(answer, Pending):
+                self._lose(site, f"cannot take part: {answer}")
+        if not found:
+            raise self._nobody()
+        if self._common is None:
+            self._common = common(found, self._fits)
+        for site, prepared in found.items():
+            self._admit(site, prepared)
+        if not self._ready:
+            raise self._nobody()
+        return self._common
+
+    def _nobody(self) -> FedzeroError:
+        reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
+        # A run that has begun waits until a site is ready; one that has not ends here.
+        return (FedzeroError if self._server is None else Interrupted)(f"no site is ready: {reasons}")
+
+    def _admit(self, site: str, found: messages.Prepared) -> None:
+        assert self._common is not None
+        if why := differs(found, self._common):
+            self._lose(site, why)
+            return
+        self.away.pop(site, None)
+        self._ready[site] = found.round
+        self._find(site)
+
+    def _most_of(self, sites: Collection[str], minimum: int = 1) -> Enough:
+        return Enough(min(max(minimum, len(sites) // 2 + 1), len(sites)), self.service.patience)
+
+    def _arrivals(self) -> None:
+        """Sites that were not waited for, and are ready by now."""
+        for site, data in self.link.late() if self._pending else ():
+            kind = self._pending.pop(site, messages.Done)
+            answer = received(site, data, kind)
+            self.away.pop(site, None)
+            if isinstance(answer, messages.Prepared):
+                self._admit(site, answer)
+            elif isinstance(answer, Exception) and (kind is messages.Prepared or isinstance(answer, SiteFailure)):
+                self._lose(site, f"cannot take part: {answer}")
+            elif not isinstance(answer, Exception):
+                self._ready[site] = max(self._ready[site], self._coming.pop(site, -1))
+
+    def renew(self) -> None:
+        self.open()
+
+    def _lose(self, site: str, why: str) -> None:
+        self.away[site] = why
+        if self._missed.get(site) != why:
+            self._missed[site] = why
+            self.report(f"{site} {why}")
+
+    def _miss(self, site: str, cause: str = "") -> None:
+        if site in self._missed or not (clients := self.assignment.get(site)):
+            return
+        known, because = site in self._seen, f" ({cause})" if cause else ""
+        left_out = f"{named(clients)} {'are' if len(clients) > 1 else 'is'} left out"
+        self._missed[site] = cause
+        self.report(
+            f"site {site} is {'gone' if known else 'not here yet'}{because}: {left_out} until it "
+            f"{'returns' if known else 'joins'}"
+        )
+
+    def _find(self, site: str) -> None:
+        if self._missed.pop(site, None) is not None:
+            self.report(f"site {site} is {'back' if site in self._seen else 'here'}")
+        self._seen.add(site)
+
+    # ---- the contract
+
+    def exchange(
+        self, round: int, exchange: int, instructions: Mapping[int, bytes]
+    ) -> Iterator[tuple[int, bytes | Exception]]:
+        by_site = at_sites(self.assignment, instructions)
+        if not exchange:
+            self._arrivals()
+            if waiting := sorted(self.link.waiting()):
+                raise Interrupted(f"a new epoch begins with {', '.join(waiting)}")
+            self._recover(round, by_site)
+        for site in sorted(by_site.keys() & self.away.keys()):
+            for client in by_site.pop(site):
+                yield client, Undelivered(f"{AT_SITE} {site} {self.away[site]}")
+        orders = {s: messages.Exchange(round, exchange, {c: instructions[c] for c in by_site[s]}) for s in by_site}
+        limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.server.limit(round, exchange) + 64)
+        for site, answer in self._ask(orders, messages.Replies, self.deadline, limit):
+            yield from self._replies(round, site, answer, by_site[site])
+
+    def _replies(
+        self, round: int, site: str, answer: messages.Replies | Exception, clients: Sequence[int]
+    ) -> Iterator[tuple[int, bytes | Exception]]:
+        if isinstance(answer, messages.Replies):
+            others = (answer.replies.keys() | answer.failed.keys()) - set(clients)
+            if others:
+                answer = Refused(f"{site} answered for client {min(others)}, which it was not asked about")
+            self._find(site)
+        elif isinstance(answer, NoAnswer | Undelivered):
+            self._miss(site, str(answer))
+            answer = type(answer)(f"{AT_SITE} {site} {answer}")
+        for client in clients:
+            if isinstance(answer, Exception):
+                yield client, answer
+            elif client in answer.replies:
+                self._ready[site] = max(round, self._ready[site])
+                yield client, answer.replies[client]
+            else:
+                yield client, FedzeroError(answer.failed.get(client, "did not answer"))
+
+    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
+        """Sites keep what their clients remember."""
+        return {}
+
+    def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
+        by_site = {s: clients for s, clients in at_sites(self.assignment, closings).items() if s not in self.away}
+        orders = {s: messages.Deliver({c: closings[c] for c in clients}) for s, clients in by_site.items()}
+        with suppress(Interrupted):  # the round is on the ledger; who did not get this is sent it before its next turn
+            for site, answer in self._ask(orders, messages.Done, self.deadline, OVERHEAD):
+                if isinstance(answer, messages.Done):
+                    self._ready[site] = round + 1
+
+    def finish(self, rounds: int) -> None:
+        """The run has ended: sites are told, for the people there."""
+        orders = {site: messages.Finish(rounds) for site in self._ready if site not in self.away}
+        with suppress(Interrupted):
+            for _ in self._ask(orders, messages.Done, FINISHING, OVERHEAD):
+                pass
+
+    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
+        """All clients of a site share its replica."""
+        return {client: site for site, mine in at_sites(self.assignment, clients).items() for client in mine}
+
+    def rebuild(self, clients: Collection[int]) -> None:
+        self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
+
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
+        replica = self.server.replica
+        if replica is not None and self.objective is not None:
+            return replica.identity, self.objective.evaluate(replica.state.params)
+        measured = self._measure(after)
+        if measured.metrics is None:
+            raise Unmeasured("no site can evaluate the model, or they do not agree")
+        return measured.identity, measured.metrics
+
+    def identity(self, after: int) -> Identity:
+        replica = self.server.replica
+        return replica.identity if replica is not None else self._measure(after).identity
+
+    # ---- replicas that are behind
+
+    def _recover(self, round: int, by_site: Assignment) -> None:
+        """Bring replicas to where the server takes them to be; those of rounds that are not on the ledger (any more)
+        begin from the base model. Whoever needs longer than an exchange may take goes on by itself."""
+        end = time.monotonic() + self.deadline
+        for site in [s for s in by_site if s not in self.away and self._catch_up]:
+            if self._ready[site] > round:
+                self._ready[site] = -1
+            known = int(max(self.server.tracker.known[client] for client in by_site[site]))
+            if self._ready[site] < known:
+                self._bring(site, known, end)
+
+    def _bring(self, site: str, to: int, end: float) -> None:
+        ready = self._ready[site]
+        updates = self._updates(ready, to)
+        for first in range(0, max(1, len(updates)), BURST):
+            burst = tuple(updates[first : first + BURST])
+            order = messages.Recover(ready < 0 and not first, burst)
+            reached = to if first + BURST >= len(updates) else decode_update(burst[-1]).round + 1
+            for _, answer in self._ask(
+                {site: order}, messages.Done, PREPARING, OVERHEAD, lambda: time.monotonic() > end
+            ):
+                if isinstance(answer, SiteFailure):
+                    self._lose(site, f"cannot rebuild its model: {answer}")
+                if isinstance(answer, Pending):
+                    self._coming[site] = reached
+                if isinstance(answer, Exception):
+                    return  # silent, perhaps: it is asked again before its next turn
+            self._ready[site] = reached
+
+    def _updates(self, first: int, last: int) -> list[bytes]:
+        """Encoded updates of rounds first … last − 1: recent ones are in memory, others on the ledger."""
+        server, tracker, first = self.server, self.server.tracker, max(first, 0)
+        if server.federation.pull_after is None and first >= tracker.oldest:
+            return tracker.history.between(first, last)
+        rounds = server.ledger.rounds(first, last)
+        return [record.update for record in rounds if record.update is not None and not record.dense]
+
+    def _measure(self, after: int) -> messages.Measured:
+        """By some sites, drawn for each evaluation; where these do not agree, or have data of their own, by all."""
+        if self._last is not None and self._last[0] == after:
+            return self._last[1]
+        sites = sorted(self._ready.keys() - self.away.keys())
+        drawn = [sites[i] for i in self.server.keys.generator("measure", after).permutation(len(sites))]
+        found = self._measured(drawn[: measuring.MEASURING], after)
+        least = self.server.plan.least_loss
+        if not found or not measuring.settled(found, least):
+            found |= self._measured(drawn[measuring.MEASURING :], after)
+        if not found:
+            raise Interrupted("no site could evaluate the model")
+        ballots = {site: measured.identity for site, measured in sorted(found.items())}
+        model = votes.leading(ballots)
+        if model is None:
+            self._ready |= dict.fromkeys(found, -1)
+            raise Tied(
+                f"the model after {after} rounds is not the same everywhere ({votes.sides(ballots, 'model {}')})"
+            )
+        for site in [site for site, other in ballots.items() if other != model]:
+            self._ready[site] = -1
+            self.report(f"{site} evaluated model {found.pop(site).identity}, not {model}: must rebuild")
+        clients = {site: len(mine) for site, mine in self.assignment.items()}
+        metrics, odd = measuring.combined({site: found[site] for site in sorted(found)}, clients, least)
+        for site, why in sorted(odd.items()):
+            self.report(f"{site} {why}")
+        self._last = after, messages.Measured(model.digest, metrics, sha256=model.sha256)
+        return self._last[1]
+
+    def _measured(self, sites: Sequence[str], after: int) -> dict[str, messages.Measured]:
+        """What those of some sites found that could evaluate the model."""
+        orders, found, end = {}, {}, time.monotonic() + self.deadline
+        for site in sites:
+            updates: Sequence[bytes] = ()
+            if self._catch_up:
+                if self._ready[site] < 0:
+                    self._bring(site, after, end)
+                if site in self.away or self._ready[site] < 0:
+                    continue
+                updates = self._updates(self._ready[site], after)
+            orders[site] = messages.Measure(tuple(updates), after)
+        enough = self._most_of(orders)
+        for site, answer in self._ask(orders, messages.Measured, PREPARING, 1 << 20, enough):
+            if isinstance(answer, messages.Measured):
+                enough.answered()
+                self._ready[site] = max(after, self._ready[site])
+                found[site] = answer
+            else:
+                if isinstance(answer, Pending):
+                    self._coming[site] = after
+                elif not isinstance(answer, Undelivered):  # that it is gone was said
+                    self.report(f"{site} could not evaluate the model: {answer}")
+        return found
+
+    def _ask(
+        self,
+        orders: Mapping[str, messages.Order],
+        wanted: type[T],
+        seconds: float,
+        limit: int,
+        enough: Callable[[], bool] = never,
+    ) -> Iterator[tuple[str, T | Exception]]:
+        """Orders to sites; from each, an answer of the wanted kind or why there is none."""
+        if not orders:
+            return
+        encoded = {site: messages.encode(order) for site, order in orders.items()}
+        for site, data in self.link.ask(encoded, seconds, limit, enough):
+            if isinstance(data, Pending):
+                self._pending[site] = wanted
+                self.away[site] = DOING.get(wanted, "is busy")
+                if self._missed.get(site) != self.away[site]:
+                    self._missed.pop(site, None)
+                    self._miss(site, self.away[site])
+            yield site, received(site, data, wanted)

@@ -1,7 +1,0 @@
-"""Compression and robustness as links of a chain on what clients send, usable with every method."""
-
-from fedzero.filters.chain import NO_FILTERS, Chain, Sent
-from fedzero.filters.combiners import mean
-from fedzero.filters.contract import Coder, Combine, Combiner, Filter, Mixer, Shaper
-
-__all__ = ["NO_FILTERS", "Chain", "Coder", "Combine", "Combiner", "Filter", "Mixer", "Sent", "Shaper", "mean"]

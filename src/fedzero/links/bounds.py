@@ -1,0 +1,69 @@
+"""How long contributions may be: norms, and a bound on them from the cohort's own spread.
+
+    v_i ← v_i · min(1, c · M / ‖v_i‖₂),   M the median of ‖v_j‖₂ over the clients of the round
+
+With fewer than `FEWEST` clients nothing can be told, and nothing is changed. Of an even number of norms M is the upper
+of the middle two: where half of the clients are done, at a minimum of their own, the others are not held back. While
+less than half of the clients lie, M is not above the largest norm of an honest client, and not below the smallest:
+whatever one of n equal clients sends, the mean has at most c·M/n of it. Norms, unlike numbers, can be compared whatever
+the numbers mean. Norms are computed in float64, where squares of float32 cannot overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedzero.links.contract import F32
+
+FEWEST = 3
+"""Clients from whose norms a bound can be made: of two, nobody knows which is too long."""
+
+
+def norm_of(values: F32) -> float:
+    """‖v‖₂ in float64, the sum in pairs, as NumPy does it: the same on every machine."""
+    return math.sqrt(float(np.square(values, dtype=np.float64).sum()))
+
+
+def shortened(values: F32, norm: float, longest: float) -> F32:
+    """v, whose norm is `norm`, scaled down to `longest` where it is longer. Numbers whose norm is beyond all measure
+    stay as they are: zeros in their place would say something else."""
+    if norm <= longest or not math.isfinite(norm):
+        return values
+    exact = values.astype(np.float64)  # the factor itself may be too small for float32
+    return (exact * (longest / norm)).astype(np.float32)
+
+
+def norms_of(contributions: Mapping[int, F32]) -> dict[int, float]:
+    """The norm of each client's numbers, by client."""
+    clients = sorted(contributions)
+    if clients and len(clients) * contributions[clients[0]].size > 1 << 20:  # one by one: no second copy of all
+        return {c: norm_of(contributions[c]) for c in clients}
+    rows = np.concatenate([contributions[c] for c in clients]).reshape(len(clients), -1)
+    squares = np.square(rows, dtype=np.float64).sum(axis=1)
+    return dict(zip(clients, np.sqrt(squares).tolist(), strict=True))
+
+
+def median_of(norms: Mapping[int, float]) -> float:
+    """M, the upper median."""
+    return sorted(norms.values())[len(norms) // 2]
+
+
+def beyond(norms: Mapping[int, float], factor: float) -> tuple[float, list[int]]:
+    """(c·M, the clients whose norm is above it); nobody is where there are too few to tell."""
+    if len(norms) < FEWEST:
+        return math.inf, []
+    longest = factor * median_of(norms)
+    return longest, [client for client, norm in norms.items() if norm > longest]
+
+
+def bounded(contributions: Mapping[int, F32], factor: float) -> tuple[dict[int, F32], list[int]]:
+    """(contributions, those beyond `factor` times the median norm scaled down to it, the clients of those); 0: none."""
+    if not factor:
+        return dict(contributions), []
+    norms = norms_of(contributions)
+    longest, outside = beyond(norms, factor)
+    short = {client: shortened(contributions[client], norms[client], longest) for client in outside}
+    return {**contributions, **short}, outside

@@ -1,0 +1,255 @@
+"""A chain of links on what clients send: shapers, then at most one coder; mixers, then at most one combiner.
+
+    values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──nnm──▶ values ──mean | median | krum──▶ one
+             on the client                             on the wire             on the server                      vector
+
+Any method can use any chain, as long as the chain leaves what the method needs; `check` says what it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fedzero.errors import FedzeroError, Refused
+from fedzero.links.bounds import bounded, norm_of
+from fedzero.links.combiners import mean
+from fedzero.links.contract import F32, Coder, Combine, Combiner, Draw, Filter, Mixer, Shaper
+from fedzero.links.links import Plain
+from fedzero.model.decoding import decoded
+from fedzero.model.updates import pack
+
+
+class Coded(Struct, frozen=True, array_like=True):
+    """Numbers as sent: places (empty: all, in order; else a bitmap or a list of uint32, the shorter), scale, codes."""
+
+    places: bytes
+    scale: bytes
+    codes: bytes
+
+
+ROUNDING = 1e-5
+"""What clipping may miss its norm by, relative to it: numbers and scales are rounded to float32 after it."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Coded)
+
+
+class Sent(Struct, frozen=True):
+    """An encoded contribution: its bytes, the values the server decodes, and the residual for the next one."""
+
+    data: bytes
+    values: F32
+    residual: F32 | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The filters of a recipe, in order; `plain`: how numbers travel that no link codes."""
+
+    links: tuple[Filter, ...] = ()
+    plain: Coder = field(default_factory=Plain)
+
+    @cached_property
+    def shapers(self) -> tuple[Shaper, ...]:
+        return tuple(link for link in self.links if isinstance(link, Shaper))
+
+    @cached_property
+    def coder(self) -> Coder:
+        return next((link for link in self.links if isinstance(link, Coder)), self.plain)
+
+    @cached_property
+    def mixers(self) -> tuple[Mixer, ...]:
+        return tuple(link for link in self.links if isinstance(link, Mixer))
+
+    @cached_property
+    def combiner(self) -> Combiner | None:
+        return next((link for link in self.links if isinstance(link, Combiner)), None)
+
+    @cached_property
+    def combine(self) -> Combine:
+        return mean if self.combiner is None else self.combiner.combine
+
+    @cached_property
+    def sparse(self) -> bool:
+        return any(link.sparse for link in self.shapers)
+
+    @cached_property
+    def codes(self) -> bool:
+        """True if a link codes what travels."""
+        return self.sparse or any(isinstance(link, Coder) for link in self.links)
+
+    @cached_property
+    def feedback(self) -> bool:
+        """True if clients keep what the chain left out."""
+        return any(link.feedback for link in self.links)
+
+    def check_order(self) -> None:
+        """Refuse chains in which a link destroys what the next one needs."""
+        stage, before = 0, ""
+        for link in self.links:
+            name, own = link.name, link.stage
+            if own < stage:
+                raise FedzeroError(
+                    f"filters: {name!r} cannot follow {before!r}: "
+                    "put clip and top-k first, then quantise or sign, then nnm or server-clip, then median, "
+                    "trimmed-mean, krum or multi-krum"
+                )
+            if own == stage and isinstance(link, Coder | Combiner):
+                raise FedzeroError(f"filters: {before!r} and {name!r} cannot be combined: keep one of them")
+            stage, before = own, name
+
+    def check(
+        self, method: str, comparable: bool, cohort: int, self_correcting: bool = False, whole: bool = False
+    ) -> None:
+        """Refuse chains that destroy what a method needs."""
+        self.check_order()
+        for shaper in self.shapers:
+            if whole and shaper.sparse:
+                raise FedzeroError(
+                    f"filters: {shaper.name!r} leaves numbers out, which then count as 0, but those of {method} are "
+                    "values of functions: drop the filter"
+                )
+        if self.feedback and whole:
+            raise FedzeroError(
+                "filters: feedback = true adds what was left out to the next contribution, but numbers of "
+                f"{method} are values of functions, and the next ones are those of other points: set feedback = false"
+            )
+        if self.feedback and self_correcting:
+            raise FedzeroError(
+                f"filters: feedback = true adds what was left out to the next contribution, but {method} does so "
+                "itself, and it would count twice: set feedback = false"
+            )
+        for link in self.links:
+            self._check_server_link(link, method, comparable, cohort)
+
+    @staticmethod
+    def _check_server_link(link: Filter, method: str, comparable: bool, cohort: int) -> None:
+        if not isinstance(link, Mixer | Combiner):
+            return
+        name = link.name
+        if not comparable and (isinstance(link, Combiner) or link.compares):
+            raise FedzeroError(
+                f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
+                "different directions or models, or add to what each client keeps: use form = 'dense' (and type = 'I' "
+                "of scaffold-zo), a method with shared directions (decomfl), or drop the filter"
+            )
+        if cohort < link.least():
+            raise FedzeroError(
+                f"filters: {name!r} needs at least {link.least()} clients per round, but federation.cohort = {cohort}"
+            )
+
+    def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> Mapping[int, F32]:
+        """Contributions through the links that stand before the combiner."""
+        for link in self.mixers:
+            contributions = link.mix(contributions, weights)
+        return contributions
+
+    def outcome(self, contributions: Mapping[int, F32], weights: Mapping[int, int], bound: float) -> F32:
+        """The one vector that a server makes of contributions: `federation.bound`, then the server's links."""
+        held, _ = bounded(contributions, bound)
+        return self.combine(self.mix(held, weights), weights)
+
+    def promise(self, expected: int) -> tuple[int, float]:
+        """(how many of `expected` numbers an honest client sends that are not zero, the norm they are read with), at
+        most.
+
+        A link with feedback adds what was left out before, of which the server knows no bound.
+        """
+        places, length, added = expected, math.inf, False
+        for link in (*self.shapers, self.coder):
+            if link.feedback and not added:
+                places, length, added = expected, math.inf, True
+            if isinstance(link, Shaper):
+                places, length = min(places, link.most_places(expected)), link.longest(length)
+        return places, self.coder.longest(length, places if self.sparse else expected) * (1 + ROUNDING)
+
+    def limit(self, expected: int) -> int:
+        """The most bytes that `expected` numbers may take."""
+        return max(4 * expected, self.plain.length(expected)) + (5 * expected + 32 if self.codes else 0)
+
+    def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
+        """One contribution through the client's links."""
+        if not self.links and isinstance(self.plain, Plain):
+            return Sent(pack(values), values, None)
+        if not np.isfinite(values).all():  # a link would hide it
+            raise Refused("a value is NaN or infinite")
+        wanted: F32 | None = None
+        for link in (*self.shapers, self.coder):
+            if link.feedback and wanted is None:
+                values = wanted = values if residual is None else values + residual
+            if isinstance(link, Shaper):
+                values = link.shape(values)
+        data, read = self._code(values, draw)
+        return Sent(data, read, None if wanted is None else wanted - read)
+
+    def _code(self, values: F32, draw: Draw) -> tuple[bytes, F32]:
+        if not self.codes:
+            data = self.plain.encode(values, draw)[1]
+            return data, self.plain.decode(b"", data, len(values))
+        places = np.flatnonzero(values) if self.sparse else None
+        scale, codes = self.coder.encode(values if places is None else values[places], draw)
+        data = _encoder.encode(Coded(b"" if places is None else _pack_places(places, len(values)), scale, codes))
+        return data, self.decode(data, len(values))
+
+    def decode(self, data: bytes, expected: int) -> F32:
+        """The numbers that `expected` numbers were sent as; `Refused` if they are not that many, not finite, or more
+        than the links on the client leave."""
+        if not self.codes:
+            if len(data) != (length := self.plain.length(expected)):
+                if isinstance(self.plain, Plain):
+                    raise Refused(f"sent {len(data) / 4:g} numbers where {expected} were expected")
+                raise Refused(f"sent {len(data)} bytes where {length} were expected")
+            values = self.plain.decode(b"", data, expected)
+        else:
+            values = self._decode_codes(data, expected)
+        if not np.isfinite(values).all():
+            raise Refused("a value is NaN or infinite")
+        longest = self.promise(expected)[1] if self.shapers else math.inf
+        if longest < math.inf and (norm := norm_of(values)) > longest:
+            raise Refused(f"sent numbers of norm {norm:.6g} where clipping leaves at most {longest:.6g}")
+        return values
+
+    def _decode_codes(self, data: bytes, expected: int) -> F32:
+        coded = decoded(_decoder.decode, data, "numbers as this chain codes them")
+        places = _unpack_places(coded.places, expected) if self.sparse else None
+        count = expected if places is None else len(places)
+        if count > (most := self.promise(expected)[0]):
+            raise Refused(f"sent {count} numbers with their places where at most {most} of {expected} are left")
+        if len(coded.codes) != self.coder.length(count) or (places is None and coded.places):
+            raise Refused(f"sent {len(coded.codes)} bytes of codes where {self.coder.length(count)} were expected")
+        values = self.coder.decode(coded.scale, coded.codes, count)
+        if places is None:
+            return values
+        out = np.zeros(expected, np.float32)
+        out[places] = values
+        return out
+
+
+NO_FILTERS = Chain()
+
+
+def _pack_places(places: NDArray[np.int64], count: int) -> bytes:
+    if 4 * len(places) < -(-count // 8):
+        return places.astype("<u4").tobytes()
+    bitmap = np.zeros(count, np.uint8)
+    bitmap[places] = 1
+    return np.packbits(bitmap, bitorder="little").tobytes()
+
+
+def _unpack_places(data: bytes, count: int) -> NDArray[np.int64]:
+    if len(data) == -(-count // 8):
+        return np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little", count=count))
+    if len(data) % 4 or len(data) > -(-count // 8):
+        raise Refused(f"sent a list of places of {len(data)} bytes for {count} numbers")
+    places = np.frombuffer(data, "<u4").astype(np.int64)
+    if len(places) and (places[-1] >= count or (np.diff(places) <= 0).any()):
+        raise Refused("sent places that are out of order or out of range")
+    return places

@@ -1,0 +1,35 @@
+"""BAFFLE (Feng et al., "Does federated learning really need backpropagation?"): scalars up, the model down.
+
+    client i:  g_i[p] = (f_i(x + μ z_p; ξ) − f_i(x − μ z_p; ξ)) / 2μ,   p = 1 … P, directions shared by all (or forward)
+    server:    x ← x − η (1/P) Σ_p mean_i g_i[p] z_p
+
+The paper sends the model down (`form = "dense"`). `form = "seeded"` sends the scalars down as well and is then DeComFL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedzero.estimators.spsa import Difference
+from fedzero.methods.contract import Federation, Form, Method, Scale, Wire
+from fedzero.methods.shared.seeded import Samples, SeededMethod
+from fedzero.model.schedules import Counts
+
+
+class Baffle(SeededMethod, tag="baffle"):
+    """Shared directions, scalars up, the model down."""
+
+    directions: Counts = 20
+    difference: Difference = "central"
+    samples: Samples = "batch"  # type: ignore[misc]
+    form: Form = "dense"
+
+    def check(self, federation: Federation) -> None:
+        SeededMethod.check(self, federation)
+        if self.form != "seeded":
+            Method.check(self, federation)
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        wire = SeededMethod.wire(self, round, scale)
+        few = self.form == "auto" and wire.replies[0] * scale.clients < scale.size
+        return wire if few or self.form == "seeded" else replace(wire, delivery="snapshot")

@@ -1,0 +1,268 @@
+"""The walk that most methods of the family share: K steps of stochastic estimates from the model a client was given.
+
+    step k:  Ĝ_k = (1/P) Σ_p g[k,p] z[k,p],   z from (round, k, p, client)
+             x ← x − η (Ĝ_k + correction)
+
+The scalars g say all of the walk: whoever has them, and the keys, can take it again. That holds for these plain steps.
+With an optimizer (from zero at the start of every walk) or a box (every coordinate is clipped to it after every step) a
+walk is no longer a sum of directions, and only its end can travel:
+
+             x ← clip(x + step(Ĝ_k + correction))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from fedzero.directions import Keys, Program, Terms
+from fedzero.directions.terms import F32
+from fedzero.errors import FedzeroError
+from fedzero.estimators.spsa import direction_keys, expect_others, expect_rank, queries_of
+from fedzero.methods.contract import (
+    Contribution,
+    Federation,
+    Form,
+    Gathered,
+    Method,
+    Scale,
+    State,
+    Turn,
+    Wire,
+    Work,
+    rounds_of,
+)
+from fedzero.methods.rules.optimizers import Moments, Optimizer, Sgd, dense_step
+from fedzero.methods.shared.seeded import Samples, Sampling, average, joined
+from fedzero.model.params import Params
+from fedzero.model.schedules import Schedule, rate_at
+from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.oracles import Answer, Ask
+
+Correction = Callable[[Params], Tensor]
+"""What is added to the estimate at x, (d,)."""
+
+Box = tuple[float, float]
+"""(low, high), the same for every coordinate, as the type of the parameters has the two numbers."""
+
+
+LastTurns = Mapping[int, tuple[int, bytes]]
+"""By client: the round of its last turn and the scalars it gave, packed."""
+
+
+class OwnDirections(Sampling):
+    """What methods have in common whose clients walk along directions of their own: both forms of what travels.
+
+    Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk, which say it all only if its steps
+    are plain ones.
+    """
+
+    rate: Schedule
+    """η"""
+    directions: Annotated[int, Meta(ge=1)] = 10
+    """P"""
+    samples: Samples = "batch"  # type: ignore[misc]
+    form: Form = "auto"
+
+    local_optimizer: ClassVar[Optimizer] = Sgd()
+    box: ClassVar[Box | None] = None
+
+    def check(self, federation: Federation) -> None:
+        Method.check(self, federation)
+        refuse_empty(self.box)
+        expect_others(self.difference, self.directions)
+        expect_rank(self.distribution, self.rank)
+        if self.form == "seeded" and not takes_plain_steps(self):
+            raise FedzeroError(
+                "algorithm.form = 'seeded' sends scalars of directions, but with a local_optimizer other than sgd, or "
+                "with a box, a client's update is no sum of directions: use form = 'dense' (or 'auto')"
+            )
+
+    @property
+    def scalars(self) -> int:
+        return self.local_steps * self.directions
+
+    def seeded(self, scale: Scale) -> bool:
+        """auto: a client sends its scalars and receives those of all others, one turn of each between two of its own on
+        average: 1 + N times as many as it sends."""
+        if not takes_plain_steps(self):
+            return False
+        few = self.scalars * (1 + scale.clients) < self.dense_numbers(scale)
+        return self.form == "seeded" or (self.form == "auto" and few)
+
+    def dense_numbers(self, scale: Scale) -> int:
+        """What goes up and down in a turn of the dense form: d numbers each way, unless a method says otherwise."""
+        return 2 * scale.size
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        seeded, queries = self.seeded(scale), self.local_steps * queries_of(self.directions, self.difference)
+        if seeded:
+            return Wire((self.scalars,), queries, comparable=False)
+        return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
+
+    def gain(self, state: State | None, round: int) -> float:
+        return rate_at(self.rate, round) if state is not None and self.seeded(state.scale) else 1.0
+
+    def aggregate(self, gathered: Gathered) -> Update:
+        if self.seeded(gathered.scale):
+            return scalars_of_all(gathered)
+        return Dense(gathered.round, pack(gathered.mean()))
+
+
+class LocalSteps(OwnDirections):
+    """Walks whose steps can be an optimizer's, or clipped to a box."""
+
+    local_optimizer: Optimizer = Sgd()  # type: ignore[misc]
+    """of the K steps, from zero in every round"""
+    box: Box | None = None  # type: ignore[misc]
+    """[low, high], to which every coordinate is clipped after every step"""
+
+
+def takes_plain_steps(method: OwnDirections) -> bool:
+    """True if a walk is x_r − η Σ_k (Ĝ_k + correction) and nothing else."""
+    return isinstance(method.local_optimizer, Sgd) and method.box is None
+
+
+def estimate(
+    method: OwnDirections, base: Params, turn: Turn, step: int
+) -> Generator[Ask, Answer, tuple[tuple[int, ...], F32, float]]:
+    """Slopes at `base` along the directions of one step: (keys, g, loss)."""
+    keys = direction_keys(turn.keys, turn.round, step, method.directions, turn.client)
+    return keys, *(yield from method.slopes_at(base, keys, step))
+
+
+def walk(
+    method: OwnDirections,
+    start: Params,
+    turn: Turn,
+    rate: float,
+    to_the_end: bool,
+    correction: Correction | None = None,
+) -> Generator[Ask, Answer, tuple[Params, F32, float]]:
+    """(where the walk ended, g (K, P), loss at its start). Not `to_the_end`: the last step is estimated, not taken."""
+    g, first_loss, x = np.empty((method.local_steps, method.directions), np.float32), 0.0, start
+    stream, plain = method.stream, takes_plain_steps(method)
+    moments: Moments = ()
+    for k in range(method.local_steps):
+        keys, g[k], loss = yield from estimate(method, x, turn, k)
+        if k == 0:
+            first_loss = loss
+        if k + 1 == method.local_steps and not to_the_end:
+            break
+        pull = None if correction is None else correction(x)
+        x = start.clone() if k == 0 else x
+        if not plain:
+            gradient = x.total(average(keys, g[k], 1.0, stream))
+            gradient = gradient if pull is None else gradient + pull
+            change, moments = dense_step(method.local_optimizer, moments, gradient, rate, k)
+            turn.observe(k, gradient, change)
+            add_within(x, change, turn.keys.rounding(turn.round, k), method.box)
+            continue
+        if pull is not None:
+            x.add(pull * -rate, turn.keys.rounding(turn.round, method.local_steps + k))
+        x.fold(average(keys, g[k], -rate, stream), turn.keys.rounding(turn.round, k))
+    return x, g, first_loss
+
+
+def refuse_empty(box: Box | None) -> None:
+    if box is not None and box[0] >= box[1]:
+        raise FedzeroError(f"algorithm.box = [{box[0]}, {box[1]}] is empty: give [low, high] with low < high")
+
+
+def add_within(params: Params, vector: Tensor, rounding: int, box: Box | None) -> None:
+    """x ← clip(x + vector), in place.
+
+    Of a client's step, and of the server's: the mean of clients in the box is in the box, but rounding, or a filter on
+    the way, may have led it just outside.
+    """
+    params.add(vector, rounding)
+    if box is not None:
+        for _, flat in params.flat():
+            flat.clamp_(*box)
+        params.changed()
+
+
+def walk_terms(
+    method: OwnDirections, keys: Keys, round: int, client: int, g: F32, factors: Sequence[float], first: int = 0
+) -> Terms:
+    """Σ_k factors[k] (1/P) Σ_p g[k,p] z[k,p] of a client's steps `first`, `first`+1, …; g is (K, P)."""
+    stream = method.stream
+    steps = [
+        average(direction_keys(keys, round, first + k, row.size, client), row, factor, stream)
+        for k, (row, factor) in enumerate(zip(g, factors, strict=True))
+    ]
+    return joined(steps)
+
+
+def scalars_of_all(gathered: Gathered) -> Seeded:
+    """The update of a cohort whose members drew their own directions: everybody's scalars, one after the other."""
+    clients = sorted(gathered.contributions)
+    scalars = np.concatenate([gathered.contributions[client] for client in clients])
+    return Seeded(gathered.round, pack(scalars), gathered.turns)
+
+
+def shares_of(update: Seeded, scalars: int) -> list[tuple[int, float, F32]]:
+    """(client, its share of the mean, its scalars) of an update by `scalars_of_all`."""
+    drawn = Counter(update.clients)
+    rows = unpack(update.scalars).reshape(len(drawn), scalars)
+    return [(c, drawn[c] / len(update.clients), row) for c, row in zip(sorted(drawn), rows, strict=True)]
+
+
+def mean_walk(method: OwnDirections, keys: Keys, update: Seeded, factors: Sequence[float]) -> Terms:
+    """mean over the cohort of Σ_k factors[k] (1/P) Σ_p g_i[k,p] z_i[k,p]"""
+    return joined(
+        [
+            walk_terms(
+                method, keys, update.round, client, g.reshape(-1, method.directions), [share * f for f in factors]
+            )
+            for client, share, g in shares_of(update, method.local_steps * method.directions)
+        ]
+    )
+
+
+def advanced(
+    method: OwnDirections,
+    state: State,
+    updates: Sequence[Update],
+    keys: Keys,
+    factors: Callable[[int], Sequence[float]],
+) -> State:
+    """x ← x + mean over the cohort of the walks, round by round: differences are added, scalars walked again at once.
+
+    factors: of a round, what its K estimates are multiplied with.
+    """
+    steps, rounding = [], []
+    for update in updates:
+        if isinstance(update, Dense):
+            add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), method.box)
+        else:
+            steps.append(mean_walk(method, keys, update, factors(update.round)))
+            rounding.append(keys.rounding(update.round))
+    if steps:
+        state.params.advance(Program.of(steps, rounding))
+    return rounds_of(state, updates)
+
+
+def run_walk(
+    method: OwnDirections, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
+) -> Work:
+    """A walk and what a client gives of it: the scalars, or the difference."""
+    end, g, loss = yield from walk(method, state.params, turn, rate, not seeded, correction)
+    return Contribution(g.reshape(-1) if seeded else difference_of(end, state.params), loss)
+
+
+def difference_of(end: Params, start: Params) -> F32:
+    """x_i − x_r, as it travels."""
+    values: F32 = (end.vector() - start.vector()).cpu().numpy()
+    return values
+
+
+def vector_of(update: Dense, like: Params) -> Tensor:
+    """The numbers of a dense update, on the model's device."""
+    return torch.from_numpy(unpack(update.values).copy()).to(like.device)

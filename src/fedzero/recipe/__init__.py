@@ -1,0 +1,1 @@
+"""A run written down and made concrete."""

@@ -1,0 +1,91 @@
+"""The curves of a run as data: a row for the start and one for each round, from the ledger alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.ledger.outline import Outline
+from fedzero.ledger.records import Evaluation, Round
+from fedzero.ledger.store import Ledger
+from fedzero.oracles import Metrics
+from fedzero.results.measures import Measures
+from fedzero.runs.session import LEDGER, folder_of
+
+FORMULA = ("=", "+", "-", "@")
+"""How a formula begins."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A run when `round` rounds were made; totals are since its start."""
+
+    round: int
+    seconds: float
+    """with the evaluation, where there is one"""
+    queries: int
+    """of all clients together"""
+    bytes_up_per_client: float
+    bytes_down_per_client: float
+    train_loss: float | None = None
+    """of the next round's cohort, on the model as it is here"""
+    test_loss: float | None = None
+    """where the model was evaluated, as the rest"""
+    accuracy: float | None = None
+    others: dict[str, float] = {}
+
+
+def rows(folder: Path) -> list[Row]:
+    """All rows of the run in a folder."""
+    found: list[Row] = []
+    outline, measures, measured, at = Outline(), Measures(), None, 0.0
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        for entry in ledger.entries():
+            record = entry.record
+            if isinstance(record, Round):  # its time is that of its beginning, when the one before it was over
+                found.append(_row(outline, measured, entry.seconds if measured is None else at, record.loss))
+                measured = None
+            elif isinstance(record, Evaluation):
+                others = measures.of(record.metrics.others)
+                measured, at = msgspec.structs.replace(record.metrics, others=others), entry.seconds
+            outline.note(record, entry.chain, entry.seconds)
+        outline.finish()
+    return [*found, _row(outline, measured, outline.seconds if measured is None else at, None)]
+
+
+def _row(outline: Outline, measured: Metrics | None, seconds: float, train_loss: float | None) -> Row:
+    return Row(
+        round=outline.done,
+        seconds=seconds,
+        queries=outline.queries,
+        bytes_up_per_client=outline.bytes_up / outline.clients,
+        bytes_down_per_client=outline.bytes_down / outline.clients,
+        train_loss=train_loss,
+        test_loss=None if measured is None else measured.loss,
+        accuracy=None if measured is None else measured.accuracy,
+        others={} if measured is None else measured.others,
+    )
+
+
+def as_csv(rows: list[Row]) -> str:
+    """One line a row below a line of names; what a task measures besides has a column of its own name.
+
+    Spreadsheets compute a cell that begins like a formula: a name that does has an apostrophe before it.
+    """
+    others = list(dict.fromkeys(name for row in rows for name in row.others))
+    plain = [name for name in Row.__struct_fields__ if name != "others"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*plain, *(f"'{name}" if name.startswith(FORMULA) else name for name in others)])
+    for row in rows:
+        writer.writerow([getattr(row, name) for name in plain] + [row.others.get(name) for name in others])
+    return text.getvalue()
+
+
+def as_json(rows: list[Row]) -> str:
+    """An array of objects, one on each line; what is not a finite number is null."""
+    return "[\n" + ",\n".join(msgspec.json.encode(row).decode() for row in rows) + "\n]\n"

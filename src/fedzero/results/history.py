@@ -1,0 +1,110 @@
+"""A ledger as the report sees it, read in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec import UnsetType
+
+from fedzero import __version__
+from fedzero.ledger.query_log import at_models, located
+from fedzero.ledger.records import Start
+from fedzero.ledger.store import Ledger
+from fedzero.methods.contract import Scale
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.recipe import Recipe
+from fedzero.report.history import Found, History, Point
+from fedzero.results.outcome import Result, result_of
+from fedzero.results.reading import Reading
+from fedzero.results.settings import settings_of
+from fedzero.results.surrogate_slices import slices
+from fedzero.runs.session import LEDGER, folder_of
+from fedzero.tasks.blackbox import BlackBox
+
+
+def history(folder: Path) -> History:
+    """Read one run; figures need nothing but the ledger."""
+    reading = Reading()
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        reading.more(ledger)
+    return history_of(reading, folder)
+
+
+def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]] | None = None) -> History:
+    """A ledger that has been read. sites: which clients are at which, where they are at sites."""
+    start, outline = reading.start, reading.outline
+    recipe, toml, settings = described(start.recipe, tuple(start.needs.items()))
+    result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
+    points, last = reading.points.things(), outline.course.last
+    model = (last or start).identity
+    return History(
+        name=recipe.title or recipe.name,
+        algorithm=recipe.algorithm.name,
+        task=recipe.task.label,
+        parameters=start.parameters,
+        clients=outline.clients,
+        cohort=recipe.federation.cohort,
+        rounds=outline.done,
+        points=points if result is None else _measured(points, result),
+        train_loss=reading.losses.things(),
+        seconds=outline.seconds,
+        model_digest=model.digest.hex(),
+        model_sha256=model.sha256.hex(),
+        recipe=toml,
+        events=tuple(reading.events),
+        complete=outline.end is not None,
+        earlier_events=outline.refused - len(reading.events),
+        facts=start.facts,
+        diverged=recipe.stop.diverged(outline.course),
+        pictures=reading.pictures,
+        found=None if result is None else found_by(result, recipe),
+        gradients=recipe.algorithm.wire(0, Scale(start.parameters, outline.clients)).first_order,
+        settings=settings,
+        planned=recipe.rounds,
+        slopes=reading.slopes.things(),
+        parties=reading.attendance.parties(sites),
+        refusals=reading.attendance.reasons(),
+        versions=versions(start),
+        folder=str(folder_of(folder).resolve()),
+    )
+
+
+def _measured(points: tuple[Point, ...], result: Result) -> tuple[Point, ...]:
+    """Points of a run with black boxes: attempts on record, and whether a value is an estimate."""
+    steps = {step.rounds: step for step in result.history}
+    return tuple(
+        replace(point, queries=step.queries, estimated=step.estimated) if (step := steps.get(point.round)) else point
+        for point in points
+    )
+
+
+def found_by(result: Result, recipe: Recipe) -> Found:
+    """What the page shows of black boxes: where they stand, what each gave at the models, and the surrogate there."""
+    clients, task = recipe.federation.clients, recipe.task
+    assert isinstance(task, BlackBox)
+    with closing(Ledger.open(result.folder / LEDGER)) as ledger:
+        asked, points = at_models(ledger), located(ledger)
+    return Found(
+        x=tuple(result.x.tolist()),
+        values=result.values,
+        by_party=tuple((round, tuple(of.get(c) for c in range(clients))) for round, of in sorted(asked.items())),
+        surrogate=slices(points, task.bounds, result.x),
+        queried=sum(map(len, points.values())),
+    )
+
+
+@lru_cache(16)
+def described(canonical: bytes, needs: tuple[tuple[str, str], ...]) -> tuple[Recipe, str, dict[str, str]]:
+    """The recipe of a ledger, as TOML and as a flat table: a run that is followed is described many times."""
+    recipe = recipes.from_canonical(canonical, dict(needs))
+    return recipe, recipes.to_toml(recipe), settings_of(recipe)
+
+
+def versions(start: Start) -> dict[str, str]:
+    """What the run is repeated with: this release, the stream of directions, packages of others, threads."""
+    threads = {} if isinstance(start.threads, UnsetType) else {"threads": str(start.threads)}
+    return {"fedzero": __version__, "direction stream": str(start.directions), **start.needs, **threads}

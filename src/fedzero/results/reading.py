@@ -1,0 +1,101 @@
+"""What a report needs of a ledger, folded entry by entry, in memory that does not grow with the rounds.
+
+Whoever follows a run keeps a `Reading` and goes on with it: what was read is not read again. Of long runs the curves
+are thinned.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import deque
+
+from fedzero.ledger import replay
+from fedzero.ledger.outline import Outline
+from fedzero.ledger.records import Evaluation, Round, Shown, Start
+from fedzero.ledger.store import Entry, Ledger
+from fedzero.model.updates import Seeded, decode_update
+from fedzero.oracles import Pictures
+from fedzero.report.history import Point
+from fedzero.results.attendance import Attendance
+from fedzero.results.measures import Measures
+from fedzero.results.thinning import Thinned
+
+MOST_EVENTS = 1000
+"""Events that are listed one by one: the last ones."""
+
+
+class Reading:
+    """A ledger as far as it was read: points are its evaluations, losses and slopes (round, value)."""
+
+    def __init__(self) -> None:
+        self.outline = Outline()
+        self.points: Thinned[Point] = Thinned(lambda first, second: second)
+        self.losses: Thinned[tuple[float, float]] = Thinned(_halfway)
+        self.slopes: Thinned[tuple[float, float]] = Thinned(_halfway)
+        self.events: deque[str] = deque(maxlen=MOST_EVENTS)
+        self.pictures: Pictures | None = None
+        self._measures = Measures()
+        self._start: Start | None = None
+        self._attendance: Attendance | None = None
+
+    @property
+    def start(self) -> Start:
+        assert self._start is not None, "a ledger begins with its start"
+        return self._start
+
+    @property
+    def attendance(self) -> Attendance:
+        assert self._attendance is not None, "a ledger begins with its start"
+        return self._attendance
+
+    def more(self, ledger: Ledger) -> None:
+        """Read what is new; raises `Tampered` where it is not the ledger that was read before."""
+        for entry in replay.grown(ledger, self.outline):
+            self._note(entry)
+        self.outline.finish()
+
+    def _note(self, entry: Entry) -> None:
+        record = entry.record
+        self.outline.note(record, entry.chain, entry.seconds)
+        if isinstance(record, Round):
+            self.attendance.note(record, entry.at)
+            if record.loss is not None:
+                self.losses.add((record.round, record.loss))
+            if (slope := slope_of(record)) is not None:
+                self.slopes.add((record.round, slope))
+            self.events.extend(f"round {record.round}: client {client} {why}" for client, why in record.refused)
+        elif isinstance(record, Evaluation):
+            self.points.add(self._point(record))
+        elif isinstance(record, Shown):
+            self.pictures = self.pictures or record.pictures
+        elif isinstance(record, Start):
+            self._start, self._attendance = record, Attendance(self.outline.clients)
+
+    def _point(self, evaluation: Evaluation) -> Point:
+        so_far = self.outline
+        return Point(
+            round=evaluation.round,
+            loss=evaluation.metrics.loss,
+            accuracy=evaluation.metrics.accuracy,
+            bytes_up=so_far.bytes_up / so_far.clients,
+            bytes_down=so_far.bytes_down / so_far.clients,
+            queries=so_far.queries,
+            others=self._measures.of(evaluation.metrics.others),
+            seconds=so_far.seconds,
+        )
+
+
+def _halfway(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    return (first[0] + second[0]) / 2, (first[1] + second[1]) / 2
+
+
+def slope_of(record: Round) -> float | None:
+    """√(mean of g²) over the scalars g of a round's update, where it is made of scalars of directions."""
+    if record.update is None or record.dense:
+        return None
+    update = decode_update(record.update)
+    if not isinstance(update, Seeded) or not update.scalars or len(update.scalars) % 4:
+        return None
+    scalars = struct.unpack(f"<{len(update.scalars) // 4}f", update.scalars)
+    return math.hypot(*scalars) / math.sqrt(len(scalars))

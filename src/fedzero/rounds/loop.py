@@ -1,0 +1,168 @@
+"""The rounds of a run, from where its ledger stands to its end, whatever engine reaches the clients."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger.outline import Course, Outline
+from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
+from fedzero.oracles.blackbox import Unmeasured
+from fedzero.protocol.engine import Engine, Interrupted, Tied
+from fedzero.recipe.recipe import Recipe
+from fedzero.rounds.server import Server
+from fedzero.rounds.silence import Listener
+
+T = TypeVar("T")
+MOST_TIES = 3
+"""How often something is tried on which replicas do not agree."""
+
+
+class Watch(Protocol):
+    """Somebody who looks on while a run goes.
+
+    phase: what goes on that is no round, until the next call; empty: nothing. `end` may be called twice.
+    """
+
+    def phase(self, what: str) -> None: ...
+    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None: ...
+    def round(self, record: Round) -> None: ...
+    def evaluation(self, record: Evaluation) -> None: ...
+    def warn(self, text: str) -> None: ...
+    def end(self) -> None: ...
+
+
+def play(
+    recipe: Recipe,
+    outline: Outline,
+    server: Server,
+    engine: Engine,
+    watch: Watch,
+    seconds: Callable[[], float],
+    pictures: Callable[[int], list[Record]] = lambda after: [],
+    interrupted: Callable[[Interrupted], None] = lambda reason: None,
+    between: Callable[[int, int], None] = lambda done, evaluated: None,
+) -> None:
+    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again.
+
+    outline: of the ledger so far. between: is told, when a round and its evaluation are over, how many rounds were made
+    and how many before the last evaluation.
+    """
+    ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, outline.done
+    course = copy.deepcopy(outline.course)
+
+    def persist(work: Callable[[], T]) -> T:
+        broken, ties = False, 0
+        while True:
+            try:
+                if broken:
+                    engine.renew()
+                return work()
+            except Tied as reason:  # the epoch goes on: what differs was told to rebuild
+                interrupted(reason)
+                broken, ties = False, ties + 1
+                if ties == MOST_TIES:
+                    raise FedzeroError(_undecided(reason)) from reason
+            except Interrupted as reason:
+                interrupted(reason)
+                broken = True
+
+    def evaluate(after: int) -> None:
+        records: list[Record] = []
+        last = after == recipe.rounds or bool(exhausted(after))
+        watch.phase("evaluating")
+        with suppress(Unmeasured):
+            model, metrics = persist(lambda: engine.evaluate(after, last))
+            records = [Evaluation(after, model.digest, metrics, sha256_of(model))]
+        if log is not None and (asked := log.asked(after)):
+            records.insert(0, Asked(after, asked))
+        if records:
+            ledger.append(records, seconds())
+        for record in records:
+            if isinstance(record, Evaluation):
+                before = recipe.stop.diverged(course)
+                course.note(record)
+                watch.evaluation(record)
+                if recipe.stop.diverged(course) and not before:
+                    watch.warn(_warning(course))
+
+    def exhausted(round: int) -> str:
+        return _exhausted(server, range(recipe.federation.clients), round)
+
+    def play_round(round: int) -> Round:
+        return server.play(round, engine, seconds())
+
+    listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
+    watch.begin(recipe, server.plan.size, outline)
+    if outline.end is not None:
+        return
+    server.save_if_due(done, seconds())
+    evaluated = outline.evaluated
+    if _due(recipe, done) and evaluated < done:
+        evaluate(done)
+        evaluated = done
+    reason = ""
+    watch.phase("first round")
+    while done < recipe.rounds and not (reason := recipe.stop.reason(course) or exhausted(done)):
+        watch.round(persist(partial(play_round, done)))
+        for warning in listener.after(done):
+            watch.warn(warning)
+        done += 1
+        if _due(recipe, done):
+            evaluate(done)
+            evaluated = done
+        between(done, evaluated)
+    if evaluated < done:  # a run that ends early ends with an evaluation, too
+        evaluate(done)
+    model = persist(lambda: engine.identity(done))
+    ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
+
+
+def _exhausted(server: Server, everybody: range, round: int) -> str:
+    """Why a round can no longer be paid for, if so. A round that was begun is played, to be on record."""
+    log = None if server.meter is None else server.meter.log
+    if log is None:
+        return ""
+    unable = dict[int, str]()
+    for client in everybody:
+        unable |= server.unable(round, [client])
+        if client not in unable and not server.wire(round).unanimous:
+            return ""
+    if not unable or any(log.begun(client, round) for client in everybody):
+        return ""
+    if len(unable) == len(everybody):
+        return f"no client can pay for round {round}: client 0 {unable[0]}"
+    client, reason = next(iter(unable.items()))
+    return f"client {client} cannot pay for round {round}, which needs all clients: it {reason}"
+
+
+def _warning(course: Course) -> str:
+    first, last = course.first, course.last
+    assert first is not None and last is not None
+    if not math.isfinite(first.metrics.loss):
+        return (
+            f"the loss is {first.metrics.loss:.4g} after round {first.round}, so there is nothing to go down from: "
+            "look for NaN or infinite numbers in the data and in the base model; the rate is not the reason"
+        )
+    return (
+        f"the run diverges: the loss is {last.metrics.loss:.4g} after round {last.round}, and was "
+        f"{first.metrics.loss:.4g} after round {first.round}; a lower algorithm.rate may help, and "
+        "stop = { above = … } ends such a run"
+    )
+
+
+def _undecided(reason: Tied) -> str:
+    return (
+        f"{reason}: as many have the one as the other, also after {MOST_TIES} attempts and rebuilding from the ledger; "
+        "nothing of it was written. `fedzero replay`, where the base model is, shows which model is right: take the "
+        "other site out, or add one; then the run can be resumed"
+    )
+
+
+def _due(recipe: Recipe, after: int) -> bool:
+    return after % recipe.evaluate_every == 0 or after == recipe.rounds

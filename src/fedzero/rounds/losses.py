@@ -1,0 +1,26 @@
+"""The training loss of a round from those that its clients say: a mean that none of them can take along.
+
+    m the lower median, s the upper median of |l_i − m|: a loss counts if |l_i − m| ≤ 10 · max(|m|, s)
+
+While fewer than half of the clients lie, m and s are within what honest clients say, so f of n move the mean by at most
+10 f max(|m|, s) over those that count. Nothing of a run is decided by it; people and `fedzero tune` look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median_high, median_low
+
+from fedzero.links.bounds import FEWEST
+
+HELD = 10.0
+
+
+def beyond(losses: Mapping[int, float]) -> list[int]:
+    """The clients whose loss is far beyond the others'; none where there are too few to tell."""
+    if len(losses) < FEWEST:
+        return []
+    middle = median_low(losses.values())
+    spread = median_high(abs(loss - middle) for loss in losses.values())
+    reach = HELD * max(abs(middle), spread)
+    return sorted(client for client, loss in losses.items() if abs(loss - middle) > reach)

@@ -1,0 +1,58 @@
+"""Black boxes that do not answer, where a round is of use only if all of them do.
+
+A box is silent in a round if it was asked and neither gave a value nor said that it has none. Where a round needs all
+boxes, the others would be asked for nothing: the run stops, without an end on its ledger, and can be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedzero.errors import FedzeroError
+from fedzero.ledger.query_log import LedgerLog, silent
+from fedzero.rounds.server import Server
+
+AT_FIRST, LATER = 3, 10
+"""Rounds in a row after which the run stops: of a box that never answered, and of one that did. The latter may just be
+asked at points at which its function raises an error, from which a search turns away."""
+
+
+class Unanswered(FedzeroError):
+    """A box was silent for too long."""
+
+
+def patience(answered: bool) -> int:
+    return LATER if answered else AT_FIRST
+
+
+class Listener:
+    """Counts the rounds in a row in which a box was silent, since this process began. labels: of all boxes."""
+
+    def __init__(self, server: Server, labels: Sequence[str]):
+        self.server, self.labels = server, labels
+        self._silent = [0] * len(labels)
+
+    def after(self, round: int) -> list[str]:
+        """What to tell of boxes that were silent in a round; raises `Unanswered`."""
+        meter = self.server.meter
+        if meter is None or not self.server.wire(round).unanimous:
+            return []
+        told = []
+        for client, label in enumerate(self.labels):
+            rows = meter.log.begun(client, round)
+            self._silent[client] = self._silent[client] + 1 if silent(rows) else 0
+            if not self._silent[client]:
+                continue
+            cause = next((row.cause for row in reversed(rows) if row.cause), "")
+            what = f"box {label} of client {client} gave no value"
+            if self._silent[client] >= patience(_answered(meter.log, client, round)):
+                raise Unanswered(
+                    f"{what} in {self._silent[client]} rounds in a row ({cause}), and a round needs all boxes: repair "
+                    "it, and resume the run"
+                )
+            told.append(f"round {round}: {what}: {cause}")
+        return told
+
+
+def _answered(log: LedgerLog, client: int, round: int) -> bool:
+    return bool(log.latest(client, round + 1) or log.absent(client))

@@ -1,0 +1,126 @@
+"""What a server has to know of its clients: which round each knows, and the updates somebody still needs."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzero.ledger.records import Round
+from fedzero.ledger.turns import Turns
+from fedzero.methods.contract import Federation
+
+Earlier = Callable[[int, int], Iterable[Round]]
+"""The records of rounds first … last − 1."""
+
+
+class UpdateHistory:
+    """Encoded updates in the order of their rounds, back to back in one buffer: those that a client missed are one
+    piece of it. What is before the first round that is held is read from the ledger when somebody asks for it."""
+
+    def __init__(self, first: int, earlier: Earlier):
+        self._earlier = earlier
+        self.first, self.next = first, first
+        """rounds first … next − 1 are held"""
+        self._data, self._rounds, self._ends = bytearray(), array("q"), array("q", [0])
+        """the updates; their rounds; where each of them ends, behind where the first begins"""
+
+    def __len__(self) -> int:
+        return len(self._rounds) - self._stale
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rounds[self._stale :])
+
+    @property
+    def _stale(self) -> int:
+        return bisect_right(self._rounds, self.first - 1)
+
+    def append(self, round: int, update: bytes | None) -> None:
+        """The outcome of the next round; None: it has no update that could be sent."""
+        self.next = round + 1
+        if update is not None:
+            self._data += update
+            self._rounds.append(round)
+            self._ends.append(len(self._data))
+
+    def between(self, first: int, last: int) -> list[bytes]:
+        """The updates of rounds first … last − 1."""
+        a, b = self._places(first, last)
+        return [bytes(self._data[self._ends[i] : self._ends[i + 1]]) for i in range(a, b)]
+
+    def joined(self, first: int, last: int) -> tuple[int, memoryview]:
+        """How many they are, and all of them one behind the other; to be let go before the next round is appended."""
+        a, b = self._places(first, last)
+        return b - a, memoryview(self._data)[self._ends[a] : self._ends[b]]
+
+    def _places(self, first: int, last: int) -> tuple[int, int]:
+        if first < self.first:
+            self._extend(first)
+        low = bisect_right(self._rounds, first - 1)
+        return low, bisect_right(self._rounds, last - 1, low)
+
+    def _extend(self, first: int) -> None:
+        """Read earlier rounds: at least as many as are held, so that all of it is copied a few times at most."""
+        held = list(zip(self, self.between(self.first, self.next), strict=True))
+        begin = max(0, min(first, 2 * self.first - self.next))
+        read = [(record.round, record.update) for record in self._earlier(begin, self.first) if not record.dense]
+        self._data, self._rounds, self._ends = bytearray(), array("q"), array("q", [0])
+        for round, update in read + held:
+            self.append(round, update)
+        self.first = begin
+
+    def forget(self, before: int) -> None:
+        """Rounds before this one. Memory is given back when half of it is of no use."""
+        self.first = max(self.first, min(before, self.next))
+        stale = self._stale
+        if 2 * self._ends[stale] > len(self._data):
+            cut = self._ends[stale]
+            del self._data[:cut], self._rounds[:stale]
+            self._ends = array("q", (end - cut for end in self._ends[stale:]))
+
+
+class ClientTracker:
+    """The server's working set: what each client knows, when it last counted, and the updates somebody still needs.
+
+    `history` is pruned to the most lagged client (or to `pull_after`); the ledger is not. A client costs 16 bytes.
+    """
+
+    def __init__(self, federation: Federation, turns: Turns, done: int, earlier: Earlier):
+        self.turns, self._sync = copy.deepcopy(turns), federation.sync
+        self.known: NDArray[np.int64] = np.maximum(self.turns.counted + federation.sync, 0)
+        """the round of each client's model"""
+        rounds, counts = np.unique(self.known, return_counts=True)
+        self._knowing = Counter(dict(zip(rounds.tolist(), counts.tolist(), strict=True)))
+        """how many clients know as much, by what they know"""
+        self.oldest = int(rounds[0])
+        """min(known), kept up to date: of many clients it is not looked for in every round"""
+        self.history = UpdateHistory(done, earlier)
+
+    def note(self, record: Round) -> None:
+        """Carry on after a round: who knows what, and what has to be kept."""
+        out = {client for client, _ in record.refused}
+        counted = sorted(set(record.cohort) - out)
+        knows = record.round + self._sync
+        for before, clients in Counter(self.known[counted].tolist()).items():
+            self._knowing[before] -= clients
+            if not self._knowing[before]:
+                del self._knowing[before]
+        self._knowing[knows] += len(counted)
+        self.known[counted] = knows
+        self.turns.note(record)
+        while not self._knowing[self.oldest]:  # what a client knows only grows: all steps together are one a round
+            self.oldest += 1
+        self.history.append(record.round, None if record.dense else record.update)
+
+    def prune(self, next_round: int, pull_after: int | None) -> None:
+        self.history.forget(self.oldest if pull_after is None else max(self.oldest, next_round - pull_after))
+
+    def missed(self, known: int, round: int) -> tuple[int, memoryview]:
+        """How many updates a client that knows round `known` has to fold before a round, and these, one behind the
+        other."""
+        return self.history.joined(known, round)
