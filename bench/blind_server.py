@@ -28,7 +28,8 @@ from fedzero.model.identity import Identity
 from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
-from fedzero.rounds.server import Plan, Server
+from fedzero.recipe.plan import Plan
+from fedzero.rounds.server import Server
 
 SIZES, ROUNDS, LOOK_EVERY, LIMIT = (10**5, 10**8), 10_000, 2000, 240
 """d; rounds, and between two looks; seconds that one size may take"""

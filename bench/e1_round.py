@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from fedzero.engines.local import LocalEngine
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
-from fedzero.rounds.server import Server, cohort_of
-from fedzero.runs.session import Environment, Setup, prepare
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.plan import cohort_of
+from fedzero.recipe.setup import Setup, prepare
+from fedzero.rounds.server import Server
 from fedzero.tasks.models import SmallCnn
 
 N, M, P, MU, ETA = 100, 10, 10, 1e-3, 1e-3

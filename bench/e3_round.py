@@ -20,8 +20,8 @@ from table import show
 
 from fedzero.estimators.spsa import direction_keys, points_of, slopes
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
-from fedzero.runs.session import Environment, Setup
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import Setup, prepare
 
 DIRECTIONS, RADIUS, ROUNDS, REPEATS = 10, 1e-3, 6, 3
 
@@ -40,7 +40,7 @@ def prepared(given: argparse.Namespace, task: str, dtype: str, compiled: bool) -
     sets = [f'task.dtype="{dtype}"', f"task.compile={str(compiled).lower()}", "task.tf32=false", "task.testing=1"]
     sets += [f"task.train={trained(given.layers)}"]
     sets += [] if given.model is None else [f'task.model="{given.model}"']
-    return session.prepare(recipes.load(f"e3-{task}", sets), Environment(given.data))
+    return prepare(recipes.load(f"e3-{task}", sets), Environment(given.data))
 
 
 def played(setup: Setup) -> Found:

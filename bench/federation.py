@@ -21,7 +21,8 @@ from fedzero.methods.contract import Federation
 from fedzero.model.params import Params
 from fedzero.oracles import Metrics
 from fedzero.protocol.replica import Replica
-from fedzero.rounds.server import Plan, Server
+from fedzero.recipe.plan import Plan
+from fedzero.rounds.server import Server
 
 CLIENTS, COHORT, ROUNDS = 1000, 100, 200
 

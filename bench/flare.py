@@ -46,10 +46,10 @@ from fedzero.deploy.server.conduct import conduct
 from fedzero.deploy.site.site import Settings
 from fedzero.engines.remote.engine import Service
 from fedzero.ledger.records import Round
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe, decode
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 P, WARM, WANTED = 10, 50, 0.03
 """directions; rounds at the start of an epoch that are not counted; seconds of a round at 3 sites at most"""

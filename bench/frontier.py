@@ -33,9 +33,10 @@ import fedzero
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
 from fedzero.recipe import recipe as recipes
-from fedzero.runs.summary import Summary
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from fedzero.runs.summary import Summary
 from fedzero.tasks import images
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.tasks.models import initialise
@@ -167,7 +168,7 @@ def played_on_sst2(name: str, rate: float, seed: int, tuning: bool, how: argpars
         | {"filters": [] if given["kind"] == "feedsign" else base["filters"]}
     )
     with tempfile.TemporaryDirectory() as folder:
-        environment = session.Environment(sentences(how.data, tuning))
+        environment = Environment(sentences(how.data, tuning))
         return session.start(recipe, Path(folder) / "run", environment, Silent())
 
 
@@ -190,7 +191,7 @@ def played(name: str, rate: float, seed: int, tuning: bool, how: argparse.Namesp
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        return session.start(recipe, Path(folder) / "run", session.Environment(), Silent())
+        return session.start(recipe, Path(folder) / "run", Environment(), Silent())
 
 
 def tuned(name: str, how: argparse.Namespace) -> tuple[float, int]:

@@ -30,8 +30,8 @@ from table import show
 from fedzero.model.params import Params
 from fedzero.oracles.language import NO_TERMS, Texts
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
-from fedzero.runs.session import Environment, Setup
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import Setup, prepare
 
 DIRECTIONS, RADIUS, CLIENTS, BATCH = 10, 1e-3, 4, 64
 
@@ -57,7 +57,7 @@ class Found:
 
 def prepared(task: str, data: Path, model: Path | None) -> Setup:
     sets = [f"task.batch={BATCH}", "task.testing=1", "task.balanced=true", 'task.dtype="float32"', "task.tf32=false"]
-    setup = session.prepare(recipes.load(f"e3-{task}", [*sets, f"task.train={trained(None)}"]), Environment(data))
+    setup = prepare(recipes.load(f"e3-{task}", [*sets, f"task.train={trained(None)}"]), Environment(data))
     take(setup.problem.params, model)
     return setup
 

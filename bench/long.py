@@ -24,12 +24,15 @@ from pathlib import Path
 import numpy as np
 from table import show
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Evaluation, Record, Round, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.recipe import recipe as recipes
-from fedzero.rounds.server import cohort_of
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.plan import cohort_of
+from fedzero.recipe.setup import Setup, prepare
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
@@ -51,7 +54,7 @@ def recipe_of(rounds: int) -> recipes.Recipe:
 
 
 def make(folder: Path, rounds: int) -> None:
-    setup = session.prepare(recipe_of(rounds + SPARE), session.Environment())
+    setup = prepare(recipe_of(rounds + SPARE), Environment())
     ledger, replica = session.create(folder, setup.start), setup.replica()
     scalars = np.random.default_rng(1).standard_normal((rounds, 2)).astype(np.float32)
     records: list[Record] = [evaluated(setup, replica, 0)]
@@ -69,7 +72,7 @@ def make(folder: Path, rounds: int) -> None:
     ledger.close()
 
 
-def evaluated(setup: session.Setup, replica: session.Replica, after: int) -> Evaluation:
+def evaluated(setup: Setup, replica: session.Replica, after: int) -> Evaluation:
     model, metrics = replica.identity, Metrics(setup.problem.measure(replica.state.params, after).loss)
     return Evaluation(after, model.digest, metrics, sha256_of(model))
 
@@ -92,7 +95,7 @@ class Stopping(Silent):
 
 def resume(folder: Path, rounds: int) -> None:
     try:
-        session.resume(folder, session.Environment(), Stopping(rounds))
+        session.resume(folder, Environment(), Stopping(rounds))
     except Stopped:
         return
 
@@ -117,8 +120,8 @@ def measure(folder: Path, commands: list[str]) -> None:
         cpu = used.ru_utime + used.ru_stime
         rows.append((name, f"{took:.1f} s", f"{cpu:.1f} s", f"{used.ru_maxrss / 1e3:,.0f} MB"))
     out.unlink(missing_ok=True)
-    ledger = Ledger.open(folder / session.LEDGER)
-    size = (folder / session.LEDGER).stat().st_size / 1e6
+    ledger = Ledger.open(folder / LEDGER)
+    size = (folder / LEDGER).stat().st_size / 1e6
     show(f"{ledger.done:,} rounds, {size:,.0f} MB", rows, ("", "wall", "processor", "resident at most"))
 
 

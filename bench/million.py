@@ -17,8 +17,10 @@ from pathlib import Path
 
 from table import show
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
@@ -60,7 +62,7 @@ def recipe_of(clients: int, cohort: int, rounds: int) -> recipes.Recipe:
 
 def measure(clients: int, cohort: int, rounds: int, folder: Path) -> None:
     pace, began, ticks = Pace(rounds), time.perf_counter(), time.process_time()
-    session.start(recipe_of(clients, cohort, rounds), folder / "run", session.Environment(), pace)
+    session.start(recipe_of(clients, cohort, rounds), folder / "run", Environment(), pace)
     marks = [(0, began, ticks, 0.0), *pace.seen]
     rows = []
     for before, after in pairwise(marks):
@@ -72,7 +74,7 @@ def measure(clients: int, cohort: int, rounds: int, folder: Path) -> None:
     rows.append(("at most", "", "", "", f"{peak:,.0f} MB"))
     header = ("", "replies/s of processor", "replies/s of wall", "wall a round", "resident")
     show(f"{clients:,} clients, cohorts of {cohort:,}", rows, header)
-    size, sent = (folder / "run" / session.LEDGER).stat().st_size / rounds, pace.sent / rounds / cohort
+    size, sent = (folder / "run" / LEDGER).stat().st_size / rounds, pace.sent / rounds / cohort
     print(f"ledger {size:,.0f} bytes a round; sent to a client in a turn {sent:,.0f} bytes")
 
 

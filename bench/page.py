@@ -24,14 +24,16 @@ import psutil
 from playwright.sync_api import sync_playwright
 from table import show
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import End, Evaluation, Record, Round
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, encode_update, pack
 from fedzero.oracles import Metrics
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.report import write
 from fedzero.results.history import history
-from fedzero.runs import session
 
 ROUNDS, LONG, PASSES = 1_000, 100_000, 5
 SETTINGS = ["task.batch=8", "algorithm.directions=5", "algorithm.rate=1e-3", "algorithm.optimizer={kind='sgd'}"]
@@ -75,7 +77,7 @@ def follow(folder: Path) -> None:
     )
     try:
         address = (watch.stdout.readline() if watch.stdout else "").removeprefix("page: ").strip()
-        while not (folder / "run" / session.LEDGER).exists():
+        while not (folder / "run" / LEDGER).exists():
             time.sleep(0.1)
         follower, runner = psutil.Process(watch.pid), psutil.Process(run.pid)
         with tab_of(address) as tab:
@@ -111,9 +113,9 @@ def follow(folder: Path) -> None:
 def long_ledger(folder: Path) -> None:
     """A ledger of recipe demo-cnn with rounds made up, as a run would have written it."""
     recipe = recipes.load("demo-cnn", rounds=LONG)
-    start = session.prepare(recipe, session.Environment()).start
+    start = prepare(recipe, Environment()).start
     folder.mkdir()
-    ledger, rng, records = Ledger.create(folder / session.LEDGER, start), np.random.default_rng(0), list[Record]()
+    ledger, rng, records = Ledger.create(folder / LEDGER, start), np.random.default_rng(0), list[Record]()
     for round in range(LONG):
         if round % recipe.evaluate_every == 0:
             records.append(Evaluation(round, bytes(16), metrics_of(round, rng)))

@@ -25,9 +25,9 @@ from table import show
 from fedzero.oracles.contract import Metrics
 from fedzero.oracles.language import LanguageObjective
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 DIRECTIONS = 32
 

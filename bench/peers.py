@@ -27,6 +27,7 @@ import torch
 from table import machine
 
 from fedzero.recipe import recipe
+from fedzero.recipe.environment import Environment
 from fedzero.results import export
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -80,7 +81,7 @@ def at(name: str, rate: float | None) -> Table:
 def played(table: Table, folder: Path) -> list[export.Row]:
     torch.set_num_threads(1)
     if not (folder / "model.safetensors").exists():
-        session.start(recipe.decode(table), folder, session.Environment(), Silent(), overwrite=True)
+        session.start(recipe.decode(table), folder, Environment(), Silent(), overwrite=True)
     return export.rows(folder)
 
 

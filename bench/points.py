@@ -35,7 +35,8 @@ from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.low_rank import neighbours
 from fedzero.oracles.reward import Judge, Prompts, RewardObjective
 from fedzero.recipe import recipe as recipes
-from fedzero.runs.session import Environment, Setup, prepare
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import Setup, prepare
 from fedzero.tasks import images
 from fedzero.tasks.language.pretrained import Pretrained, compile_layers
 from fedzero.tasks.models import initialise

@@ -17,6 +17,7 @@ import fedzero
 from fedzero.model.params import Params
 from fedzero.oracles.module import ModuleObjective
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images
@@ -70,7 +71,7 @@ def main(case: str, *rates: str) -> None:
             rest = {"name": case, "seed": seed, "evaluate_every": given["rounds"], "algorithm": algorithm}
             with tempfile.TemporaryDirectory() as folder:
                 recipe, place = recipes.decode(given | rest), Path(folder) / "run"
-                done = session.start(recipe, place, session.Environment(), Silent())
+                done = session.start(recipe, place, Environment(), Silent())
             print(
                 case, rate, f"seed {seed}:", done.final_loss, done.final_accuracy, f"{done.seconds:.0f} s", flush=True
             )

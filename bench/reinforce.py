@@ -31,8 +31,8 @@ from fedzero.oracles.packing import mask_of
 from fedzero.oracles.products import products
 from fedzero.oracles.reward import Prompts, RewardObjective
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
-from fedzero.runs.session import Environment
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def drawn(data: Any, prompts: int, group: int, most: int, keys: Keys, number: in
 def train(arguments: argparse.Namespace) -> list[Found]:
     sets = [f'task.dtype="{arguments.dtype}"', f'engine.device="{arguments.device}"', f"seed={arguments.seed}"]
     recipe = recipes.load(arguments.recipe, [*sets, *arguments.set])
-    problem = session.prepare(recipe, Environment(arguments.data)).problem
+    problem = prepare(recipe, Environment(arguments.data)).problem
     objective, params = problem.objective, problem.params
     if not isinstance(objective, RewardObjective):
         raise SystemExit(f'{arguments.recipe} has no reward: choose a recipe with task.measure = "reward"')

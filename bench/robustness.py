@@ -26,6 +26,7 @@ from fedzero.api.train import criterion_of, deal
 from fedzero.directions import Keys
 from fedzero.model.params import Params
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images
@@ -113,7 +114,7 @@ def trained(
         "federation": {"clients": CLIENTS, "cohort": cohort, "bound": bound},
         "engine": {"device": "cpu"} | ({} if attack is None else {"attack": attack}),
     }
-    environment = session.Environment(functions={"digits": material})
+    environment = Environment(functions={"digits": material})
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # nobody needs these ledgers to be durable
     with tempfile.TemporaryDirectory(dir=memory) as folder, np.errstate(all="ignore"):
         found = session.start(recipes.decode(table), Path(folder) / "run", environment, Silent())

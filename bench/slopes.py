@@ -20,8 +20,8 @@ from table import show
 
 from fedzero.estimators.spsa import Difference, direction_keys, points_of, queries_of, slopes
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
-from fedzero.runs.session import Environment, Setup
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import Setup, prepare
 
 DIRECTIONS = 10
 STEPS = 2
@@ -31,7 +31,7 @@ STEPS = 2
 def prepared(given: argparse.Namespace, dtype: str) -> Setup:
     """The problem of E3 with weights of a type, at the base or at another model; float32 with exact products."""
     sets = [f'task.dtype="{dtype}"', "task.testing=1", "task.tf32=false", f"task.train={trained(given.layers)}"]
-    setup = session.prepare(recipes.load(f"e3-{given.task}", sets), Environment(given.data))
+    setup = prepare(recipes.load(f"e3-{given.task}", sets), Environment(given.data))
     take(setup.problem.params, given.model)
     return setup
 

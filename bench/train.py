@@ -14,6 +14,7 @@ import fedzero
 from fedzero.directions import Keys
 from fedzero.model.params import Params
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images
@@ -54,7 +55,7 @@ def packaged(folder: Path) -> float:
     }
     federation = {"clients": CLIENTS, "cohort": COHORT}
     watch = Stopwatch()
-    session.start(recipes.decode(table | {"federation": federation}), folder, session.Environment(), watch)
+    session.start(recipes.decode(table | {"federation": federation}), folder, Environment(), watch)
     return watch.best()
 
 

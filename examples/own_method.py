@@ -25,7 +25,8 @@ from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 
 
@@ -71,10 +72,10 @@ def main(rounds: int = 300) -> tuple[float, float]:
             "federation": {"clients": 20, "cohort": 5},
         }
     )
-    environment = session.Environment()
+    environment = Environment()
     with tempfile.TemporaryDirectory() as folder:
         sent = session.start(recipe, Path(folder), environment, Silent()).bytes_up_per_client
-        before, after = (found.metrics.loss for found in session.verified(Path(folder), environment).evaluations)
+        before, after = (found.metrics.loss for found in recorded.verified(Path(folder), environment).evaluations)
     print(f"gap {before:.2f} → {after:.3f} after {rounds} rounds; {sent:,.0f} bytes sent by each client")
     return before, after
 

@@ -168,10 +168,11 @@ def quiet() -> Quiet:
 def run_recipe() -> Callable[..., dict[str, Any]]:
     """run_recipe(path, folder, *overrides): a whole run in this process; its summary."""
     from fedzero.recipe import recipe
+    from fedzero.recipe.environment import Environment
     from fedzero.runs import session
 
     def run(path: Path, folder: Path, *overrides: str) -> dict[str, Any]:
-        return session.start(recipe.load(path, list(overrides)), folder, session.Environment(), Quiet())
+        return session.start(recipe.load(path, list(overrides)), folder, Environment(), Quiet())
 
     return run
 

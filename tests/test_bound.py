@@ -18,11 +18,11 @@ from fedzero.methods.contract import Federation
 from fedzero.methods.rules.optimizers import Adam
 from fedzero.model.params import Params
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.rounds import guard
 from fedzero.rounds.refusals import OFTEN, Refusals
-from fedzero.runs import session
+from fedzero.runs import session, summary
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.testing import check_filter
 from fedzero.testing.engines import Changing, Replies
 from fedzero.testing.methods import altered, first_replaced
@@ -81,7 +81,7 @@ def test_who_was_shortened_is_on_record_and_counted(tmp_path: Path) -> None:
     run.engine = Changing(run.engine, first_replaced(huge(1e30)), None, range(1, OFTEN + 9))
     run.play(OFTEN + 2)
     assert [record.bounded or () for record in run.records] == [(), *[(0,)] * (OFTEN + 1)]
-    assert session.summary(run.ledger).bounded == OFTEN + 1
+    assert summary.summary(run.ledger).bounded == OFTEN + 1
     refusals = Refusals()
     assert [refusals.news(record) for record in run.records[:OFTEN]] == [[]] * OFTEN
     (line,) = refusals.news(run.records[OFTEN])

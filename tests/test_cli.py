@@ -24,6 +24,7 @@ from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
@@ -55,7 +56,7 @@ class Live(Silent):
 def seen(tiny, tmp_path_factory) -> tuple[Path, dict[int, str]]:
     """A finished seeded run that looked at its model after each of its 12 rounds."""
     folder, live = tmp_path_factory.mktemp("seen") / "run", Live()
-    session.start(recipes.load(tiny, ["evaluate_every=1"]), folder, session.Environment(), live)
+    session.start(recipes.load(tiny, ["evaluate_every=1"]), folder, Environment(), live)
     assert sorted(live.digests) == list(range(13))
     assert len(set(live.digests.values())) == 13
     return folder, live.digests

@@ -18,10 +18,11 @@ from fedzero.methods.contract import Federation
 from fedzero.recipe import coalitions
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.coalitions import in_some_round, more_than, warnings
-from fedzero.rounds.server import cohort_of
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.plan import cohort_of
+from fedzero.recipe.secret import keys_of
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 
 
@@ -59,7 +60,7 @@ def test_with_replacement_too() -> None:
 
 def test_the_cohorts_of_a_run_are_drawn_so() -> None:
     made = recipe(attack=0.4)
-    keys, who = session.keys_of(made, None), frozenset(range(8))
+    keys, who = keys_of(made, None), frozenset(range(8))
     counts = [len(who & set(cohort_of(keys, round, made.federation))) for round in range(4000)]
     for f in (3, 4, 5):
         p = more_than(f, 8, made.federation)

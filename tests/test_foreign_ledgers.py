@@ -22,9 +22,9 @@ import torch
 import fedzero
 from fedzero import FedzeroError
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.language import rows
 
 SOURCES = Path(fedzero.__file__).parents[1]

@@ -17,6 +17,7 @@ from fedzero.methods.contract import Federation
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import Work, decode_instruction, encode, encode_joined_work
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.results.thinning import Thinned
 from fedzero.rounds.tracker import ClientTracker
 from fedzero.runs import session
@@ -116,7 +117,7 @@ def test_a_run_does_not_hold_objects_for_all_clients(tmp_path: Path) -> None:
         if number:
             tracemalloc.start()
         try:
-            session.start(recipe, tmp_path / str(number), session.Environment(), Silent())
+            session.start(recipe, tmp_path / str(number), Environment(), Silent())
             held.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()

@@ -22,14 +22,15 @@ from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Prepare, Prepared, decode_answer, encode
 from fedzero.errors import FedzeroError
 from fedzero.ledger import patch
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL
 from fedzero.model.checkpoint import save_model
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe import secret
-from fedzero.runs import patches, session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import patches, recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import LEDGER, Environment
 from fedzero.testing.engines import LocalSites
 
 SECRET, WEAK = b"known to the clients alone", b"hospital2024"
@@ -109,7 +110,7 @@ def test_a_run_of_0_1_is_resumed_with_its_secret(tmp_path: Path, monkeypatch) ->
     with pytest.raises(FedzeroError, match="not the one this run was started with"):
         session.resume(folder, HERE, Silent())
     assert session.resume(folder, Environment(secret=WEAK), Silent()).complete
-    assert session.verified(folder, Environment(secret=WEAK)).end is not None
+    assert recorded.verified(folder, Environment(secret=WEAK)).end is not None
     assert mode(folder / LEDGER) == 0o600
 
 
@@ -180,7 +181,7 @@ def test_what_a_site_keeps_is_its_own(tmp_path: Path) -> None:
 
 
 def base_of(folder: Path, environment: Environment, path: Path) -> str:
-    ledger, setup = session.reopen(folder, environment)
+    ledger, setup = recorded.reopen(folder, environment)
     ledger.close()
     save_model(setup.problem.params, path)
     return str(path)
@@ -194,7 +195,7 @@ def test_a_patch_of_a_private_run_needs_the_secret(private_run: Path, tmp_path: 
     directions = shift(root_of(recipe_for().seed), SECRET)
     assert directions in opened.read_bytes()
     assert directions not in sealed.read_bytes()
-    digest = start_of(private_run) and session.verified(private_run, HERE).end.model
+    digest = start_of(private_run) and recorded.verified(private_run, HERE).end.model
     with pytest.raises(FedzeroError, match="of a private run: give the clients' secret"):
         patches.apply_patch(sealed, base, out)
     with pytest.raises(FedzeroError, match="not the one that the run of this patch was started with"):
@@ -213,7 +214,8 @@ def test_a_patch_that_0_1_wrote_of_a_private_run_applies(private_run: Path, tmp_
     assert not patch.load(tmp_path / "old.patch").secret
     out = tmp_path / "out.safetensors"
     assert (
-        patches.apply_patch(tmp_path / "old.patch", base, out).digest() == session.verified(private_run, HERE).end.model
+        patches.apply_patch(tmp_path / "old.patch", base, out).digest()
+        == recorded.verified(private_run, HERE).end.model
     )
 
 

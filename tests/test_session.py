@@ -9,9 +9,11 @@ import torch
 from harness import small
 
 from fedzero.ledger import Ledger
+from fedzero.ledger.folder import LEDGER
 from fedzero.methods import DeComFL
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 
 
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
@@ -20,14 +22,14 @@ def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
     elsewhere = msgspec.structs.replace(run.setup.recipe, engine=recipes.Local(device="cuda"))
     start = msgspec.structs.replace(run.ledger.start(), recipe=recipes.canonical(elsewhere))
     (tmp_path / "gpu").mkdir()
-    ledger = Ledger.create(tmp_path / "gpu" / session.LEDGER, start)
+    ledger = Ledger.create(tmp_path / "gpu" / LEDGER, start)
     ledger.append(run.records, 0.0)
     ledger.close()
-    assert session.replayed(tmp_path / "gpu", session.Environment(), None).digest() == run.replica.digest()
-    assert len(session.verified(tmp_path / "gpu", session.Environment()).rounds) == 5
+    assert recorded.replayed(tmp_path / "gpu", Environment(), None).digest() == run.replica.digest()
+    assert len(recorded.verified(tmp_path / "gpu", Environment()).rounds) == 5
     if not torch.cuda.is_available():
         try:
-            session.reopen(tmp_path / "gpu", session.Environment(), writable=True)
+            recorded.reopen(tmp_path / "gpu", Environment(), writable=True)
         except session.FedzeroError as error:
             assert "no CUDA device" in str(error)
         else:

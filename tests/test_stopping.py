@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from fedzero.ledger import Ledger
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import Course
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.oracles import Metrics
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.stopping import Stop
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
-HERE = session.Environment()
+HERE = Environment()
 
 
 def after(*losses: float) -> Course:
@@ -28,7 +30,7 @@ def after(*losses: float) -> Course:
 
 
 def view_of(folder: Path) -> LedgerView:
-    ledger = Ledger.open(folder / session.LEDGER)
+    ledger = Ledger.open(folder / LEDGER)
     try:
         return read(ledger)
     finally:

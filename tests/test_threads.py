@@ -10,13 +10,14 @@ import msgspec
 import pytest
 import torch
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.model.device import threads
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe import thread_counts
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import LEDGER, Environment
 
 OLD = Path(__file__).parent / "ledger" / "v0_1" / "fedavg.db"
 
@@ -81,7 +82,7 @@ def test_a_machine_with_fewer_cores_says_so(tmp_path: Path, monkeypatch) -> None
 
 def test_a_ledger_of_0_1_does_not_say_it(tmp_path: Path) -> None:
     shutil.copy(OLD, tmp_path / LEDGER)
-    merged = session.recipe_in(tmp_path).engine.merge
+    merged = recorded.recipe_in(tmp_path).engine.merge
     watch = Hearing()
     assert session.resume(tmp_path, Environment(), watch).threads is None
     assert ("does not say with how many threads" in str(watch.warned)) == merged

@@ -10,9 +10,9 @@ import pytest
 from fedzero import Run, api
 from fedzero.errors import FedzeroError
 from fedzero.oracles.blackbox import CommandBox, HttpBox, PythonBox, ToldBox
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
 PROGRAM = (

@@ -13,9 +13,9 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session, tuning
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session, tuning
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 TOML = """
 name = "bowl"
@@ -100,7 +100,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [rounds_in(Path(t.folder)) for t in again.trials] == [t.rounds for t in whole.trials]
     assert {t.rounds for t in whole.trials} == {32, 16}
     for trial in again.trials:
-        session.verified(Path(trial.folder), Environment())
+        recorded.verified(Path(trial.folder), Environment())
 
 
 def test_any_number_of_a_recipe_can_be_searched_for(tmp_path: Path) -> None:

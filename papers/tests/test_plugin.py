@@ -10,9 +10,11 @@ import pytest
 
 import fedzero_papers
 from fedzero import plugins
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 
 PAPERS = Path(__file__).parents[1]
@@ -24,21 +26,21 @@ RECIPES = sorted(path.stem for path in (Path(fedzero_papers.__file__).parent / "
 
 def started(folder: Path) -> Ledger:
     overrides = ["rounds=2", "task.dimension=8", "algorithm.directions=2", "algorithm.local_steps=1"]
-    session.start(recipes.load("e5-fedzo", overrides), folder, session.Environment(), Silent())
-    return Ledger.open(folder / session.LEDGER)
+    session.start(recipes.load("e5-fedzo", overrides), folder, Environment(), Silent())
+    return Ledger.open(folder / LEDGER)
 
 
 def test_the_ledger_says_what_it_needs(tmp_path):
     ledger = started(tmp_path)
     assert ledger.start().needs == NEEDS == {"fedzero-papers": "0.2.0"}
     ledger.close()
-    assert session.recipe_in(tmp_path).needs == NEEDS
-    assert session.verified(tmp_path, session.Environment()).end is not None
+    assert recorded.recipe_in(tmp_path).needs == NEEDS
+    assert recorded.verified(tmp_path, Environment()).end is not None
 
 
 def test_a_run_with_tasks_of_the_core_needs_nothing_else(tmp_path, tiny):
-    session.start(recipes.load(tiny, ["rounds=1"]), tmp_path, session.Environment(), Silent())
-    ledger = Ledger.open(tmp_path / session.LEDGER)
+    session.start(recipes.load(tiny, ["rounds=1"]), tmp_path, Environment(), Silent())
+    ledger = Ledger.open(tmp_path / LEDGER)
     assert ledger.start().needs == {}
     ledger.close()
 

@@ -23,8 +23,8 @@ import fedzero
 from fedzero import plugins
 from fedzero.api import command, http
 from fedzero.errors import FedzeroError, Invalid, Misnamed
+from fedzero.ledger.folder import LEDGER
 from fedzero.model.value import Checked
-from fedzero.runs import session
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 Y = X[:, :3].argmax(1)
@@ -227,7 +227,7 @@ ROWS = [pytest.param(verb, *row, id=f"{verb}: {name}") for verb, rows in VERBS.i
 def test_a_parameter_is_refused_in_a_sentence(tmp_path: Path, verb, changed, words) -> None:
     given = given_to(verb, tmp_path / "run") | changed
     refuses(lambda: getattr(fedzero, verb)(**given), *words)
-    assert not list(tmp_path.rglob(session.LEDGER))
+    assert not list(tmp_path.rglob(LEDGER))
 
 
 METRICS: list[tuple[Callable[..., Any], list[str]]] = [
@@ -383,7 +383,7 @@ def test_whatever_a_run_is_given(tmp_path: Path, monkeypatch, capfd) -> None:
         quiet(lambda value=value: fedzero.Run.open(value))
         quiet(lambda value=value: fedzero.Run.open(tmp_path / "run", model=value).model)
     refuses(lambda: run.report(tmp_path), "path = ", "is a folder: name a file")
-    refuses(lambda: run.patch(tmp_path / "run" / session.LEDGER / "x"), "is a file: name a folder")
+    refuses(lambda: run.patch(tmp_path / "run" / LEDGER / "x"), "is a file: name a folder")
     refuses(lambda: run.patch("/proc/nowhere/x"), "cannot be written")
     refuses(lambda: run.replay(9), "rounds 0 to 1")
     refuses(lambda: fedzero.Run.open(tmp_path / "nothing"), "does not exist")

@@ -15,8 +15,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import fedzero
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
 from fedzero.oracles.criteria import per_sample
-from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
 
@@ -103,7 +103,7 @@ def test_killed_the_same_call_resumes(tmp_path: Path, warm_server) -> None:
         return started
 
     killed = process("killed")
-    ledger = tmp_path / "killed" / session.LEDGER
+    ledger = tmp_path / "killed" / LEDGER
     end = time.monotonic() + 300
     while not (ledger.exists() and fedzero.Run.open(tmp_path / "killed").summary.rounds >= 10):
         assert killed.is_alive() and time.monotonic() < end
@@ -192,7 +192,7 @@ class Remembering(nn.Module):
 def test_chance_and_memory_are_found_out(tmp_path: Path, model, words) -> None:
     with pytest.raises(FedzeroError, match=words):
         go(tmp_path / "run", model)
-    assert not (tmp_path / "run" / session.LEDGER).exists()
+    assert not (tmp_path / "run" / LEDGER).exists()
 
 
 def test_dropout_and_batch_norm_are_in_eval_mode(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_bfloat16(tmp_path: Path) -> None:
 def test_mistakes_are_said_in_a_sentence(tmp_path: Path, change, words) -> None:
     with pytest.raises(FedzeroError, match=words):
         go(tmp_path / "run", **change)
-    assert not (tmp_path / "run" / session.LEDGER).exists()
+    assert not (tmp_path / "run" / LEDGER).exists()
 
 
 def test_history_as_a_table(tmp_path: Path) -> None:

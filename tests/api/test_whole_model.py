@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 import fedzero
 from fedzero.errors import FedzeroError, Invalid
+from fedzero.ledger.folder import MODEL
 from fedzero.model import fixed
 from fedzero.model.fixed import Fixed
 from fedzero.model.params import Params
-from fedzero.runs import session
+from fedzero.runs import recorded
 from fedzero.tasks.contract import FIXED
 
 METHOD = {"kind": "decomfl", "rate": 0.05, "directions": 4}
@@ -163,7 +164,7 @@ def test_a_changed_file_of_what_is_fixed_is_noticed(tmp_path: Path) -> None:
 
 def test_a_changed_model_file_is_noticed(tmp_path: Path) -> None:
     run = go(tmp_path / "run", Net())
-    path = tmp_path / "run" / session.MODEL
+    path = tmp_path / "run" / MODEL
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
@@ -229,7 +230,7 @@ def test_statistics_of_batches_are_refused_before_a_run_begins(tmp_path: Path) -
 
 def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
     run = go(tmp_path / "run", Net())
-    (tmp_path / "run" / session.MODEL).unlink()
+    (tmp_path / "run" / MODEL).unlink()
     with pytest.raises(FedzeroError, match="not finished: resume it"):
         run.state_dict()
 
@@ -245,9 +246,9 @@ def test_packaged_tasks_make_their_module_themselves(tmp_path: Path) -> None:
 
 def test_ledgers_of_before_are_gone_on_with() -> None:
     """They do not say what is fixed; the fact about the model covers it there."""
-    session._check_facts({"model": "m"}, {"model": "m", fixed.FACT: "some"})
+    recorded._check_facts({"model": "m"}, {"model": "m", fixed.FACT: "some"})
     with pytest.raises(FedzeroError, match="started with fixed: some; here it is others"):
-        session._check_facts({fixed.FACT: "some"}, {fixed.FACT: "others"})
+        recorded._check_facts({fixed.FACT: "some"}, {fixed.FACT: "others"})
 
 
 def test_a_ledger_of_before_knows_its_module_by_the_fact_about_it(

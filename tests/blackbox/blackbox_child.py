@@ -22,7 +22,8 @@ import torch
 
 from fedzero import api as blackbox
 from fedzero.methods import FedZO
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
 
 CLIENTS, TURN, ROUNDS = 2, 3, 4
@@ -104,7 +105,7 @@ def go(folder: str, death: Death, options: dict[str, Any], report: str) -> None:
         **{"rounds": ROUNDS, "retries": 0, "evaluate": "log"} | options,
     )
     taken = steps[0]
-    view = session.verified(where / "run", session.Environment())
+    view = recorded.verified(where / "run", Environment())
     found = {"steps": taken, "x": result.x.tolist(), "reason": result.reason, "queries": result.queries}
     found |= {"rounds": result.rounds, "value": result.value, "refused": [r.refused for r in view.rounds]}
     found |= {"head": view.entries[-1].chain.hex(), "model": view.end.model.hex() if view.end else ""}

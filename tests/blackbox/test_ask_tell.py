@@ -20,8 +20,10 @@ from blackbox_child import Death
 
 import fedzero
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
+from fedzero.recipe.environment import Environment
 from fedzero.results.outcome import Result
-from fedzero.runs import session
+from fedzero.runs import recorded
 
 PROCESSES, PARTIES = 8, 2
 
@@ -35,7 +37,7 @@ def finish(mine: fedzero.Optimiser) -> Result:
 
 
 def head(folder: Path) -> bytes:
-    return session.verified(folder, session.Environment()).entries[-1].chain
+    return recorded.verified(folder, Environment()).entries[-1].chain
 
 
 def rows(path: Path, query: str) -> list[Any]:
@@ -59,7 +61,7 @@ def check(folder: Path, right: Result) -> None:
     assert len(told) == PARTIES * POINTS
     for client, _, _, point, value in told:
         assert value == f(np.frombuffer(point), client)
-    logged = rows(folder / session.LEDGER, "SELECT client, round, ordinal, value FROM queries WHERE state = 'done'")
+    logged = rows(folder / LEDGER, "SELECT client, round, ordinal, value FROM queries WHERE state = 'done'")
     assert sorted(logged) == sorted((c, r, o, value) for c, r, o, _, value in told)
 
 
@@ -198,7 +200,7 @@ def test_a_point_that_fails_is_asked_again_and_then_its_party_sits_out(tmp_path)
                 failures += 1
             else:
                 mine.tell(point, f(point.x, point.party))
-    view = session.verified(tmp_path / "run", session.Environment())
+    view = recorded.verified(tmp_path / "run", Environment())
     assert failures == 2
     ((client, why),) = view.rounds[0].refused
     assert (client, view.rounds[1].refused) == (1, ())
@@ -233,7 +235,7 @@ def test_other_recipes_and_bad_input_are_refused(tmp_path, fedzero):
 
 def test_somebody_may_read_while_others_tell(tmp_path):
     mine = optimiser(tmp_path / "run")
-    with closing(sqlite3.connect(tmp_path / "run" / session.LEDGER)) as reader:
+    with closing(sqlite3.connect(tmp_path / "run" / LEDGER)) as reader:
         reader.execute("SELECT count(*) FROM entries").fetchall()
         for point in mine.ask(9):
             mine.tell(point, f(point.x, 0))

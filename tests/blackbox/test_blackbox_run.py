@@ -16,16 +16,18 @@ import pytest
 from fedzero import api as blackbox
 from fedzero.errors import FedzeroError
 from fedzero.ledger import Asked, Evaluation, Ledger, replay
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.methods import FedZO
 from fedzero.model.checkpoint import load_model
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.report import sentence
 from fedzero.report.page import page
 from fedzero.results.history import history
 from fedzero.results.outcome import result_of
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 CENTRES = np.array([[1.0, -2.0, 3.0], [2.0, 0.0, 1.0], [3.0, -1.0, -1.0]])
 BOUNDS = [(-5.0, 5.0), (-4.0, 4.0), (-2.0, 8.0)]
@@ -57,7 +59,7 @@ class Boxes:
 
 
 def story_of(folder: Path) -> replay.LedgerView:
-    with closing(Ledger.open(folder / session.LEDGER)) as ledger:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
         return replay.read(ledger)
 
 
@@ -69,7 +71,7 @@ def minimise(boxes: Boxes, out, **options):
 
 def intact(folder) -> replay.LedgerView:
     """Needs no box: nothing is given here."""
-    return session.verified(folder, Environment())
+    return recorded.verified(folder, Environment())
 
 
 def test_it_minimises(tmp_path):
@@ -101,7 +103,7 @@ def test_nothing_is_asked_outside_the_bounds_even_where_the_method_goes_there(tm
     )
     assert min(x.min() for x in seen) == 2.0
     assert max(x.max() for x in seen) <= 3.0
-    (u,) = load_model(tmp_path / session.MODEL).values()
+    (u,) = load_model(tmp_path / MODEL).values()
     assert u.min() < 0  # it did want to
     assert result.x.min() == 2.0
     assert np.isfinite(result.value)
@@ -115,7 +117,7 @@ def test_a_run_can_be_read_without_its_boxes(tmp_path, together):
     assert [[client for client, _ in record.queried] for record in view.rounds] == [[0, 1, 2]] * 4
     assert [record.queries for record in view.rounds] == [3 * TURN] * 4
     assert result.queries == 4 * 3 * TURN == sum(boxes.calls.values())
-    replica = session.replayed(tmp_path / "run", Environment(), None)
+    replica = recorded.replayed(tmp_path / "run", Environment(), None)
     assert replica.digest() == view.end.model
 
 
@@ -249,7 +251,7 @@ def test_a_budget_ends_a_run_cleanly(tmp_path, fedzero):
     view = intact(tmp_path)
     assert view.end.reason == result.reason
     assert (view.end.round, view.evaluations[-1].round) == (3, 3)
-    assert session.replayed(tmp_path, Environment(), None).digest() == view.end.model
+    assert recorded.replayed(tmp_path, Environment(), None).digest() == view.end.model
     assert "ended early" in fedzero("verify", tmp_path).out
     outcome = fedzero("resume", tmp_path, "--json")  # which needs no functions: there is nothing to do
     assert outcome.json["estimated"] is True
@@ -295,7 +297,7 @@ def test_evaluations_are_the_values_nearest_to_the_model_and_cost_nothing(tmp_pa
     minimise(boxes, tmp_path, rounds=2)
     view = intact(tmp_path)
     low, high = np.array(BOUNDS).T
-    u = session.replayed(tmp_path, Environment(), None).state.params.vector().double().numpy()
+    u = recorded.replayed(tmp_path, Environment(), None).state.params.vector().double().numpy()
     nearest = []
     for client in range(3):
         last = [x for c, x in boxes.points if c == client][-TURN:]
@@ -371,7 +373,7 @@ def test_the_best_is_a_value_of_the_mean_and_not_of_one_party(tmp_path, parties,
     assert result.best_value < result_of(tmp_path).value
     if evaluate != "log":  # which is for estimates of the last model
         assert (result.value, result.x.tolist()) == (result.best_value, result.best_x.tolist())
-    kept = session.Ledger.open(tmp_path / session.LEDGER)
+    kept = session.Ledger.open(tmp_path / LEDGER)
     with closing(kept):
         found = kept.rows("SELECT DISTINCT round FROM queries WHERE ordinal >= 0 AND point IS NOT NULL", -1)
     assert len(found) == 2  # that of the best, and the last
@@ -460,12 +462,12 @@ def test_the_same_call_goes_on_with_an_unfinished_run(tmp_path):
 
 def test_another_recipe_is_refused_and_says_what_differs(tmp_path):
     minimise(Boxes(), tmp_path)
-    before = (tmp_path / session.LEDGER).read_bytes()
+    before = (tmp_path / LEDGER).read_bytes()
     with pytest.raises(FedzeroError, match=r"rounds = 4 there and 5 here.*choose another folder"):
         minimise(Boxes(), tmp_path, rounds=5)
     with pytest.raises(FedzeroError, match="resume = False"):
         minimise(Boxes(), tmp_path, resume=False)
-    assert (tmp_path / session.LEDGER).read_bytes() == before
+    assert (tmp_path / LEDGER).read_bytes() == before
 
 
 def test_resume_from_the_command_line_says_what_to_call(tmp_path, fedzero):
@@ -527,7 +529,7 @@ def test_as_many_boxes_as_clients(tmp_path):
     table = json.loads(recipes.canonical(_recipe(tmp_path)))
     table["federation"] = {"clients": 4, "cohort": 2}
     with pytest.raises(FedzeroError, match=r"has 3 boxes but federation.clients = 4"):
-        session.prepare(recipes.decode(table), Environment())
+        prepare(recipes.decode(table), Environment())
 
 
 def _recipe(folder):

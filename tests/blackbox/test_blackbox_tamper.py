@@ -17,10 +17,12 @@ import pytest
 
 from fedzero import api as blackbox
 from fedzero.ledger import End, Ledger, Tampered
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import encode_record
 from fedzero.ledger.store import link
 from fedzero.methods import FedZO
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
 
 ROUNDS, TURN = 3, 3
@@ -67,13 +69,13 @@ class Copy:
     folder: Path
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        with closing(sqlite3.connect(self.folder / session.LEDGER, isolation_level=None)) as db:
+        with closing(sqlite3.connect(self.folder / LEDGER, isolation_level=None)) as db:
             db.execute("PRAGMA synchronous = OFF")
             return db.execute(statement, values).fetchall()
 
     def verdict(self) -> int | None:
         try:
-            session.verified(self.folder, session.Environment())
+            recorded.verified(self.folder, Environment())
         except Tampered as found:
             return found.round
         return None
@@ -207,7 +209,7 @@ def test_resume_does_not_go_by_a_log_that_was_changed(tmp_path, crime):
 
 def rewritten_end(run: Copy, **changes: Any) -> End:
     """Replace the last entry and forge a chain and a seal that fit; what was there."""
-    path = run.folder / session.LEDGER
+    path = run.folder / LEDGER
     with closing(Ledger.open(path)) as ledger:
         *_, before, last = ledger.entries()
     assert isinstance(last.record, End)

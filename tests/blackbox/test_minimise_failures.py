@@ -18,12 +18,13 @@ from test_minimise_surface import StopAt, Stopped
 import fedzero
 from fedzero.errors import FedzeroError
 from fedzero.ledger import Ledger
+from fedzero.ledger.folder import LEDGER
 from fedzero.links import Chain
 from fedzero.methods import FedZO, ResponseSurface
 from fedzero.methods.contract import Scale
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 
 class Parties:
@@ -140,7 +141,7 @@ def test_the_result_is_never_worse_than_what_all_parties_answered(
             parties, dimension, Path(out), retries=retries, rounds=rounds, algorithm=algorithm, evaluate="shared"
         )
         parties.check(result, retries)
-        session.verified(Path(out), Environment())
+        recorded.verified(Path(out), Environment())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -241,7 +242,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_ledger_and_result(tmp_path):
                 run(parties, 3, tmp_path / name, rounds=12, retries=1, progress=StopAt(at))
         result = run(parties, 3, tmp_path / name, rounds=12, retries=1)
         parties.check(result, 1)
-        with closing(Ledger.open(tmp_path / name / session.LEDGER)) as ledger:
+        with closing(Ledger.open(tmp_path / name / LEDGER)) as ledger:
             return list(ledger.entries())[-1].chain, result.x.tolist(), result.failures
 
     assert heads("whole") == heads("run", 0, 3, 7)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 
 
 def test_three_services_agree(tmp_path, capsys) -> None:
@@ -17,5 +18,5 @@ def test_three_services_agree(tmp_path, capsys) -> None:
     before, after = (((x - ideal.mean(axis=0)) ** 2).sum() for x in (np.zeros(4), result.x))
     assert after < 0.1 * before
     assert "queries" in capsys.readouterr().out
-    view = session.verified(tmp_path, session.Environment())
+    view = recorded.verified(tmp_path, Environment())
     assert [len(record.refused) for record in view.rounds] == [0] * 4

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from fedzero.ledger import replay
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
-from fedzero.runs.session import Environment
 
 
 def content_of(folder: Path) -> dict[str, Any]:
     """Everything of a run that does not tell the time: all tables but the clock, the head of the chain, the model."""
-    with closing(Ledger.open(folder / session.LEDGER)) as ledger:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
         replay.verify(ledger, None)
         tables = [name for (name,) in ledger.rows("SELECT name FROM sqlite_master WHERE type = 'table'", -1)]
         found = {name: ledger.rows(f"SELECT * FROM {name}", -1) for name in tables if name != "clock"}
-        return found | {"head": ledger.head, "model": (folder / session.MODEL).read_bytes()}
+        return found | {"head": ledger.head, "model": (folder / MODEL).read_bytes()}
 
 
 def same_as_local(

@@ -20,9 +20,9 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Local, Ray, chosen, recorded
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.quadratic import Quadratic
 
 METHODS: list[dict[str, Any]] = [

@@ -16,11 +16,12 @@ import psutil
 import pytest
 from same_ledger import content_of
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120
@@ -99,9 +100,9 @@ def test_ctrl_c_at_a_terminal_ends_all_processes_and_the_run_can_be_resumed(digi
 
 
 def _rounds(folder: Path) -> int:
-    if not (folder / session.LEDGER).exists():
+    if not (folder / LEDGER).exists():
         return 0
-    with closing(Ledger.open(folder / session.LEDGER)) as ledger:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
         return int(ledger.rows("SELECT count(*) FROM entries", -1)[0][0]) - 1
 
 

@@ -16,7 +16,7 @@ from fedzero.links import Chain
 from fedzero.links.links import Plain
 from fedzero.methods.contract import Wire
 from fedzero.recipe import recipe as recipes
-from fedzero.rounds.server import Plan
+from fedzero.recipe.plan import Plan
 from fedzero.testing.trial import DIMENSION, federation_for
 
 KINDS = tuple(kind.type for kind in plugins.kinds("methods").values())
@@ -65,7 +65,7 @@ HOW_TO_ESTIMATE = (
     *("step", "average"),
 )
 """Choices that only change the numbers a client comes up with, not what is done with them; and those that one base
-class makes for all (their runs are resumed, cut to 16 bits and so on in tests/algorithms/test_stepping.py)."""
+class makes for all (their runs are resumed, cut to 16 bits and so on in tests/methods/test_stepping.py)."""
 
 
 def base_of(kind: Any) -> dict[str, Any]:

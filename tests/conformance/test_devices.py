@@ -10,8 +10,8 @@ import torch
 from cases import VARIANTS, label
 
 from fedzero.ledger import replay
-from fedzero.runs import session
-from fedzero.runs.session import Environment
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.testing.trial import recipe_of, trial
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -22,7 +22,7 @@ def test_a_ledger_made_on_a_cpu_replays_on_a_gpu(tmp_path: Path, algorithm) -> N
     run = trial(tmp_path, recipe_of(algorithm))
     run.play(13)
     engine = msgspec.structs.replace(run.setup.recipe.engine, device="cuda")
-    there = session.prepare(msgspec.structs.replace(run.setup.recipe, engine=engine), Environment()).replica()
+    there = prepare(msgspec.structs.replace(run.setup.recipe, engine=engine), Environment()).replica()
     replay.rebuild(run.ledger, replay.read(run.ledger), there)
     assert there.state.params.device.type == "cuda"
     assert there.digest() == run.replica.digest()

@@ -16,9 +16,9 @@ from fedzero import plugins
 from fedzero.errors import FedzeroError
 from fedzero.methods.contract import Scale
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.classify import Fashion, ImageTask
 from fedzero.tasks.language.task import Language
 
@@ -110,4 +110,4 @@ def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest, poor_victims
     turns = recipe.rounds * recipe.federation.cohort
     wire = recipe.algorithm.wire(0, Scale(found.parameters, recipe.federation.clients))
     assert 0 < found.queries <= turns * wire.queries + recipe.federation.clients * wire.first_queries
-    assert session.replayed(tmp_path / "run", environment, None).digest().hex() == found.model_digest
+    assert recorded.replayed(tmp_path / "run", environment, None).digest().hex() == found.model_digest

@@ -26,8 +26,8 @@ from fedzero.deploy.site.site import SiteState
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.runs import session
-from fedzero.runs.session import Environment
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
 
@@ -48,7 +48,7 @@ def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> Non
     there = fedzero("federate", "demo", "--sites", 3, *OPTIONS, "--out", tmp_path / "there")
     assert (there["refused"], there["rounds"]) == (0, 20)
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
-    assert session.verified(tmp_path / "there", Environment()).end is not None
+    assert recorded.verified(tmp_path / "there", Environment()).end is not None
     assert processes.until(300, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
 
 

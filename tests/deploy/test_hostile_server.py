@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_language import make
 
+from fedzero.deploy.site import reasons
 from fedzero.deploy.site.allowance import DAY, HOUR
 from fedzero.deploy.site.settings import Settings
-from fedzero.deploy.site.site import Site, reasons
+from fedzero.deploy.site.site import Site
 from fedzero.deploy.site.terms import Terms
 from fedzero.engines.remote.messages import (
     Deliver,

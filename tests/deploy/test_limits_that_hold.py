@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_hostile_server import asked, clinic, language, prepare, recipe_for, refused, site_with, turn
 from test_orders_out_of_place import reply, why
 
+from fedzero.deploy.site import journal as journals
 from fedzero.deploy.site.journal import Answered, Drawn, Journal, Place
-from fedzero.deploy.site.site import journal as journals
 from fedzero.deploy.site.terms import Terms
 from fedzero.engines.remote.messages import Prepared
 from fedzero.methods import DeComFL, ResponseSurface

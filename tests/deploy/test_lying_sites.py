@@ -20,9 +20,10 @@ from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.links.links import TopK
 from fedzero.methods import DeComFL, FedZO
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment, Summary
+from fedzero.runs.summary import Summary
 from fedzero.testing.engines import LocalSites
 
 SITES, LIAR, THEIRS = ["north", "south", "west"], "south", (1, 4)
@@ -57,7 +58,7 @@ def played(folder: Path, recipe: Any, lie: Callable[[Replies], bytes]) -> tuple[
     finally:
         ledger.close()
     assert found.complete
-    assert session.verified(folder / "run", Environment()).end is not None
+    assert recorded.verified(folder / "run", Environment()).end is not None
     return found, view
 
 
@@ -133,7 +134,7 @@ def test_another_memory_is_found_at_the_client_s_next_turn_and_costs_others_noth
     found, view = played(tmp_path, recipe, with_fields(put(MEMORY, b"\xff" * 16)))
     assert {client for record in view.rounds for client, _ in record.refused} <= set(THEIRS)
     assert all(record.update is not None for record in view.rounds)
-    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
+    assert recorded.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
 
 
 CROWDS = {

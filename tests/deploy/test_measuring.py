@@ -18,9 +18,9 @@ from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL
 from fedzero.oracles import Metrics
 from fedzero.oracles.ranges import strange
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.stopping import Stop
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 
 HONEST = {

@@ -13,9 +13,10 @@ from harness import recipe_of
 from test_hostile_server import asked, prepare, recipe_for, refused, site_with, turn
 
 import fedzero
+from fedzero.deploy.site import admission
+from fedzero.deploy.site import journal as journals
 from fedzero.deploy.site.allowance import SPENT
-from fedzero.deploy.site.site import Site, admission
-from fedzero.deploy.site.site import journal as journals
+from fedzero.deploy.site.site import Site
 from fedzero.deploy.site.terms import UNLIMITED, Terms
 from fedzero.directions import Keys
 from fedzero.engines.remote.messages import (
@@ -37,7 +38,7 @@ from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import Close, Continue, Reply, Snapshot, Work, encode_close, encode_work
 from fedzero.protocol.messages import encode as encode_instruction
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.setup import plan_of
 from fedzero.tasks import Quadratic
 
 ROUNDS = 50
@@ -400,7 +401,7 @@ def measuring_with(folder: Path, **terms) -> Site:
 
 
 def test_an_order_has_a_size(tmp_path: Path, monkeypatch, capsys) -> None:
-    from fedzero.deploy.site.site import admission
+    from fedzero.deploy.site import admission
 
     monkeypatch.setattr(admission, "SMALL", 1 << 16)
     site = site_with(tmp_path)
@@ -529,7 +530,7 @@ def test_prepare_may_not_be_repeated_to_begin_anew(tmp_path: Path, capsys) -> No
 def test_answers_that_no_journal_keeps_are_refused_before_a_round():
     """A value of SQLite has at most 10⁹ bytes."""
     dense, seeded = (recipe_of(algorithm=each) for each in (FedAvg(rate=0.1), DeComFL(rate=0.1)))
-    admission.check_answers(session.plan_of(dense, Keys.of_seed(1), 249_000_000))
-    admission.check_answers(session.plan_of(seeded, Keys.of_seed(1), 10**11))
+    admission.check_answers(plan_of(dense, Keys.of_seed(1), 249_000_000))
+    admission.check_answers(plan_of(seeded, Keys.of_seed(1), 10**11))
     with pytest.raises(Sendable, match="an answer of fedavg would have 1,000,000,064 bytes"):
-        admission.check_answers(session.plan_of(dense, Keys.of_seed(1), 250_000_000))
+        admission.check_answers(plan_of(dense, Keys.of_seed(1), 250_000_000))

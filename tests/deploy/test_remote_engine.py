@@ -43,10 +43,11 @@ from fedzero.methods.contract import Scale
 from fedzero.protocol.engine import Undelivered
 from fedzero.protocol.messages import Reply
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe import setup
+from fedzero.recipe.environment import Environment
 from fedzero.rounds.refusals import Refusals, named
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks import Quadratic
 from fedzero.testing.engines import LocalSites
 
@@ -114,7 +115,7 @@ def test_a_reply_that_does_not_count_is_refused_by_name(tmp_path: Path, kind) ->
         assert refused.keys() == out, refused
         assert all(reason in why for why in refused.values())
         assert record.update is not None
-    assert session.verified(tmp_path / "run", Environment()).end is not None
+    assert recorded.verified(tmp_path / "run", Environment()).end is not None
 
 
 def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
@@ -329,7 +330,7 @@ def test_a_server_without_a_model_builds_nothing(tmp_path: Path, private, monkey
     secret = b"known to the clients alone" if private else None
     here = session.start(recipe, tmp_path / "here", Environment(secret=secret), Silent())
     link = LocalSites(tmp_path / "sites", SITES, {20}.__contains__)
-    built = session.prepare
+    built = setup.prepare
     sites = []
     monkeypatch.setattr(session, "prepare", lambda r, here, **more: sites.append(here.secret) or built(r, here, **more))
     found = run(tmp_path, link, recipe)
@@ -505,7 +506,7 @@ def test_a_site_says_what_to_install_and_the_others_go_on(tmp_path: Path, theirs
     for record in rounds_of(tmp_path):
         assert dict(record.refused) == dict.fromkeys((1, 4), f"failed: its site {sentence}")
         assert record.update is not None
-    assert session.verified(tmp_path / "run", Environment()).end is not None
+    assert recorded.verified(tmp_path / "run", Environment()).end is not None
 
 
 def test_a_recipe_that_a_site_cannot_read(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import Reply
+from fedzero.recipe.environment import Environment
 from fedzero.rounds.votes import leading, of_groups, sides
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 
 SITES = ["north", "south", "west"]
@@ -122,7 +122,7 @@ def test_who_is_slow_keeps_nobody_waiting_and_joins_later(tmp_path: Path, kind) 
     assert link.epochs == 1, "without a new epoch"
     doing = "gets ready" if kind is Prepared else "evaluates"
     assert any(f"(still {doing}): clients 1, 4 are left out" in text for text in said), said
-    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
+    assert recorded.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
 
 
 @pytest.mark.parametrize("kind", [Prepared, Measured])
@@ -336,7 +336,7 @@ def test_no_site_is_believed_alone(tmp_path: Path, lie) -> None:
     ]
     assert any(text.startswith(sentence) for text in said) or not sentence, said
     assert all(len(text) < 700 and "\x1b" not in text for text in said)
-    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
+    assert recorded.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
 
 
 def session_view(summary, tmp_path: Path) -> replay.LedgerView:

@@ -20,8 +20,8 @@ from fedzero import plugins
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.launch import free_port
 from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.site import Settings, Site
-from fedzero.deploy.site.site import tasks as site_tasks
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -29,9 +29,9 @@ from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL
 from fedzero.oracles.blackbox import CommandBox, HttpBox, PythonBox
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 from fedzero.testing.engines import LocalSites
 

@@ -14,7 +14,7 @@ from fedzero.deploy.site.terms import UNLIMITED, Terms, with_options
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.recipe import recipe as recipes
-from fedzero.rounds.server import Plan
+from fedzero.recipe.plan import Plan
 
 
 def test_the_hash_of_a_recipe(fedzero, tiny) -> None:

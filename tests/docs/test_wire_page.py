@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import fields
 
-from fedzero.deploy.site.site import admission, reasons
+from fedzero.deploy.site import admission, reasons
 from fedzero.engines.remote import engine, measuring, messages
 from fedzero.errors import Refused
 from fedzero.lines import LONGEST_SAID

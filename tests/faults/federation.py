@@ -24,10 +24,12 @@ from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.launch import free_port
 from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.ledger import replay
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session, summary
 from fedzero.runs.progress import Silent
 
 T = TypeVar("T")
@@ -209,9 +211,9 @@ class Federation:
 
     def view(self) -> replay.LedgerView | None:
         """None while there is no ledger."""
-        if not (self.out / session.LEDGER).exists():
+        if not (self.out / LEDGER).exists():
             return None
-        ledger = Ledger.open(self.out / session.LEDGER)
+        ledger = Ledger.open(self.out / LEDGER)
         try:
             return replay.read(ledger)
         finally:
@@ -250,7 +252,7 @@ class Federation:
     def expect_well(self, seconds: float = 180) -> None:
         """Everybody counts again: all their models are that of the ledger, which is intact."""
         self.everybody_counts(seconds=seconds)
-        session.verified(self.out, session.Environment())
+        recorded.verified(self.out, Environment())
 
     def finish(self, seconds: float = 240) -> dict[str, Any]:
         """Let it run to its end; the summary. The ledger is intact, and its replay is the model that came out."""
@@ -262,12 +264,12 @@ class Federation:
         command = [sys.executable, "-m", "fedzero", "verify", str(self.out)]
         verified = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "intact"), verified.stderr
-        assert session.replayed(self.out, session.Environment(), None).digest().hex() == summary["model_digest"]
+        assert recorded.replayed(self.out, Environment(), None).digest().hex() == summary["model_digest"]
         return summary
 
-    def undisturbed(self) -> session.Summary:
+    def undisturbed(self) -> summary.Summary:
         """The same run in one process, where nothing can happen to it."""
-        return session.start(recipes.load(self.recipe), self.folder / "undisturbed", session.Environment(), Silent())
+        return session.start(recipes.load(self.recipe), self.folder / "undisturbed", Environment(), Silent())
 
 
 def refused_in(rounds: Sequence[Round]) -> set[int]:

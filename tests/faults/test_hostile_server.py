@@ -13,6 +13,7 @@ from federation import Federation
 
 from fedzero.deploy.site.reasons import SEE, Reason
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
@@ -88,6 +89,6 @@ def test_an_honest_site(clinic: Path, made: Callable[..., Federation]) -> None:
     summary = json.loads((federation.folder / "serve.json").read_text().splitlines()[-1])
     assert (summary["rounds"], summary["refused"]) == (20, 0)
     recipe = recipes.load(federation.recipe, ["federation.private=true"])
-    here = session.Environment(secret=SECRET.encode())
+    here = Environment(secret=SECRET.encode())
     alone = session.start(recipe, federation.folder / "undisturbed", here, Silent())
     assert summary["ledger_head"] == alone.ledger_head

@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 from federation import SITE_JOB, Federation, refused_in, seconds_until, until
 
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 
 SITE, ROUNDS = "south", 1000
 REFUSED = {
@@ -101,6 +102,6 @@ def test_a_finite_reply_of_1e30(made: Callable[..., Federation]) -> None:
     federation.reaches(20, 120)
     federation.spoil(SITE, "honest")
     summary = federation.finish(200)
-    last = session.replayed(federation.out, session.Environment(), None)
+    last = recorded.replayed(federation.out, Environment(), None)
     assert last.digest().hex() == summary["model_digest"]
     assert evaluations(federation)[-1].metrics.loss <= evaluations(federation)[0].metrics.loss

@@ -23,8 +23,9 @@ from fedzero.oracles import Metrics, Pictures
 from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import Continue, Reply, Snapshot, encode, encode_close, encode_reply, encode_work
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment, start
+from fedzero.runs.session import start
 
 CORPUS = Path(__file__).parent / "corpus"
 RECIPE = """name = "tiny"

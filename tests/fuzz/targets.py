@@ -52,9 +52,9 @@ from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import decode_instruction, decode_reply
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.setup import plan_of
 from fedzero.results.history import history
 from fedzero.runs.summary import summary
-from fedzero.runs import session
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import Text
 
@@ -131,7 +131,7 @@ def agreement(number: int) -> Agreement:
     federation = {"clients": 3, "cohort": 2, **table["federation"]}
     others = {"name": "agreed", "rounds": 9, "evaluate_every": 3, "task": {"kind": "quadratic", "dimension": 6}}
     recipe = recipes.decode({**others, "algorithm": table["algorithm"], "federation": federation})
-    return Agreement(recipe, session.plan_of(recipe, KEYS, 6), frozenset((0, 2)), number == 4, 24)
+    return Agreement(recipe, plan_of(recipe, KEYS, 6), frozenset((0, 2)), number == 4, 24)
 
 
 def place(data: bytes) -> None:

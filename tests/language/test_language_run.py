@@ -15,7 +15,8 @@ from small_language import KINDS, transformers
 from fedzero.directions import Keys
 from fedzero.model.checkpoint import load_model
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language.texts import Text
 
@@ -159,9 +160,9 @@ def test_methods_and_types(written, reviews, quiet, tmp_path, algorithm, dtype):
         table["federation"] = {"clients": 1, "cohort": 1}
 
     recipe = recipes.decode(table)
-    summary = session.start(recipe, tmp_path / "run", session.Environment(data=reviews), quiet)
+    summary = session.start(recipe, tmp_path / "run", Environment(data=reviews), quiet)
     assert summary.complete
-    session.verified(tmp_path / "run", session.Environment(data=reviews))
+    recorded.verified(tmp_path / "run", Environment(data=reviews))
 
 
 def test_labels_count_what_they_shall_whoever_has_them(reviews, small_model):

@@ -18,9 +18,10 @@ from fedzero.oracles import Basis
 from fedzero.oracles.generation import PaddedPrompts, common_length, generate
 from fedzero.oracles.reward import Prompts
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language import TEXTS, Full, Layers, Lora, Text, rows
 from fedzero.tasks.language.generating import Generate
@@ -304,11 +305,11 @@ def recipe_of(model: Path, **task: Any) -> recipes.Recipe:
 def test_a_run_raises_its_reward_and_replays(small_model, tmp_path: Path):
     recipe = recipe_of(small_model("smollm"))
     found = session.start(recipe, tmp_path / "run", Environment(), Silent())
-    problem = session.prepare(recipe, Environment()).problem
+    problem = prepare(recipe, Environment()).problem
     start = problem.measure(problem.params, 0).loss
     assert found.complete
     assert found.final_loss < start - 0.15
-    session.verified(tmp_path / "run", Environment())
+    recorded.verified(tmp_path / "run", Environment())
 
 
 class Stop(Silent):

@@ -20,9 +20,11 @@ import torch
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.model.checkpoint import load_model
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 
 
@@ -86,10 +88,10 @@ def go(
     checkpoints.EVERY = every
     where, lit = Path(folder), Fuse(*fuse)
     lit.light(where)
-    if (where / session.LEDGER).exists():
-        summary = session.resume(where, session.Environment(), Quiet())
+    if (where / LEDGER).exists():
+        summary = session.resume(where, Environment(), Quiet())
     else:
-        summary = session.start(recipes.load(recipe), where, session.Environment(), Quiet())
+        summary = session.start(recipes.load(recipe), where, Environment(), Quiet())
     if report is not None:
         steps = lit.steps
         Path(report).write_text(
@@ -101,18 +103,18 @@ def begin(recipe: str, folder: str) -> None:
     """`fedzero run` and nothing else: exit code 0, 2 if refused, 1 on a traceback."""
     torch.set_num_threads(1)
     try:
-        session.start(recipes.load(recipe), Path(folder), session.Environment(), Quiet())
+        session.start(recipes.load(recipe), Path(folder), Environment(), Quiet())
     except FedzeroError:
         raise SystemExit(2) from None
 
 
 def looked_at(folder: Path) -> dict[str, Any]:
     """What must be the same in every history of a run: model, head, bodies, working state; and `verify` is content."""
-    view = session.verified(folder, session.Environment())
-    with closing(sqlite3.connect(folder / session.LEDGER)) as db:
+    view = recorded.verified(folder, Environment())
+    with closing(sqlite3.connect(folder / LEDGER)) as db:
         entries = db.execute("SELECT body, chain FROM entries ORDER BY seq").fetchall()
         working = [db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in ("dense", "checkpoint")]
-    model = load_model(folder / session.MODEL)
+    model = load_model(folder / MODEL)
     return {
         "rounds": len(view.rounds),
         "head": entries[-1][1].hex(),

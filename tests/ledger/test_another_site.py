@@ -15,9 +15,9 @@ from fedzero.engines.remote.engine import Service
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 
 SITES = ["north", "south", "west"]
@@ -58,7 +58,7 @@ def test_another_program_takes_part(options, breaks, tmp_path: Path):
     theirs = {client for client in range(6) if client % 3 == 2}
     assert any(theirs & set(record.cohort) for record in view.rounds)
     assert all(record.refused == () for record in view.rounds)
-    assert session.verified(folder, Environment()).end is not None
+    assert recorded.verified(folder, Environment()).end is not None
     orders = {tag for epoch in link.obeyed for tag in epoch}
     assert {PREPARE, EXCHANGE, MEASURE, FINISH} <= orders <= {PREPARE, RECOVER, EXCHANGE, DELIVER, MEASURE, FINISH}
     assert (DELIVER in orders) == recipe.federation.sync

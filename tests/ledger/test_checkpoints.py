@@ -14,14 +14,16 @@ from fedzero.engines import local
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model import files
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 
-HERE = session.Environment()
+HERE = Environment()
 SGD = {"kind": "decomfl", "rate": 0.01, "directions": 2}
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": SGD,
@@ -75,12 +77,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept_in(folder: Path) -> Checkpoint | None:
-    with closing(Ledger.open(folder / session.LEDGER)) as ledger:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
         return checkpoints.found(folder, ledger)
 
 
 def believed(folder: Path) -> Checkpoint | None:
-    with closing(Ledger.open(folder / session.LEDGER)) as ledger:
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
         return checkpoints.own(folder, ledger)
 
 
@@ -103,7 +105,7 @@ def test_a_resume_from_one_ends_as_an_undisturbed_run(tmp_path: Path, monkeypatc
     stopped(recipe, tmp_path / "run", 11)
     kept = kept_in(tmp_path / "run")
     assert kept is not None and kept.outline.done == 8 and (kept.state is None) == (which in ("dense", "memories"))
-    session.verified(tmp_path / "run", HERE)
+    recorded.verified(tmp_path / "run", HERE)
     folded: list[int] = []
     decode = replay.decode_update
 
@@ -118,7 +120,7 @@ def test_a_resume_from_one_ends_as_an_undisturbed_run(tmp_path: Path, monkeypatc
     assert (found.ledger_head, found.model_digest) == (right.ledger_head, right.model_digest)
     assert msgspec.structs.replace(found, seconds=0.0) == msgspec.structs.replace(right, seconds=0.0)
     assert not (tmp_path / "run" / checkpoints.FILE).exists(), "a finished run is not resumed"
-    session.verified(tmp_path / "run", HERE)
+    recorded.verified(tmp_path / "run", HERE)
 
 
 def test_only_the_last_rounds_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +173,7 @@ def test_a_forged_model_is_not_resumed_from(tmp_path: Path) -> None:
     with pytest.raises(FedzeroError, match=r"checkpoint\.bin .* delete it"):
         session.resume(tmp_path / "run", HERE, Silent())
     with pytest.raises(Tampered, match="does not hold the model") as found:
-        session.verified(tmp_path / "run", HERE)
+        recorded.verified(tmp_path / "run", HERE)
     assert found.value.round == 8
     (tmp_path / "run" / checkpoints.FILE).unlink()
     session.resume(tmp_path / "run", HERE, Silent())
@@ -193,7 +195,7 @@ def test_one_that_somebody_else_wrote_is_not_believed(
     written_elsewhere(tmp_path / "run", forged, monkeypatch)
     assert kept_in(tmp_path / "run") == forged and believed(tmp_path / "run") is None
     with pytest.raises(Tampered, match="does not hold the model"):
-        session.verified(tmp_path / "run", HERE)
+        recorded.verified(tmp_path / "run", HERE)
     found = session.resume(tmp_path / "run", HERE, Silent())
     assert (found.ledger_head, found.model_sha256) == (right.ledger_head, right.model_sha256)
 
@@ -235,16 +237,16 @@ def test_verify_computes_what_it_says_anew(tmp_path: Path, what: str) -> None:
         forged = msgspec.structs.replace(kept, outline=msgspec.structs.replace(kept.outline, queries=1))
     written(tmp_path / "run", forged)
     with pytest.raises(Tampered, match="does not say what the ledger says"):
-        session.verified(tmp_path / "run", HERE)
+        recorded.verified(tmp_path / "run", HERE)
 
 
 def test_of_a_private_run_nobody_else_can_read_it(tmp_path: Path) -> None:
-    recipe, secret = recipe_of(SGD, private=True, server_model=False), session.Environment(secret=b"s" * 32)
+    recipe, secret = recipe_of(SGD, private=True, server_model=False), Environment(secret=b"s" * 32)
     with pytest.raises(Stopped):
         session.start(recipe, tmp_path / "run", secret, StopAfter(11))
     assert stat.S_IMODE((tmp_path / "run" / checkpoints.FILE).stat().st_mode) == 0o600
     session.resume(tmp_path / "run", secret, Silent())
-    session.verified(tmp_path / "run", secret)
+    recorded.verified(tmp_path / "run", secret)
 
 
 def test_another_run_in_the_folder_begins_without_it(tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ def test_clients_whose_memory_is_on_the_ledger_only(tmp_path: Path, monkeypatch:
 
 def test_rounds_are_found_by_halving(tmp_path: Path) -> None:
     session.start(recipe_of(METHODS["dense"]), tmp_path / "run", HERE, Silent())
-    with closing(Ledger.open(tmp_path / "run" / session.LEDGER)) as ledger:
+    with closing(Ledger.open(tmp_path / "run" / LEDGER)) as ledger:
         places = {e.record.round: e.seq for e in ledger.entries() if isinstance(e.record, Round)}
         assert {round: ledger.place_of(round) for round in places} == places
         assert ledger.done == len(places) == 16

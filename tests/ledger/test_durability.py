@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 
 
@@ -28,15 +30,15 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_rounds_are_committed_with_full_synchronisation(tmp_path: Path, tiny: Path, quiet, statements) -> None:
-    session.start(recipe.load(tiny), tmp_path / "run", session.Environment(), quiet)
+    session.start(recipe.load(tiny), tmp_path / "run", Environment(), quiet)
     assert "PRAGMA synchronous = FULL" in statements
     assert not any("synchronous" in said and "FULL" not in said for said in statements)
     assert sum(said.startswith("COMMIT") for said in statements) > 12, "a transaction a round, at least"
 
 
 def test_a_ledger_that_is_opened_to_write_is_synchronised(tmp_path: Path, tiny: Path, quiet) -> None:
-    session.start(recipe.load(tiny), tmp_path / "run", session.Environment(), quiet)
-    ledger = Ledger.open(tmp_path / "run" / session.LEDGER, writable=True)
+    session.start(recipe.load(tiny), tmp_path / "run", Environment(), quiet)
+    ledger = Ledger.open(tmp_path / "run" / LEDGER, writable=True)
     try:
         assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)
         assert ledger._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -176,7 +176,7 @@ def test_progress_of_clients_that_speak_markup(run: Path, terminal: bool) -> Non
 
 
 def begun(run: Path) -> tuple[Any, int, Outline]:
-    from fedzero.runs.session import recipe_in
+    from fedzero.runs.recorded import recipe_in
 
     return recipe_in(run), 16, Outline()
 

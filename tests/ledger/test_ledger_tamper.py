@@ -22,11 +22,13 @@ import msgspec
 import pytest
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model.checkpoint import load_model
 from fedzero.model.updates import Seeded, decode_update, encode_update
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 
 GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
@@ -72,7 +74,7 @@ class Copy:
 
     @property
     def path(self) -> Path:
-        return self.folder / session.LEDGER
+        return self.folder / LEDGER
 
     def restore(self) -> None:
         shutil.rmtree(self.folder)
@@ -112,7 +114,7 @@ class Copy:
     def verdict(self) -> int | None:
         """The first bad round; None if everything is found intact."""
         try:
-            session.verified(self.folder, session.Environment())
+            recorded.verified(self.folder, Environment())
         except Tampered as found:
             return found.round
         return None
@@ -341,7 +343,7 @@ def test_broken_update_with_a_forged_chain(seeded, update):
 @pytest.mark.parametrize("kind", [Evaluation, End])
 @pytest.mark.parametrize("field", ["model", "sha256"])
 def test_altered_model_digest_with_a_forged_chain(seeded, kind, field):
-    (seeded.folder / session.MODEL).unlink()  # or it would bear witness, too
+    (seeded.folder / MODEL).unlink()  # or it would bear witness, too
     records = seeded.records()
     for seq, record in enumerate(records):
         if isinstance(record, kind):
@@ -372,7 +374,7 @@ def test_altered_start_with_a_forged_chain(seeded, field):
     start, *others = seeded.records()
     seeded.rewrite([msgspec.structs.replace(start, **{field: getattr(start, field) + 1}), *others])
     with pytest.raises(FedzeroError):
-        session.verified(seeded.folder, session.Environment())
+        recorded.verified(seeded.folder, Environment())
 
 
 @pytest.mark.parametrize("extra", ["round", "evaluation", "end", "start"])
@@ -400,7 +402,7 @@ def test_cut_off_ledger_beside_its_finished_model(seeded, keep):
 
 
 def test_every_bit_of_the_weights_in_the_model_file(seeded):
-    path = seeded.folder / session.MODEL
+    path = seeded.folder / MODEL
     content = path.read_bytes()
     begin = 8 + int.from_bytes(content[:8], "little")
     assert len(content) - begin == 4 * 16
@@ -413,7 +415,7 @@ def test_every_bit_of_the_weights_in_the_model_file(seeded):
 
 def test_every_bit_of_the_header_of_the_model_file(seeded):
     """Found, or harmless: names, types, shapes and weights are what they were."""
-    path = seeded.folder / session.MODEL
+    path = seeded.folder / MODEL
     content = path.read_bytes()
     weights = {name: tensor.tolist() for name, tensor in load_model(path).items()}
     for bit in range(8 * (8 + int.from_bytes(content[:8], "little"))):
@@ -428,7 +430,7 @@ def test_every_bit_of_the_header_of_the_model_file(seeded):
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None], ids=["empty", "nonsense", "cut"])
 def test_model_file_that_is_none(seeded, content):
-    path = seeded.folder / session.MODEL
+    path = seeded.folder / MODEL
     path.write_bytes(path.read_bytes()[:-3] if content is None else content)
     assert seeded.verdict() == ROUNDS
 
@@ -438,11 +440,11 @@ def raw_flips(run: Copy, bits: list[int]) -> tuple[int, list[str]]:
     content, rows = run.path.read_bytes(), run.rows()
     found, bad = 0, []
     for bit in bits:
-        for leftover in run.folder.glob(f"{session.LEDGER}-*"):
+        for leftover in run.folder.glob(f"{LEDGER}-*"):
             leftover.unlink()
         run.path.write_bytes(flipped(content, bit))
         try:
-            session.verified(run.folder, session.Environment())
+            recorded.verified(run.folder, Environment())
         except Tampered:
             found += 1
             continue
@@ -548,7 +550,7 @@ def unfinished(run: Copy) -> None:
     """As after a kill in round 11: no evaluation since the checkpoint, no end, no model file."""
     run.rewrite([record for record in run.records() if isinstance(record, Start) or record.round < 11])
     run.sql("DELETE FROM dense WHERE round = 11")
-    (run.folder / session.MODEL).unlink()
+    (run.folder / MODEL).unlink()
     assert run.verdict() is None
 
 
@@ -581,7 +583,7 @@ def test_resume_does_not_build_on_a_spoiled_checkpoint(dense_copy):
     ((body,),) = dense_copy.sql("SELECT body FROM checkpoint")
     dense_copy.sql("UPDATE checkpoint SET body = ?", flipped(body, 77))
     with pytest.raises(FedzeroError):
-        session.resume(dense_copy.folder, session.Environment(), Nobody())
+        session.resume(dense_copy.folder, Environment(), Nobody())
 
 
 class Nobody(Silent):
@@ -622,7 +624,7 @@ def test_verify_exits_with_1_on_a_file_that_is_nonsense(seeded, fedzero, name):
 def test_resume_of_a_file_that_is_nonsense(seeded, fedzero):
     seeded.path.write_bytes(b"nonsense" * 512)
     fedzero("resume", seeded.folder).refused("ledger.db")
-    content = (seeded.original / session.LEDGER).read_bytes()
+    content = (seeded.original / LEDGER).read_bytes()
     seeded.path.write_bytes(content[:4096] + bytes(len(content) - 4096))  # a good first page, nothing behind it
     fedzero("resume", seeded.folder).refused()
 

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import fedzero
 from fedzero.cli import app
 from fedzero.recipe import recipe as recipes
-from fedzero.runs.session import Environment, start
+from fedzero.recipe.environment import Environment
+from fedzero.runs.session import start
 
 NAMES = list(SHAPES["mlp"])
 QUICK = ["rounds=2", "evaluate_every=2", "engine.device=cpu", "federation.clients=4", "federation.cohort=2"]

@@ -13,12 +13,13 @@ import pytest
 
 from fedzero import plugins
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.replay import LedgerView
 from fedzero.model.checkpoint import save_model
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.results import history
-from fedzero.runs import patches, session
-from fedzero.runs.session import Environment
+from fedzero.runs import patches, recorded, session
 
 FOLDER = Path(__file__).parent / "v0_1"
 HERE = Environment()
@@ -42,13 +43,13 @@ SEEDED = sorted(STOPPED.keys() - set(DENSE))
 def copied(name: str, folder: Path) -> Path:
     if name == "synthetic" and name not in plugins.kinds("tasks"):
         pytest.skip("fedzero-papers is not installed")
-    shutil.copy(FOLDER / f"{name}.db", folder / session.LEDGER)
+    shutil.copy(FOLDER / f"{name}.db", folder / LEDGER)
     return folder
 
 
 def base_of(folder: Path, path: Path) -> Path:
     """The model that a run started from, as a file."""
-    ledger, setup = session.reopen(folder, HERE)
+    ledger, setup = recorded.reopen(folder, HERE)
     ledger.close()
     save_model(setup.problem.params, path)
     return path
@@ -59,10 +60,10 @@ def check_replay(folder: Path, view: LedgerView) -> None:
     saved = view.outline.saved.round if view.outline.saved is not None else 0
     for round, model in view.marks:
         if round >= saved:
-            assert session.replayed(folder, HERE, round).matches(model)
+            assert recorded.replayed(folder, HERE, round).matches(model)
         else:
             with pytest.raises(FedzeroError, match="rolling checkpoint only"):
-                session.replayed(folder, HERE, round)
+                recorded.replayed(folder, HERE, round)
 
 
 def test_these_are_all() -> None:
@@ -72,14 +73,14 @@ def test_these_are_all() -> None:
 @pytest.mark.parametrize("name", STOPPED)
 def test_it_is_resumed_to_its_end(tmp_path: Path, quiet, name: str) -> None:
     folder = copied(name, tmp_path)
-    before = session.verified(folder, HERE)
+    before = recorded.verified(folder, HERE)
     assert len(before.rounds) == STOPPED[name]
     assert before.outline.dense == (name in DENSE)
     check_replay(folder, before)
 
     summary = session.resume(folder, HERE, quiet)
     assert (summary.rounds, summary.complete, summary.refused) == (ROUNDS, True, 0)
-    after = session.verified(folder, HERE)
+    after = recorded.verified(folder, HERE)
     assert after.entries[: len(before.entries)] == before.entries
     assert after.end is not None
     assert after.end.model.hex() == summary.model_digest
@@ -89,13 +90,13 @@ def test_it_is_resumed_to_its_end(tmp_path: Path, quiet, name: str) -> None:
 @pytest.mark.parametrize("name", STOPPED)
 def test_it_is_reported(tmp_path: Path, name: str) -> None:
     folder = copied(name, tmp_path)
-    found, view = history.history(folder), session.verified(folder, HERE)
+    found, view = history.history(folder), recorded.verified(folder, HERE)
     assert (found.rounds, found.complete) == (STOPPED[name], STOPPED[name] == ROUNDS)
     assert [point.loss for point in found.points] == [e.metrics.loss for e in view.evaluations]
     for point in found.points:
         sent = sum(r.bytes_up for r in view.rounds[: point.round])
         assert found.clients * point.bytes_up == pytest.approx(sent)
-    assert recipes.decode(tomllib.loads(found.recipe)) == session.recipe_in(folder), "to repeat it"
+    assert recipes.decode(tomllib.loads(found.recipe)) == recorded.recipe_in(folder), "to repeat it"
 
 
 @pytest.mark.parametrize("name", SEEDED)
@@ -109,7 +110,7 @@ def test_its_patch_applies(tmp_path: Path, quiet, name: str) -> None:
 
 def test_a_patch_of_0_1_applies(tmp_path: Path) -> None:
     folder = copied("decomfl-sync", tmp_path)
-    view = session.verified(folder, HERE)
+    view = recorded.verified(folder, HERE)
     base = base_of(folder, tmp_path / "base.safetensors")
     params = patches.apply_patch(FOLDER / "decomfl-sync.patch", str(base), tmp_path / "out.safetensors")
     assert view.end is not None
@@ -125,5 +126,5 @@ def test_a_patch_of_0_1_applies(tmp_path: Path) -> None:
     ],
 )
 def test_what_0_1_wrote_among_the_methods_keys_is_the_federations(tmp_path: Path, name: str, moved) -> None:
-    federation = session.recipe_in(copied(name, tmp_path)).federation
+    federation = recorded.recipe_in(copied(name, tmp_path)).federation
     assert {key: getattr(federation, key) for key in moved} == moved

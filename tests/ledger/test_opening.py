@@ -66,12 +66,13 @@ def stopped(made: Path, tmp_path: Path) -> Path:
 def killed(recipe: Path, folder: Path, *options: str, rounds: int = 5) -> None:
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from fedzero.runs import recipe, session; from fedzero.runs.progress import Silent\n"
+        "from fedzero.recipe import recipe; from fedzero.recipe.environment import Environment\n"
+        "from fedzero.runs import session; from fedzero.runs.progress import Silent\n"
         "class Killed(Silent):\n"
         "    def round(self, record):\n"
         "        if record.round + 1 == int(sys.argv[3]): os.kill(os.getpid(), 9)\n"
         "options = sys.argv[4:]\n"
-        "session.start(recipe.load(sys.argv[1], options), Path(sys.argv[2]), session.Environment(), Killed())\n"
+        "session.start(recipe.load(sys.argv[1], options), Path(sys.argv[2]), Environment(), Killed())\n"
     )
     command = [sys.executable, "-c", script, str(recipe), str(folder), str(rounds), *options]
     assert subprocess.run(command, capture_output=True).returncode == -9

@@ -15,13 +15,15 @@ from recompute import stream
 from fedzero.engines.remote.agreement import common, differs
 from fedzero.engines.remote.messages import Measured, Prepared, decode_answer, encode
 from fedzero.errors import Refused
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.store import Tampered
 from fedzero.model.checkpoint import load_model, save_model
 from fedzero.model.params import Params
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 
-HERE = session.Environment()
+HERE = Environment()
 
 
 def other_model(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -81,30 +83,30 @@ def test_sha256_follows_every_change(how: str, run: Path):
         params.tensors["x"].fill_(2.0)
         params.changed()
     else:
-        params = session.replayed(run, HERE, 5).state.params
-        before, params = params.sha256(), session.replayed(run, HERE, 6).state.params
+        params = recorded.replayed(run, HERE, 5).state.params
+        before, params = params.sha256(), recorded.replayed(run, HERE, 6).state.params
     assert params.sha256() != before
     assert params.sha256() == Params({"x": params.tensors["x"].clone()}).sha256()
 
 
 def test_verify_finds_another_model_file(run: Path):
-    session.verified(run, HERE)
-    replace_model(run / session.MODEL)
+    recorded.verified(run, HERE)
+    replace_model(run / MODEL)
     with pytest.raises(Tampered, match="is not the model of this run"):
-        session.verified(run, HERE)
+        recorded.verified(run, HERE)
 
 
 @pytest.mark.parametrize("what", ["a tensor more", "another type", "another shape"])
 def test_verify_finds_a_model_file_that_loads_to_the_same_values(run: Path, what: str):
-    x = load_model(run / session.MODEL)["x"]
+    x = load_model(run / MODEL)["x"]
     others = {
         "a tensor more": {"x": x, "y": x},
         "another type": {"x": x.half()},
         "another shape": {"x": x.reshape(4, 4)},
     }
-    save_model(Params(others[what]), run / session.MODEL)
+    save_model(Params(others[what]), run / MODEL)
     with pytest.raises(Tampered, match="is not the model of this run"):
-        session.verified(run, HERE)
+        recorded.verified(run, HERE)
 
 
 def test_a_run_is_not_verified_from_another_base(run: Path, fedzero):
@@ -144,6 +146,6 @@ def test_verify_says_where_only_sums_are_on_record(fedzero, tmp_path: Path, run:
     assert "64-bit sum" not in fedzero("verify", run).out
     old = tmp_path / "old"
     old.mkdir()
-    shutil.copy(Path(__file__).parent / "v0_1" / "decomfl-sync.db", old / session.LEDGER)
+    shutil.copy(Path(__file__).parent / "v0_1" / "decomfl-sync.db", old / LEDGER)
     outcome = fedzero("verify", old)
     assert outcome.code == 0 and "64-bit sum only" in outcome.out.replace("\n", " ")

@@ -21,7 +21,8 @@ import fedzero
 from fedzero.directions import Keys
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
-from fedzero.runs.session import Environment, start
+from fedzero.recipe.environment import Environment
+from fedzero.runs.session import start
 from fedzero.tasks import images, partition
 
 SMALL = ["task.batch=4", "algorithm.directions=3", "federation.clients=8", "federation.cohort=4", "engine.device=cpu"]

@@ -11,8 +11,8 @@ from rich.console import Console
 from fedzero.ledger import replay
 from fedzero.model.checkpoint import save_model
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import patches, progress, session
-from fedzero.runs.session import Environment
+from fedzero.recipe.environment import Environment
+from fedzero.runs import patches, progress, recorded, session
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(tmp_path: Path, tiny: Path, quiet) -> Path:
 
 def told(run: Path, upto: int | None = None) -> tuple[bytes, list[tuple[int, int]]]:
     seen: list[tuple[int, int]] = []
-    replica = session.replayed(run, Environment(replaying=lambda *at: seen.append(at)), upto)
+    replica = recorded.replayed(run, Environment(replaying=lambda *at: seen.append(at)), upto)
     return replica.digest(), seen
 
 
@@ -57,7 +57,7 @@ def test_rounds_without_an_update_at_the_end_are_done_as_well(run: Path, monkeyp
 def test_verifying_and_going_on_are_told_as_well(run: Path, quiet):
     seen: list[tuple[int, int]] = []
     environment = Environment(replaying=lambda *at: seen.append(at))
-    session.verified(run, environment)
+    recorded.verified(run, environment)
     assert seen[-1] == (40, 40)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     seen.clear()
@@ -69,7 +69,7 @@ def test_patches(run: Path, tmp_path: Path):
     seen: list[tuple[int, int]] = []
     (tmp_path / "fine.patch").write_bytes(patches.export_patch(run, Environment()))
     base = tmp_path / "base.safetensors"
-    save_model(session.replayed(run, Environment(), 0).state.params, base)
+    save_model(recorded.replayed(run, Environment(), 0).state.params, base)
     patches.apply_patch(
         tmp_path / "fine.patch", str(base), tmp_path / "out.safetensors", progress=lambda *at: seen.append(at)
     )

@@ -20,9 +20,10 @@ from fedzero.ledger.records import Evaluation, Record, Start
 from fedzero.model import files
 from fedzero.model.checkpoint import load_base, save_tensors
 from fedzero.recipe import recipe
+from fedzero.recipe.environment import Environment
 from fedzero.results import measures
 from fedzero.results.history import history
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 
 CODE = "=cmd|' /C calc'!A0"
 NAMES = (CODE, "+1", "-1\n=2", "@x\x1b[31m\u202eRTL\x07", "</script><script>alert(1)</script>", "a" * 10**6, "plain")
@@ -120,16 +121,13 @@ def test_a_size_beyond_all_machines(fedzero, run: Path, dimension: int) -> None:
     rewritten(run, change)
     fedzero("verify", run).refused("dimension")
     with pytest.raises(FedzeroError):
-        session.replayed(run, session.Environment(), None)
+        recorded.replayed(run, Environment(), None)
 
 
 def test_a_patch_without_sha256_says_so(fedzero, tiny: Path, tmp_path: Path, quiet) -> None:
     save_tensors({"x": torch.linspace(-1, 1, 16)}, tmp_path / "base.safetensors")
     session.start(
-        recipe.load(str(tiny), [f"base={tmp_path / 'base.safetensors'}"]),
-        tmp_path / "run",
-        session.Environment(),
-        quiet,
+        recipe.load(str(tiny), [f"base={tmp_path / 'base.safetensors'}"]), tmp_path / "run", Environment(), quiet
     )
     patch, base = tmp_path / "a.patch", tmp_path / "base.safetensors"
     assert fedzero("patch", "export", tmp_path / "run", "--out", patch).code == 0

@@ -9,9 +9,9 @@ import pytest
 from fedzero.model.device import threads
 from fedzero.oracles.side_by_side import GroupedLosses
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 RECIPE = {
     "name": "digits",

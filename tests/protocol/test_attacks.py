@@ -12,16 +12,18 @@ import torch
 
 from fedzero.deploy.server.conduct import conduct
 from fedzero.directions import Keys
+from fedzero.engines import binding
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.protocol.attacks import Adaptive, Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
 from fedzero.protocol.coalition import Seen, most_harmful
 from fedzero.protocol.messages import decode_reply
 from fedzero.recipe import recipe as recipes
-from fedzero.rounds.server import cohort_of
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.plan import cohort_of
+from fedzero.recipe.setup import chain_of, prepare
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.testing.engines import LocalSites
 
 OWN = np.array([1.0, -2.0, 3.0], np.float32)
@@ -71,8 +73,8 @@ def test_who_attacks_follows_from_the_keys() -> None:
 
 def replies_of(folder: Path, attack: dict[str, Any] | None, *filters: dict[str, Any], **algorithm: Any) -> Any:
     """What arrives in round 0, by client."""
-    setup = session.prepare(recipe(attack, *filters, **algorithm), Environment())
-    engine = session.local(setup).engine(setup.replica())
+    setup = prepare(recipe(attack, *filters, **algorithm), Environment())
+    engine = binding.local(setup).engine(setup.replica())
     server = session.Server(setup.plan, setup.replica(), session.create(folder, setup.start))
     instructions = server._instructions(0, range(10))
     arrived = {c: decode_reply(data, 1 << 20) for c, data in engine.exchange(0, 0, instructions)}  # type: ignore
@@ -110,9 +112,9 @@ def test_they_keep_to_the_filters_of_the_chain(tmp_path: Path) -> None:
 def test_a_run_with_attackers_resumes_and_verifies(tmp_path: Path) -> None:
     run = recipe({"kind": "constant", "value": 5.0})
     whole = session.start(run, tmp_path / "run", Environment(), Silent())
-    assert session.recipe_in(tmp_path / "run").engine.attack == Constant(value=5.0)
+    assert recorded.recipe_in(tmp_path / "run").engine.attack == Constant(value=5.0)
     assert session.resume(tmp_path / "run", Environment(), Silent()) == whole
-    session.verified(tmp_path / "run", Environment())
+    recorded.verified(tmp_path / "run", Environment())
 
 
 class Pairs:
@@ -161,7 +163,7 @@ def with_bound(attack: dict[str, Any] | None, bound: float, *filters: dict[str, 
 def test_no_fixed_attack_harms_a_round_more(rule) -> None:
     """Against each rule: the outcome is turned farther from the honest mean than by any of the other attacks."""
     bound, filters = RULES[rule]
-    chain = session.chain_of(recipe(None, *filters))
+    chain = chain_of(recipe(None, *filters))
     generator, weights = np.random.default_rng(3), dict.fromkeys(range(10), 1)
     for _ in range(10):
         honest = list((generator.standard_normal((6, 8)) + generator.standard_normal(8)).astype(np.float32))
@@ -183,7 +185,7 @@ def test_no_fixed_attack_harms_a_round_more(rule) -> None:
 
 def test_krum_picks_what_attackers_have_agreed_on() -> None:
     """They are fewer than n ≥ 2f + 3 allows, and what they send is the outcome, against the honest mean."""
-    chain = session.chain_of(recipe(None, {"kind": "krum", "fraction": 0.3}))
+    chain = chain_of(recipe(None, {"kind": "krum", "fraction": 0.3}))
     generator, weights = np.random.default_rng(1), dict.fromkeys(range(10), 1)
     honest = list((generator.standard_normal((7, 20)) + 0.2).astype(np.float32))
 
@@ -203,7 +205,7 @@ def test_all_send_the_same_and_nothing_is_refused_and_it_resumes(tmp_path: Path,
     assert whole.refused == 0
     again = session.start(run, tmp_path / "again", Environment(), Silent())
     assert again.ledger_head == whole.ledger_head
-    session.verified(tmp_path / "run", Environment())
+    recorded.verified(tmp_path / "run", Environment())
     arrived = replies_of(tmp_path / "arrived", ADAPTIVE, *filters)
     who = sorted(Adaptive(fraction=0.4).who(Keys.of_seed(0), 10))
     assert len({arrived[client].tobytes() for client in who}) == 1
@@ -232,7 +234,7 @@ def test_who_is_drawn_twice_counts_twice_for_the_attackers_too() -> None:
     """The rule that they try is the server's, with its weights."""
     made = recipe(None, {"kind": "median"})
     federation = msgspec.structs.replace(made.federation, replacement=True)
-    setup = session.prepare(msgspec.structs.replace(made, federation=federation), Environment())
+    setup = prepare(msgspec.structs.replace(made, federation=federation), Environment())
     cohort = cohort_of(setup.keys, 0, federation)
     values = {client: np.array([float(client)] * 6, np.float32) for client in set(cohort)}
     assert len(values) < len(cohort)

@@ -14,6 +14,7 @@ from test_pictures import Quiet
 from test_report_page import DENSE, SEEDED, data_of, read
 
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.report import History, Point
 from fedzero.report.differences import differences, mean_of, merged, title_of, told_apart
 from fedzero.report.page import page
@@ -137,7 +138,7 @@ def test_settings_of_real_runs(tmp_path: Path) -> None:
         "b": {"seed": 3},
         "c": {"algorithm": table["algorithm"] | {"directions": 4}},
     }.items():
-        session.start(recipes.decode(table | change), tmp_path / folder, session.Environment(), Quiet())
+        session.start(recipes.decode(table | change), tmp_path / folder, Environment(), Quiet())
     runs = [history(tmp_path / folder) for folder in "abc"]
     assert names(runs) == ["q (directions 2, mean of 2 seeds)", "q (directions 4)"]
     assert [d.setting for d in differences(merged(runs))] == ["algorithm.directions", "seed"]

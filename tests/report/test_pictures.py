@@ -14,11 +14,14 @@ import pytest
 from PIL import Image
 from test_report_page import SEEDED, read
 
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Shown
 from fedzero.ledger.store import Ledger
 from fedzero.model.params import Params
 from fedzero.oracles import Metrics, Pictures
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe import setup
+from fedzero.recipe.environment import Environment
 from fedzero.report.page import page
 from fedzero.report.pictures import images
 from fedzero.results.history import history
@@ -141,9 +144,9 @@ class Seen(QuadraticObjective):
 
 def test_a_history_has_what_the_ledger_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pictures, facts and other metrics on their way from an objective to the report."""
-    prepare = session.prepare
+    prepare = setup.prepare
 
-    def prepared(recipe: recipes.Recipe, environment: session.Environment, *more: Any) -> session.Setup:
+    def prepared(recipe: recipes.Recipe, environment: Environment, *more: Any) -> setup.Setup:
         setup = prepare(recipe, environment, *more)
         plain = setup.problem.objective
         assert isinstance(plain, QuadraticObjective)
@@ -157,11 +160,11 @@ def test_a_history_has_what_the_ledger_has(tmp_path: Path, monkeypatch: pytest.M
         "name": "tiny", "rounds": 2, "evaluate_every": 1, "algorithm": {"kind": "decomfl", "rate": 0.01},
         "task": {"kind": "quadratic", "dimension": 8}, "federation": {"clients": 2, "cohort": 1},
     }  # fmt: skip
-    session.start(recipes.decode(table), tmp_path / "run", session.Environment(), Quiet())
+    session.start(recipes.decode(table), tmp_path / "run", Environment(), Quiet())
     found = history(tmp_path / "run")
     assert found.pictures == grid()
     assert found.facts == {"victim": "none"}
     assert [p.others for p in found.points] == [{"size": 8.0}] * 3
-    ledger = Ledger.open(tmp_path / "run" / session.LEDGER)
+    ledger = Ledger.open(tmp_path / "run" / LEDGER)
     assert sum(isinstance(entry.record, Shown) for entry in ledger.entries()) == 1
     ledger.close()

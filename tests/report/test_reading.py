@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzero.ledger import replay
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.report.history import Party
 from fedzero.results import attendance, reading
 from fedzero.results.attendance import Attendance
@@ -22,7 +25,7 @@ from fedzero.results.reading import Reading
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
-HERE = session.Environment()
+HERE = Environment()
 CLIENTS = 6
 REASONS = ("did not answer", "sent NaN", "was late")
 
@@ -100,7 +103,7 @@ def test_a_ledger_that_grows_is_read_bit_by_bit(tmp_path: Path) -> None:
     for folder, seed in (("a", 0), ("b", 1)):
         with pytest.raises(KeyboardInterrupt):
             session.start(recipes.decode(table | {"seed": seed}), tmp_path / folder, HERE, Stopping(3))
-    seen, path = Reading(), tmp_path / "a" / session.LEDGER
+    seen, path = Reading(), tmp_path / "a" / LEDGER
     for after in (4, 7, None):
         with closing(Ledger.open(path)) as ledger:
             seen.more(ledger)
@@ -117,7 +120,7 @@ def test_a_ledger_that_grows_is_read_bit_by_bit(tmp_path: Path) -> None:
     assert whole == history(tmp_path / "a") and whole.complete and whole.rounds == 9
     assert list(whole.train_loss) == [(record.round, record.loss) for record in rounds]
     assert sum(p.turns for p in whole.parties) == sum(len(record.cohort) for record in rounds) == 18
-    with closing(Ledger.open(tmp_path / "b" / session.LEDGER)) as other, pytest.raises(Tampered):
+    with closing(Ledger.open(tmp_path / "b" / LEDGER)) as other, pytest.raises(Tampered):
         seen.more(other)
 
 
@@ -132,7 +135,7 @@ def test_the_last_events_are_listed_and_all_are_counted(tmp_path: Path, monkeypa
             "federation": {"clients": 5, "cohort": 2},
         }
     )
-    with closing(session.create(tmp_path / "run", session.prepare(recipe, HERE).start)) as ledger:
+    with closing(session.create(tmp_path / "run", prepare(recipe, HERE).start)) as ledger:
         refused = ((1, "sent NaN"), (2, "was late"))
         ledger.append([Round(r, (1, 2), None, False, 0, 0, 0, None, refused) for r in range(4)], 1.0)
     found = history(tmp_path / "run")

@@ -13,6 +13,7 @@ from test_report_page import SEEDED
 
 from fedzero import plugins
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.report.page import page
 from fedzero.results.history import history
@@ -68,8 +69,8 @@ def test_every_recipe_on_a_page_decodes_to_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["filters", "schedules"])
 def test_a_printed_recipe_repeats_the_run(tmp_path: Path, case: str) -> None:
-    summary = session.start(recipes.decode(WRITTEN[case]), tmp_path / "first", session.Environment(), Quiet())
+    summary = session.start(recipes.decode(WRITTEN[case]), tmp_path / "first", Environment(), Quiet())
     (text,) = printed(page([history(tmp_path / "first")], "First"))
     (tmp_path / "again.toml").write_text(text, "utf-8")
-    again = session.start(recipes.load(tmp_path / "again.toml"), tmp_path / "again", session.Environment(), Quiet())
+    again = session.start(recipes.load(tmp_path / "again.toml"), tmp_path / "again", Environment(), Quiet())
     assert (again.ledger_head, again.model_digest) == (summary.ledger_head, summary.model_digest)

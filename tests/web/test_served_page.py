@@ -19,6 +19,7 @@ import fedzero as fedzero_package
 from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.web import following, serving
@@ -37,7 +38,7 @@ def start(folder: Path, rounds: int = 6, stop_after: int | None = None, seed: in
     }  # fmt: skip
     watch = Interrupting(stop_after)
     try:
-        session.start(recipes.decode(table), folder, session.Environment(), watch, overwrite)
+        session.start(recipes.decode(table), folder, Environment(), watch, overwrite)
     except KeyboardInterrupt:
         assert stop_after is not None
 
@@ -102,7 +103,7 @@ def test_the_page_follows_a_run_that_is_interrupted_resumed_and_replaced(tmp_pat
         first = next(events)
         assert progress(first) == (3, 6)
         assert "<style" not in first and first.count("<script") == 1  # its data alone
-        session.resume(folder, session.Environment(), Silent())
+        session.resume(folder, Environment(), Silent())
         assert progress(last_of(events, 6)) == (6, 6)
         start(folder, rounds=8, stop_after=1, seed=5, overwrite=True)
         assert progress(last_of(events, 1)) == (1, 8)
@@ -122,7 +123,7 @@ def test_the_last_state_is_sent_before_the_server_ends(tmp_path: Path, monkeypat
         assert progress(next(events)) == (3, 6)
         monkeypatch.setattr(following, "PAUSE", 60.0)
         Client(address).get()
-        session.resume(folder, session.Environment(), Silent())
+        session.resume(folder, Environment(), Silent())
     assert [progress(text) for text in events][-1] == (6, 6)
 
 
@@ -215,7 +216,7 @@ def test_nothing_is_read_again_that_did_not_change(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(following.Ledger, "entries", counting)
     assert seen.look(at_once=True) == 1 and not reads
     with pytest.raises(KeyboardInterrupt):
-        session.resume(folder, session.Environment(), Interrupting(21))
+        session.resume(folder, Environment(), Interrupting(21))
     reads.clear()
     assert seen.look(at_once=True) == 2
     assert len(reads) == 2  # an evaluation and a round
@@ -238,7 +239,7 @@ def test_looks_are_as_rare_as_their_cost_demands(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(following, "history_of", dear)
     seen = Following(folder)
     assert seen.look() == 1
-    session.resume(folder, session.Environment(), Silent())
+    session.resume(folder, Environment(), Silent())
     now[0] += 19.9
     assert seen.look() == 1
     now[0] += 0.2

@@ -22,7 +22,8 @@ import psutil
 import pytest
 
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.web import limits, serving
 from fedzero.web.following import Following
@@ -41,7 +42,7 @@ FOLLOW = b"GET /events HTTP/1.1\r\nHost: localhost:1\r\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("page") / "run"
-    session.start(recipes.decode(RECIPE), found, session.Environment(), Silent())
+    session.start(recipes.decode(RECIPE), found, Environment(), Silent())
     return found
 
 
@@ -326,7 +327,7 @@ def test_a_run_goes_on_beside_more_connections_than_it_may_have_files(tmp_path: 
     finally:
         run.kill()
         run.wait()
-    session.verified(tmp_path / "run", session.Environment())
+    recorded.verified(tmp_path / "run", Environment())
 
 
 @pytest.mark.parametrize(

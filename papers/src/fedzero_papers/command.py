@@ -52,7 +52,7 @@ def reproduce(
     Example: fedzero reproduce e8 --quick
     """
     from fedzero.recipe.engines import Local, Ray, chosen
-    from fedzero.runs.session import data_folder
+    from fedzero.recipe.environment import data_folder
     from fedzero_papers.experiments import EXPERIMENTS, find
     from fedzero_papers.experiments.contract import Options
     from fedzero_papers.experiments.display import display_on

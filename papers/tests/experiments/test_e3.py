@@ -11,8 +11,8 @@ from msgspec import structs
 from toy import drive
 
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
-from fedzero.runs.session import Environment
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import TEXTS
 from fedzero.tasks.language.trainable import Full

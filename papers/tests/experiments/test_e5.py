@@ -11,8 +11,9 @@ from toy import drive
 
 from fedzero.methods.rules.optimizers import Adam
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.report.history import History, Point
-from fedzero.runs import session
 from fedzero_papers.experiments import exact
 from fedzero_papers.experiments.alignment import alignment
 from fedzero_papers.experiments.contract import Options, Stage
@@ -100,7 +101,7 @@ def test_recipes_of_all_methods_exist() -> None:
 def test_exact_gradients_by_hand() -> None:
     """The control's round, by a plain loop over clients, with gradients by differences of values."""
     recipe = job("fzoos", Case(5.0), 3, 1, TOY).recipe
-    objective = session.prepare(recipe, session.Environment()).problem.objective
+    objective = prepare(recipe, Environment()).problem.objective
 
     def f(i: int, u: np.ndarray) -> float:
         x = objective.function.place(u[None])
@@ -109,7 +110,7 @@ def test_exact_gradients_by_hand() -> None:
     def gradient(i: int, u: np.ndarray) -> np.ndarray:
         return np.array([(f(i, u + h) - f(i, u - h)) / 2e-4 for h in 1e-4 * np.eye(12)])
 
-    start, ends = session.prepare(recipe, session.Environment()).problem.params.vector().double().numpy(), []
+    start, ends = prepare(recipe, Environment()).problem.params.vector().double().numpy(), []
     for i in range(5):
         y, m, v = start.copy(), np.zeros(12), np.zeros(12)
         for t in range(1, 11):

@@ -22,8 +22,9 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
 from fedzero.model.device import threads
 from fedzero.recipe.engines import Ray
+from fedzero.recipe.environment import Environment
 from fedzero.results.history import history
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage
@@ -75,7 +76,7 @@ def test_every_run_is_an_ordinary_one(finished):
     assert sorted(kept.made) == sorted(FOLDERS)
     assert (summary["runs"], summary["runs_made"]) == (4, 4)
     for folder in FOLDERS:
-        assert session.verified(out / "runs" / folder, session.Environment()).end is not None
+        assert recorded.verified(out / "runs" / folder, Environment()).end is not None
 
 
 def test_the_stage_after_depends_on_the_stage_before(finished):
@@ -93,7 +94,7 @@ def test_the_table_says_what_the_ledgers_say(finished):
     assert len(rows) == 2
     for row, shown in zip(rows, summary["tables"]["table"], strict=True):
         ledger = Ledger.open(out / "runs" / f"final/seed-{row['seed']}" / "ledger.db")
-        found = session.summary(ledger)
+        found = summary.summary(ledger)
         ledger.close()
         assert float(row["loss"]) == found.final_loss == shown["loss"], "to the last digit"
         assert int(row["queries"]) == found.queries
@@ -140,7 +141,7 @@ def test_other_words_about_a_run_do_not_change_it(finished):
 
 def test_a_run_that_lacks_its_model_goes_on(finished, tmp_path):
     assert state_of(tmp_path, job("x", 20, 0, 1e-2)) == "absent"
-    session.start(job("x", 20, 0, 1e-2).recipe, tmp_path, session.Environment(), Silent())
+    session.start(job("x", 20, 0, 1e-2).recipe, tmp_path, Environment(), Silent())
     (tmp_path / "model.safetensors").unlink()
     assert state_of(tmp_path, job("x", 20, 0, 1e-2)) == "unfinished"
 
@@ -271,7 +272,7 @@ def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     assert (summary["runs"], summary["runs_made"]) == (4, 2)
     for folder, seed, rate in ((FOLDERS[0], 0, 1e-3), (FOLDERS[2], 1, summary["tables"]["table"][0]["rate"])):
         with threads(cores()):  # as many as a single worker has: they are on the ledger
-            session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, session.Environment(), Silent())
+            session.start(job("", ROUNDS, seed, rate).recipe, tmp_path / folder, Environment(), Silent())
         assert head(tmp_path / folder) == head(out / "runs" / folder), "as if nobody had disturbed it"
 
 

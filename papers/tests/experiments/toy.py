@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.report.history import History
 from fedzero.results.history import history
 from fedzero.runs import session
@@ -67,7 +68,7 @@ def drive(plan: Plan, folder: Path, data: Path | None = None) -> tuple[Outcome, 
         except StopIteration as done:
             return done.value, everything
         for each in stage.jobs:
-            session.start(each.recipe, folder / each.folder, session.Environment(data), Silent())
+            session.start(each.recipe, folder / each.folder, Environment(data), Silent())
         found = {each.folder: history(folder / each.folder) for each in stage.jobs}
         everything |= found
 

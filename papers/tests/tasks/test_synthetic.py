@@ -18,11 +18,11 @@ from fedzero.methods.rules.optimizers import Adam
 from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.report.history import History
 from fedzero.results.history import history
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks import BuildContext, Problem
 from fedzero_papers.tasks.synthetic import Synthetic
 
@@ -234,7 +234,7 @@ def played(folder: Path, rounds: int, **fields: Any) -> tuple[History, torch.Ten
     everybody = Federation(clients=N, cohort=N)
     made = recipes.Recipe(name="synthetic", rounds=rounds, evaluate_every=1, federation=everybody, **fields)
     session.start(made, folder, Environment(), Silent())
-    return history(folder), session.replayed(folder, Environment(), None).state.params.vector()
+    return history(folder), recorded.replayed(folder, Environment(), None).state.params.vector()
 
 
 DESCENTS = [("quadratic", 1e-3, 0.5), ("levy", 0.03, 0.75), ("ackley", 0.05, 0.985)]
@@ -279,7 +279,7 @@ def test_a_recipe_runs_and_replays(tmp_path: Path) -> None:
     again = session.start(made, tmp_path / "again", Environment(), Silent())
     assert (found.complete, found.rounds, found.refused) == (True, 4, 0)
     assert found.model_digest == again.model_digest
-    assert session.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
+    assert recorded.replayed(tmp_path / "run", Environment(), None).digest().hex() == found.model_digest
 
 
 @pytest.mark.parametrize("task", [{"heterogeneity": -1}, {"noise": -0.1}, {"function": "rastrigin"}, {"dimension": 0}])

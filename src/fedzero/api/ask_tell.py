@@ -23,16 +23,18 @@ from numpy.typing import NDArray
 from fedzero.api import given
 from fedzero.api.minimise import coordinates_of, recipe_of
 from fedzero.errors import FedzeroError, Invalid
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.told import ToldTable
 from fedzero.model.device import threads
 from fedzero.model.files import locked
 from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.oracles.blackbox import Evaluate, ToldBox, Waiting
 from fedzero.oracles.blackbox.attempts import Unusable, numbers, short
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.results.outcome import Result, best_known, result_of
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 
 TOLD = "told.db"
 
@@ -93,9 +95,9 @@ class Optimiser:
         )
         self.folder, self.parties, self.lease = given.folder(out), parties, lease
         self._table = ToldTable(self.folder / TOLD)
-        ledger = self.folder / session.LEDGER
+        ledger = self.folder / LEDGER
         if not ledger.exists():
-            session.prepare(recipe, self._environment)  # what is wrong shows before anything is written
+            prepare(recipe, self._environment)  # what is wrong shows before anything is written
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -105,7 +107,7 @@ class Optimiser:
         with locked(self._table.path), threads(1):
             begun = ledger.exists()
             if begun:
-                session.recipe_in(self.folder, recipe)
+                recorded.recipe_in(self.folder, recipe)
             self._table.create(fresh=not begun)
             if not begun:
                 with suppress(Waiting):
@@ -118,7 +120,7 @@ class Optimiser:
     @property
     def finished(self) -> bool:
         """Whether the run has ended: `ask` gives no more points."""
-        return (self.folder / session.MODEL).exists()
+        return (self.folder / MODEL).exists()
 
     def ask(self, count: int = 1, party: int | None = None) -> list[Point]:
         """Up to `count` points (of one party) that nobody else holds; none while values of others are awaited."""

@@ -30,8 +30,8 @@ from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.environment import Environment
 from fedzero.rounds.loop import Watch
-from fedzero.runs.session import Environment
 from fedzero.tasks.language.given import GIVEN, Given
 from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row

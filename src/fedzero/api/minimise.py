@@ -27,6 +27,7 @@ from fedzero.api import given
 from fedzero.api.runs import start_or_resume, watch_of
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
+from fedzero.ledger.folder import LEDGER
 from fedzero.methods import FedZO, FZooS, ResponseSurface
 from fedzero.methods.rules.optimizers import Adam
 from fedzero.methods.shared.corrections import Constant
@@ -36,11 +37,10 @@ from fedzero.model.value import checked, quoted
 from fedzero.oracles.blackbox import AnyBox, BatchedBox, CommandBox, Evaluate, HttpBox, PythonBox
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.environment import Environment
 from fedzero.results.outcome import Result, best_known, result_of
 from fedzero.rounds.loop import Watch
 from fedzero.rounds.silence import Unanswered
-from fedzero.runs import session
-from fedzero.runs.session import Environment
 from fedzero.tasks.blackbox import BlackBox
 
 MODERATE, LARGE = 200, 5000
@@ -255,7 +255,7 @@ def minimise(
         workers=workers,
         evaluate=evaluate,
     )
-    if not resume and (folder / session.LEDGER).exists():
+    if not resume and (folder / LEDGER).exists():
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
     recipe = recipes.with_engine(recipe, engine)
     with suppress(Unanswered):  # the result says so, and the same call goes on

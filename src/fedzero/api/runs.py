@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fedzero.api import given
 from fedzero.errors import FedzeroError, Invalid
+from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
@@ -28,16 +29,18 @@ from fedzero.model.numbers import Natural
 from fedzero.model.value import quoted
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.secret import secret_of
 from fedzero.report import page
 from fedzero.report.units import human_bytes
 from fedzero.results import history as histories
 from fedzero.results import whole
 from fedzero.rounds.loop import Watch
-from fedzero.runs import session
+from fedzero.runs import recorded, session, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
-from fedzero.runs.session import Environment, Summary
+from fedzero.runs.summary import Summary
 
 
 class History(Mapping[str, NDArray[Any]]):
@@ -98,8 +101,8 @@ class Run:
         """
         if model is not None and not callable(model):
             raise Invalid(f"model = {quoted(model)} is not valid: give a torch.nn.Module, or a function that makes it")
-        place = session.folder_of(given.path(folder, "folder"))
-        Ledger.open(place / session.LEDGER).close()
+        place = folder_of(given.path(folder, "folder"))
+        Ledger.open(place / LEDGER).close()
         return Run(place, replace(environment_of(data, secret), vouched=trust), factory=model)
 
     @cached_property
@@ -110,13 +113,13 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return session.recipe_in(self.folder)
+        return recorded.recipe_in(self.folder)
 
     @property
     def summary(self) -> Summary:
-        ledger = Ledger.open(self.folder / session.LEDGER)
+        ledger = Ledger.open(self.folder / LEDGER)
         try:
-            return session.summary(ledger)
+            return summary.summary(ledger)
         finally:
             ledger.close()
 
@@ -154,12 +157,12 @@ class Run:
 
     def verify(self) -> None:
         """Check hash chain, updates, digests and model file; raises `fedzero.Tampered` with the first bad round."""
-        session.verified(self.folder, self._reading)
+        recorded.verified(self.folder, self._reading)
 
     def replay(self, round: int | None = None) -> dict[str, Tensor]:
         """The trained parameters before round `round` (default: after the last) as a state dict, from the ledger."""
         (round,) = given.each(Natural | None, round=round)
-        return dict(session.replayed(self.folder, self._reading, round).state.params.tensors)
+        return dict(recorded.replayed(self.folder, self._reading, round).state.params.tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that `run.model.state_dict()` has, at the end of the run: trained parameters, from the model file, frozen
@@ -214,15 +217,13 @@ def environment_of(data: str | Path | None, secret: bytes | None) -> Environment
     """Where a run finds its data, and its secret."""
     if not isinstance(secret, bytes | None):
         raise Invalid(f"secret is a {type(secret).__name__}: give bytes")
-    return Environment(
-        session.data_folder(None if data is None else given.path(data, "data")), session.secret_of(secret)
-    )
+    return Environment(data_folder(None if data is None else given.path(data, "data")), secret_of(secret))
 
 
 def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watch: Watch) -> Summary:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
-    if (folder / session.LEDGER).exists():
-        session.recipe_in(folder, recipe)
+    if (folder / LEDGER).exists():
+        recorded.recipe_in(folder, recipe)
         # Whoever calls names the same boxes.
         return session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
     return session.start(recipe, folder, environment, watch)

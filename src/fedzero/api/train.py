@@ -33,9 +33,9 @@ from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.rounds.loop import Watch
-from fedzero.runs.session import Environment
 from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split

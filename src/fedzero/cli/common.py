@@ -19,7 +19,7 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
 
 if TYPE_CHECKING:
-    from fedzero.runs.session import Summary
+    from fedzero.runs.summary import Summary
 
 app = typer.Typer(
     help="Federated optimization with zero gradients and near-zero communication.",
@@ -70,8 +70,9 @@ def environment_of(
     data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None, trust: bool = False
 ) -> Any:
     from fedzero.model import files
+    from fedzero.recipe.environment import Environment, data_folder
+    from fedzero.recipe.secret import secret_of
     from fedzero.runs.progress import Replaying
-    from fedzero.runs.session import Environment, data_folder, secret_of
 
     key = os.fsencode(os.environ.get("FEDZERO_SECRET", "")) or None
     if secret is not None:

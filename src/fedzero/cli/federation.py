@@ -81,7 +81,7 @@ def federate(
     say("starting a federation on this machine; its first round takes a while")  # imports take seconds
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.deploy.flare.launch import federate as carry_out
-    from fedzero.deploy.site.site import tasks as site_tasks
+    from fedzero.deploy.site import tasks as site_tasks
     from fedzero.recipe import recipe as recipes
     from fedzero.runs.progress import watch_on
 
@@ -168,7 +168,7 @@ def serve(
     from fedzero.deploy.server.conduct import conduct
     from fedzero.deploy.server.queue import supervising
     from fedzero.deploy.server.supervisor import serve_queue
-    from fedzero.deploy.site.site import tasks as site_tasks
+    from fedzero.deploy.site import tasks as site_tasks
     from fedzero.recipe import recipe as recipes
     from fedzero.runs.progress import watch_on
     from fedzero.web import beside
@@ -313,7 +313,7 @@ def join(
     """
     from fedzero.deploy.flare.launch import configure, server_of, settings_of
     from fedzero.deploy.flare.launch import join as carry_out
-    from fedzero.deploy.site.site import tasks as site_tasks
+    from fedzero.deploy.site import tasks as site_tasks
     from fedzero.deploy.site.terms import with_options
 
     settings = settings_of(kit)

@@ -150,9 +150,9 @@ def replay(
 ) -> None:
     """Rebuild the model of any round from the ledger."""
     from fedzero.model import checkpoint as weights
-    from fedzero.runs import session
+    from fedzero.runs import recorded
 
-    replica = session.replayed(folder, environment_of(data, secret, trust=trust), round_)
+    replica = recorded.replayed(folder, environment_of(data, secret, trust=trust), round_)
     weights.save_model(replica.state.params, out_)
     tell(f"model before round {replica.round}: {replica.identity} → {out_}")
 
@@ -164,10 +164,10 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trus
     Nothing is evaluated, so no function or program that the ledger names is imported or run.
     """
     from fedzero.ledger.store import Tampered
-    from fedzero.runs import session
+    from fedzero.runs import recorded
 
     try:
-        view = session.verified(folder, environment_of(data, secret, trust=trust))
+        view = recorded.verified(folder, environment_of(data, secret, trust=trust))
     except Tampered as error:
         print_line(err, str(error), head="not intact: ")
         raise typer.Exit(1) from error
@@ -187,7 +187,8 @@ def report(
     ],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Write one self-contained HTML page about a run or a comparison of runs."""
+    """W    from fedzero.runs import recorded
+    rite one self-contained HTML page about a run or a comparison of runs."""
     from fedzero.report import page
     from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table

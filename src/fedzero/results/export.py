@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.oracles import Metrics
 from fedzero.results.measures import Measures
-from fedzero.runs.session import LEDGER, folder_of
 
 FORMULA = ("=", "+", "-", "@")
 """How a formula begins."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import UnsetType
 
 from fedzero import __version__
+from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.query_log import at_models, located
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
@@ -22,7 +23,6 @@ from fedzero.results.outcome import Result, result_of
 from fedzero.results.reading import Reading
 from fedzero.results.settings import settings_of
 from fedzero.results.surrogate_slices import slices
-from fedzero.runs.session import LEDGER, folder_of
 from fedzero.tasks.blackbox import BlackBox
 
 

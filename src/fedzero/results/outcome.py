@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import query_log, replay
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.model.checkpoint import load_model
 from fedzero.oracles.blackbox import ESTIMATED, mean
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.rounds.silence import patience
-from fedzero.runs import session
-from fedzero.runs.session import LEDGER, MODEL, Environment
+from fedzero.runs import recorded
 from fedzero.tasks.blackbox import BlackBox
 
 
@@ -99,7 +100,7 @@ def result_of(folder: Path) -> Result:
 
     estimate = None
     if shared and view.evaluations and estimated(view.evaluations[-1]):
-        estimate = session.replayed(folder, Environment(), None).state.carry.estimate()
+        estimate = recorded.replayed(folder, Environment(), None).state.carry.estimate()
     history = {e.round: Step(e.round, spent(e.round), e.metrics.loss, estimated(e)) for e in view.evaluations}
     last = history.get(max(history, default=-1))
     complete, reason = _ending(view, task, log)
@@ -203,5 +204,5 @@ def _point(folder: Path, task: BlackBox) -> NDArray[np.float64]:
     if (folder / MODEL).exists():
         (u,) = load_model(folder / MODEL).values()
     else:
-        u = session.replayed(folder, Environment(), None).state.params.vector()
+        u = recorded.replayed(folder, Environment(), None).state.params.vector()
     return task.bounds.from_unit(u.double().cpu().numpy())

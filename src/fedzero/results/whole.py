@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger import replay
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.records import End, Start
 from fedzero.ledger.store import Ledger, Tampered
 from fedzero.model.checkpoint import load_model
@@ -28,7 +29,6 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe import trust
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.secret import keys_of
-from fedzero.runs.session import LEDGER, MODEL
 from fedzero.tasks.contract import FIXED, BuildContext
 from fedzero.tasks.own import Own, about_model
 

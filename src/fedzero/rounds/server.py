@@ -10,7 +10,6 @@ update ← aggregate, if the model stays finite       → ledger (durable) → o
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.query_log import Meter
@@ -28,9 +26,8 @@ from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
-from fedzero.links import NO_FILTERS, Chain
 from fedzero.links.bounds import beyond, bounded, norms_of
-from fedzero.methods.contract import Federation, Gathered, Method, Part, Scale, Wire
+from fedzero.methods.contract import Gathered, Part, Wire
 from fedzero.model.updates import Dense, Update, encode_update, pack
 from fedzero.oracles.ranges import strange_loss
 from fedzero.protocol.engine import Engine, Tied, Undelivered
@@ -45,6 +42,7 @@ from fedzero.protocol.messages import (
     loss_of,
 )
 from fedzero.protocol.replica import Replica
+from fedzero.recipe.plan import Plan, cohort_of
 from fedzero.rounds import votes
 from fedzero.rounds.guard import Guard
 from fedzero.rounds.losses import beyond as beyond_others
@@ -55,15 +53,6 @@ FAR = 1000.0
 keep account of what they sent; and where a round would have made the model infinite."""
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
-
-
-def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
-    """C_r, sorted; with replacement a client may be in it more than once."""
-    clients, cohort = federation.clients, federation.cohort
-    if cohort == clients and not federation.replacement:
-        return tuple(range(clients))
-    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
-    return tuple(np.sort(chosen).tolist())
 
 
 class Admitted(Struct, frozen=True):
@@ -92,31 +81,6 @@ class Tally:
     queries: int = 0
     losses: dict[int, float] = field(default_factory=dict)
     """at the start of the round"""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d; `least_loss`
-    of the task."""
-
-    algorithm: Method
-    federation: Federation
-    keys: Keys
-    size: int
-    chain: Chain = NO_FILTERS
-    least_loss: float = -math.inf
-
-    @property
-    def scale(self) -> Scale:
-        return Scale(self.size, self.federation.clients)
-
-    def wire(self, round: int) -> Wire:
-        return self.algorithm.wire(round, self.scale)
-
-    def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
-        """What the server makes of contributions that clients of a round send, if they can be compared."""
-        weights = Counter(cohort_of(self.keys, round, self.federation))
-        return self.chain.outcome(contributions, weights, self.federation.bound)
 
 
 class Server:

@@ -21,7 +21,8 @@ from fedzero.model.device import device_of
 from fedzero.model.params import Params
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
-from fedzero.runs.session import Environment, reopen
+from fedzero.recipe.environment import Environment
+from fedzero.runs.recorded import reopen
 from fedzero.tasks.contract import BuildContext
 
 

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from fedzero.ledger import checkpoints, replay
+from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
@@ -23,7 +24,6 @@ from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.recipe.recipe import Recipe, from_canonical
 from fedzero.report.units import human_bytes, human_loss, human_seconds
 from fedzero.rounds.refusals import Refusals
-from fedzero.runs.session import LEDGER, folder_of
 
 QUIET_SECONDS = 10.0
 FIRST_SECONDS = 3.0

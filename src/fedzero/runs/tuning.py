@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
@@ -30,10 +31,10 @@ from fedzero.methods.rules.pacing import SHARE, Pace
 from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Engine, Ray, Wanted, chosen
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import LEDGER, Environment
 
 RATE = "algorithm.rate"
 SPAN = 10.0
@@ -247,7 +248,7 @@ def _takes_auto(recipe: Recipe) -> bool:
 
 def _found(folder: Path, environment: Environment) -> float:
     """The rate that a run with `rate = "auto"` has found so far."""
-    pace = session.replayed(folder, environment, None).state.carry
+    pace = recorded.replayed(folder, environment, None).state.carry
     if not isinstance(pace, Pace) or not pace.measured:
         raise FedzeroError("all slopes are 0, so no rate can be found: give --from and --to")
     return pace.measured * SHARE
@@ -287,7 +288,7 @@ def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment
     """A run with at least `limit` rounds, begun or resumed if need be."""
     started = (folder / LEDGER).exists()
     if started:
-        session.recipe_in(folder, recipe)
+        recorded.recipe_in(folder, recipe)
     done = _losses(folder) if started else []
     if len(done) < limit:
         try:

@@ -13,19 +13,23 @@ import numpy as np
 import torch
 
 from fedzero.deploy.server.conduct import conduct
+from fedzero.engines import binding
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
+from fedzero.ledger.folder import LEDGER
 from fedzero.links.links import Plain
 from fedzero.methods.contract import Federation, Method, State, Wire
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense
 from fedzero.protocol.messages import Reply, decode_reply, encode_reply
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.rounds import guard
-from fedzero.runs import session
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment, Summary
+from fedzero.runs.summary import Summary
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing.engines import Change, Changing, Counting, LocalSites, Replies
 from fedzero.testing.trial import Check, Trial, expect, federation_for, recipe_of, run_checks, trial
@@ -147,12 +151,12 @@ def resumes(
     recipe = recipe_of(method, federation, rounds=ROUNDS, replicas=True, filters=filters)
 
     def play(name: str, stop: int | None = None) -> Summary:
-        if (folder / name / session.LEDGER).exists():
-            ledger, setup = session.reopen(folder / name, Environment(), writable=True)
+        if (folder / name / LEDGER).exists():
+            ledger, setup = recorded.reopen(folder / name, Environment(), writable=True)
         else:
-            setup = session.prepare(recipe, Environment())
+            setup = prepare(recipe, Environment())
             ledger = session.create(folder / name, setup.start)
-        how, change = session.local(setup), _trouble(setup.plan.wire(0))
+        how, change = binding.local(setup), _trouble(setup.plan.wire(0))
         spoilt = replace(how, engine=lambda replica: Changing(how.engine(replica), change))
         return session.drive(spoilt, ledger, folder / name, Silent() if stop is None else _StopAt(stop))
 
@@ -167,7 +171,7 @@ def resumes(
     for name in ("model_digest", "ledger_head"):
         after, right = getattr(resumed, name), getattr(whole, name)
         expect(after == right, f"resumed: {name} {after}; undisturbed: {right}")
-    session.verified(folder / "stopped", Environment())
+    recorded.verified(folder / "stopped", Environment())
 
 
 def _trouble(wire: Wire) -> Change:
@@ -234,7 +238,7 @@ def serves_the_federations_it_accepts(method: Method, folder: Path) -> None:
         try:
             federation = federation_for(method, **options)
             recipe = recipe_of(method, federation)
-            session.prepare(recipe, Environment(secret=b"x"))
+            prepare(recipe, Environment(secret=b"x"))
         except (FedzeroError, AssertionError):
             continue  # refused, in a sentence
         replays_and_counts(method, folder / name, **options)
@@ -252,7 +256,7 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
     recipe = recipe_of(method, federation_for(method, **options), rounds=9)
     sites = ["north", "south", "west"]
     here = session.start(recipe, folder / "here", Environment(), Silent())
-    remembers = session.prepare(recipe, Environment()).plan.wire(0).remembers
+    remembers = prepare(recipe, Environment()).plan.wire(0).remembers
     for forgetful in (False,) if remembers else (False, True):  # what clients remember is at the sites alone
         link = LocalSites(folder / f"sites-{forgetful}", sites, {3, 5, 8, 23, 41, 60, 61}.__contains__, forgetful)
         target = folder / f"there-{forgetful}"
@@ -262,7 +266,7 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
         expect(
             same, "sites end in another ledger than one process" + (", if they lose their folders" if forgetful else "")
         )
-        session.verified(target, Environment())
+        recorded.verified(target, Environment())
 
 
 def refuses_bad_clients(method: Method, folder: Path, ways: Sequence[Bad] = (not_a_number, failed)) -> None:
@@ -270,7 +274,7 @@ def refuses_bad_clients(method: Method, folder: Path, ways: Sequence[Bad] = (not
     if not isinstance(method.coder, Plain):  # there may be no way to write NaN
         ways = [too_long if way is not_a_number else way for way in ways]
     recipe, during = recipe_of(method, replicas=True), range(2, 4)
-    plan = session.prepare(recipe, Environment()).plan
+    plan = prepare(recipe, Environment()).plan
     for exchange in range(len(plan.wire(0).replies)):
         found = []
         for number, bad in enumerate((lambda reply, data: [], *ways)):

@@ -16,9 +16,9 @@ from fedzero.methods.decomfl import DeComFL
 from fedzero.oracles import ALL_DATA
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.recipe import recipe as recipes
-from fedzero.runs import session
+from fedzero.recipe.environment import Environment
+from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.contract import BuildContext, Problem, Task
 from fedzero.testing.trial import Check, expect, run_checks
 
@@ -125,7 +125,7 @@ def runs_and_replays(subject: Subject, folder: Path) -> None:
     environment = Environment(data)
     found = session.start(recipes.decode(msgspec.to_builtins(recipe)), folder / "run", environment, Silent())
     expect(found.refused == 0 and found.complete, "clients are refused in a run of three rounds")
-    session.verified(folder / "run", environment)
+    recorded.verified(folder / "run", environment)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -23,8 +23,9 @@ from fedzero.model.params import Params
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import recorded
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import Setup, prepare
 from fedzero.rounds.server import Server
-from fedzero.runs.session import Environment, Setup, prepare
 from fedzero.tasks.contract import Task
 from fedzero.tasks.quadratic import Quadratic
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.store import Ledger
 from fedzero.report.history import History
 from fedzero.report.page import Mode, page
 from fedzero.results.history import history_of
 from fedzero.results.reading import Reading
-from fedzero.runs.session import LEDGER, folder_of
 
 PAUSE = 1.0
 """Seconds between two looks at the ledger, at least."""

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from fedzero.oracles.contract import F64
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.setup import prepare
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero_papers.experiments.pool import cores
@@ -49,8 +51,8 @@ class AlignmentObserver:
 def alignment(recipe: Recipe) -> F64:
     """cos(ĝ, ∇F), (rounds, clients, steps), of a recipe for the synthetic task."""
     engine = msgspec.structs.replace(recipe.engine, merge=False)
-    recipe, environment = msgspec.structs.replace(recipe, engine=engine), session.Environment()
-    problem = session.prepare(recipe, environment).problem
+    recipe, environment = msgspec.structs.replace(recipe, engine=engine), Environment()
+    problem = prepare(recipe, environment).problem
     clients, objective = recipe.federation.clients, problem.objective
     assert isinstance(objective, SyntheticObjective)
     observer = AlignmentObserver(problem.params.vector().double(), clients, objective.global_gradient)

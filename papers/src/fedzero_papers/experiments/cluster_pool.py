@@ -9,8 +9,8 @@ from typing import Self
 
 from fedzero.engines.ray.on_ray import connected
 from fedzero.engines.ray.spread import spread
+from fedzero.ledger.folder import LEDGER
 from fedzero.recipe.engines import Ray
-from fedzero.runs.session import LEDGER
 from fedzero_papers.experiments.contract import Job
 from fedzero_papers.experiments.pool import Report, failure
 from fedzero_papers.experiments.worker import Done, Failed, Message, Order, execute

@@ -14,8 +14,9 @@ import numpy as np
 from fedzero.methods import FZooS
 from fedzero.model.schedules import rate_at
 from fedzero.oracles.contract import F64
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import session
+from fedzero.recipe.setup import prepare
 from fedzero_papers.oracles.synthetic import SyntheticObjective
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -28,7 +29,7 @@ RULES: Mapping[str, tuple[str, Callable[[int], float]]] = {
 
 def gaps(recipe: Recipe, gamma: Callable[[int], float]) -> F64:
     """F(x) − F* after every round, relative to the start, (rounds + 1,); problem, rate and steps are the recipe's."""
-    problem, method = session.prepare(recipe, session.Environment()).problem, recipe.algorithm
+    problem, method = prepare(recipe, Environment()).problem, recipe.algorithm
     objective = problem.objective
     assert isinstance(objective, SyntheticObjective) and isinstance(method, FZooS)
     x = problem.params.vector().double().numpy()[None]

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.store import Claim
 from fedzero.model.files import write
 from fedzero.recipe.engines import Ray
 from fedzero.report.history import History
 from fedzero.report.units import human_seconds
 from fedzero.results.history import history
-from fedzero.runs.session import LEDGER, MODEL, recipe_in
+from fedzero.runs.recorded import recipe_in
 from fedzero_papers.experiments.contract import Experiment, Job, Options, Stage
 from fedzero_papers.experiments.display import Display
 from fedzero_papers.experiments.figures import draw

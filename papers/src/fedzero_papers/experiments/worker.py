@@ -18,6 +18,7 @@ from pathlib import Path
 from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -90,7 +91,7 @@ def serve(connection: Connection) -> None:
 
 
 def execute(order: Order, send: Send) -> Message:
-    environment, watch = session.Environment(order.data), ProgressSender(send)
+    environment, watch = Environment(order.data), ProgressSender(send)
     try:
         if order.resume:
             session.resume(order.folder, environment, watch)

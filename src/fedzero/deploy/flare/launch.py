@@ -30,10 +30,12 @@ from fedzero.deploy.site.site import Settings
 from fedzero.deploy.site.terms import UNLIMITED
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
 from fedzero.model import files
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.rounds.loop import Watch
-from fedzero.runs.session import LEDGER, Environment, Summary
+from fedzero.runs.summary import Summary
 
 FEDERATION = "federation"
 """The project of a federation on one machine, in the folder of its run."""

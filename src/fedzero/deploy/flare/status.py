@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from fedzero.deploy.flare.project import CONNECTED_SITES, Project
 from fedzero.deploy.server import queue
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.recipe import recipe as recipes
-from fedzero.runs.session import LEDGER
 
 
 class RunStatus(Struct, frozen=True):

@@ -16,19 +16,23 @@ from msgspec import UNSET
 
 from fedzero.deploy.site.tasks import named_for
 from fedzero.directions import VERSION, Keys
+from fedzero.engines.binding import Assembly
 from fedzero.engines.remote.assignment import Assignment, SiteAssignment, assign
 from fedzero.engines.remote.engine import RemoteEngine, Service
 from fedzero.engines.remote.messages import Prepare, Prepared
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Start, sha256_of
 from fedzero.ledger.store import Ledger
 from fedzero.protocol.engine import Interrupted, Tied
 from fedzero.recipe import coalitions, trust
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.setup import Setup, plan_of, prepare
 from fedzero.rounds.loop import Watch
-from fedzero.runs import session
-from fedzero.runs.session import LEDGER, Assembly, Environment, Setup, Summary
+from fedzero.runs import recorded, session
+from fedzero.runs.summary import Summary
 
 
 def conduct(
@@ -41,7 +45,7 @@ def conduct(
 ) -> Summary:
     """A run from where its ledger stands (from the start if there is none) to its end; the summary of what came out."""
     resuming, given = (folder / LEDGER).exists() and not overwrite, recipe is not None
-    recipe = session.recipe_in(folder, recipe) if resuming else recipe
+    recipe = recorded.recipe_in(folder, recipe) if resuming else recipe
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
     if recipe.engine.attack is not None:
@@ -94,7 +98,7 @@ def conduct(
         trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
     if now.secret is not None:
         ledger.hide()
-    plan = session.plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
+    plan = plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
     how = Assembly(recipe, plan, setup, lambda replica: engine, lambda e, server, *_: e.attach(server), interrupted)
     summary = session.drive(how, ledger, folder, watch)
     engine.finish(summary.rounds)
@@ -103,7 +107,7 @@ def conduct(
 
 def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool) -> Setup:
     """What a server with a model has to have."""
-    setup = session.prepare(recipe, environment, watch.phase, foreign=foreign)
+    setup = prepare(recipe, environment, watch.phase, foreign=foreign)
     if setup.problem.metered is not None:
         raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")
     setup.problem.ready()

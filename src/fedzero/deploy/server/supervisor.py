@@ -10,10 +10,11 @@ from fedzero.deploy.server import queue
 from fedzero.deploy.server.conduct import conduct
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
 from fedzero.model import files
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.rounds.loop import Watch
-from fedzero.runs.session import LEDGER, Environment
 
 LOOK_EVERY = 0.5
 

@@ -17,8 +17,8 @@ from fedzero.errors import Refused, Sendable
 from fedzero.methods.contract import Wire
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.messages import Close, Continue, Instruction, Snapshot, Work, decode_instruction
+from fedzero.recipe.plan import Plan, cohort_of
 from fedzero.recipe.recipe import Recipe
-from fedzero.rounds.server import Plan, cohort_of
 
 SMALL = 64 << 20
 """Bytes that every order may have: a recipe has at most a few million."""

@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedzero import plugins
-from fedzero.deploy.site.site import tasks as site_tasks
+from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.terms import Terms
 from fedzero.errors import FedzeroError, near
 from fedzero.model import files
 from fedzero.model.device import device_of
-from fedzero.runs import session
-from fedzero.runs.session import Environment
+from fedzero.recipe.environment import Environment, data_folder
+from fedzero.recipe.secret import secret_of
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -86,8 +86,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     def environment(self) -> Environment:
         return Environment(
-            session.data_folder(self.data),
-            session.secret_of(self.secret_bytes()),
+            data_folder(self.data),
+            secret_of(self.secret_bytes()),
             site_tasks.loaded(self.tasks),
             trusted=False,
             files=self.files,

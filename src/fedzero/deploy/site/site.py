@@ -23,13 +23,13 @@ import msgspec
 import torch
 from msgspec import Struct
 
+from fedzero.deploy.site import admission, kept, reasons
+from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
 from fedzero.deploy.site.journal import EVALUATION, Answered, Drawn, Journal, Place, question_of
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings as Settings
-from fedzero.deploy.site.site import admission, kept, reasons
-from fedzero.deploy.site.site import tasks as site_tasks
 from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.remote import messages
 from fedzero.errors import FedzeroError, Refused, Sendable
@@ -45,8 +45,8 @@ from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import session
-from fedzero.runs.session import Setup
+from fedzero.recipe.secret import keys_of, secret_of
+from fedzero.recipe.setup import Setup, prepare
 
 T = TypeVar("T")
 SAVE_EVERY = 60.0
@@ -205,7 +205,7 @@ class SiteRun:
         _check_clients(order.clients, recipe.federation.clients)
         self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
         self._recipe_hash = recipes.hash_of(recipe)
-        self._keys = session.keys_of(recipe, session.secret_of(secret), order.secret, order.recipe)
+        self._keys = keys_of(recipe, secret_of(secret), order.secret, order.recipe)
         self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
         self.setup = self._fresh()
         self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.wire(0))
@@ -241,7 +241,7 @@ class SiteRun:
 
     def _fresh(self) -> Setup:
         environment = site_tasks.named_for(self.recipe, self.settings.environment())
-        return session.prepare(self.recipe, environment, keys=self._keys)
+        return prepare(self.recipe, environment, keys=self._keys)
 
     @staticmethod
     def _traced(setup: Setup) -> TracedReplica:

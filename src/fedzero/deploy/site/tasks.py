@@ -14,8 +14,8 @@ from typing import Any
 
 from fedzero.errors import FedzeroError
 from fedzero.model.imports import imported
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs.session import Environment
 
 ANY = "*"
 """In the place of a name: whatever the recipe calls its task."""

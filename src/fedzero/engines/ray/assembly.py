@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from fedzero.engines.binding import Assembly, local_engine
 from fedzero.engines.ray.engine import ClusterEngine
 from fedzero.engines.ray.on_ray import Crew, workers
 from fedzero.engines.ray.worker import Blueprint
@@ -18,9 +19,9 @@ from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Ray
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import Setup
 from fedzero.rounds.loop import Watch
 from fedzero.rounds.server import Server
-from fedzero.runs.session import Assembly, Setup, local_engine
 
 
 @contextmanager

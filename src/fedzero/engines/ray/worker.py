@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fedzero.directions import Keys
+from fedzero.engines.binding import local_engine
 from fedzero.engines.ray.query_log import SliceLog
 from fedzero.ledger import replay
 from fedzero.methods.contract import Numbers
@@ -25,7 +26,7 @@ from fedzero.oracles.blackbox import Query
 from fedzero.protocol.messages import MemoryChange
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import session
+from fedzero.recipe.setup import prepare
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,10 @@ class Player:
 
     def __init__(self, blueprint: Blueprint):
         torch.set_num_threads(blueprint.threads)
-        self.setup = session.prepare(blueprint.recipe, blueprint.environment, keys=blueprint.keys)
+        self.setup = prepare(blueprint.recipe, blueprint.environment, keys=blueprint.keys)
         self.base = self.setup.problem.params.digest()
         self.replica = self.setup.replica()
-        self.engine = session.local_engine(self.setup, self.replica)
+        self.engine = local_engine(self.setup, self.replica)
         self.engine.alter = None  # attackers know what all others send: the driver alters replies
         self.setup.problem.ready()
         self._slice: _Logged | None = None

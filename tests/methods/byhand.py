@@ -19,7 +19,7 @@ from fedzero.directions import SHARED, reference
 from fedzero.engines.local import LocalEngine
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
-from fedzero.rounds.server import cohort_of
+from fedzero.recipe.plan import cohort_of
 from fedzero.tasks import Quadratic
 from fedzero.testing.trial import Trial
 

@@ -18,9 +18,9 @@ from fedzero.methods.rules.pacing import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.model.params import Params
 from fedzero.protocol.messages import decode_reply
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from fedzero.runs.session import Environment
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing.engines import Changing
 from fedzero.testing.methods import altered

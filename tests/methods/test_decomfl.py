@@ -17,7 +17,7 @@ from fedzero.model.schedules import Count, Piecewise
 from fedzero.model.updates import decode_update
 from fedzero.protocol.messages import Work, encode
 from fedzero.protocol.replica import Replica
-from fedzero.rounds.server import cohort_of
+from fedzero.recipe.plan import cohort_of
 from fedzero.tasks import Quadratic
 
 OPTIMIZERS = [Sgd(), Momentum(beta=0.5), Adam(), Sign()]

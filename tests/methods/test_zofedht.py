@@ -19,6 +19,7 @@ from fedzero.methods import FedZO, ZOFedHT
 from fedzero.methods.contract import Gathered, Scale, Turn
 from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
+from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 
@@ -191,7 +192,7 @@ def test_a_resumed_run_knows_of_a_round_without_answers_before_its_checkpoint(tm
 
     monkeypatch.setattr(LocalEngine, "exchange", losing)
     recipe = small(tmp_path / "x", ZOFedHT(rate=1e-3, tau=TAU, local_steps=2, form="dense")).setup.recipe
-    recipe, environment = msgspec.structs.replace(recipe, rounds=14), session.Environment()
+    recipe, environment = msgspec.structs.replace(recipe, rounds=14), Environment()
     whole = session.start(recipe, tmp_path / "whole", environment, Quiet())
     with pytest.raises(StopError):
         session.start(recipe, tmp_path / "stopped", environment, Quiet(10))

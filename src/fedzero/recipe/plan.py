@@ -1,0 +1,49 @@
+"""What the rounds of a run follow from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedzero.directions import Keys
+from fedzero.directions.terms import F32
+from fedzero.links import NO_FILTERS, Chain
+from fedzero.methods.contract import Federation, Method, Scale, Wire
+
+
+def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
+    """C_r, sorted; with replacement a client may be in it more than once."""
+    clients, cohort = federation.clients, federation.cohort
+    if cohort == clients and not federation.replacement:
+        return tuple(range(clients))
+    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
+    return tuple(np.sort(chosen).tolist())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d; `least_loss`
+    of the task."""
+
+    algorithm: Method
+    federation: Federation
+    keys: Keys
+    size: int
+    chain: Chain = NO_FILTERS
+    least_loss: float = -math.inf
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(self.size, self.federation.clients)
+
+    def wire(self, round: int) -> Wire:
+        return self.algorithm.wire(round, self.scale)
+
+    def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
+        """What the server makes of contributions that clients of a round send, if they can be compared."""
+        weights = Counter(cohort_of(self.keys, round, self.federation))
+        return self.chain.outcome(contributions, weights, self.federation.bound)

@@ -1,0 +1,132 @@
+"""A recipe made concrete: task, base model, keys and plan. What is wrong with a recipe shows here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fedzero.directions import VERSION, Keys
+from fedzero.errors import FedzeroError
+from fedzero.ledger import replay
+from fedzero.ledger.records import Start, sha256_of
+from fedzero.links import Chain
+from fedzero.methods.contract import Method
+from fedzero.model.checkpoint import load_model
+from fedzero.model.device import device_of
+from fedzero.model.schedules import Count
+from fedzero.protocol.replica import Replica
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment as Environment
+from fedzero.recipe.environment import data_folder as data_folder
+from fedzero.recipe.plan import Plan
+from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.secret import keys_of as keys_of
+from fedzero.recipe.secret import secret_of as secret_of
+from fedzero.tasks.contract import BuildContext, Phase, Problem, unheard
+
+MOST_NUMBERS = 1 << 30
+"""float32 numbers of one message: msgpack has 32 bits for a length."""
+MOST_QUERIES = 1 << 32
+"""evaluations of one turn: a thousand a second would take seven weeks"""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A recipe made concrete."""
+
+    recipe: Recipe
+    keys: Keys
+    problem: Problem
+    replaying: replay.Progress = replay.unseen
+
+    @property
+    def algorithm(self) -> Method:
+        return self.recipe.algorithm
+
+    @property
+    def chain(self) -> Chain:
+        return chain_of(self.recipe)
+
+    @property
+    def plan(self) -> Plan:
+        return plan_of(self.recipe, self.keys, self.problem.params.size)
+
+    def replica(self) -> Replica:
+        """A replica of the base model; it takes the problem's own parameters, so there is one at a time."""
+        return Replica(self.algorithm, self.problem.params, self.keys, self.recipe.federation.clients)
+
+    @property
+    def start(self) -> Start:
+        base = self.problem.params.identity
+        return Start(
+            recipe=recipes.canonical(self.recipe),
+            base=base.digest,
+            parameters=self.problem.params.size,
+            directions=VERSION,
+            secret=self.keys.secret,
+            facts=dict(self.problem.facts),
+            needs=self.recipe.needs,
+            base_sha256=sha256_of(base),
+        )
+
+
+def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
+    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss)
+
+
+def chain_of(recipe: Recipe) -> Chain:
+    return Chain(recipe.filters, recipe.algorithm.coder)
+
+
+def prepare(
+    recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None, foreign: bool = False
+) -> Setup:
+    """Build task and base model. What is wrong with a recipe shows here, before anything is written.
+
+    phase: is told what is going on. keys: of a run that has begun, or begins elsewhere. foreign: see `BuildContext`.
+    """
+    phase(f"building the task: {recipe.task.label}")
+    keys = keys or keys_of(recipe, environment.secret)
+    device, own = device_of(recipe.engine.device), environment
+    place = BuildContext(
+        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign)
+    )
+    problem = recipe.task.build(recipe.federation.clients, place)
+    if recipe.base is not None:
+        path = place.path(recipe.base, "base")
+        try:
+            problem.params.load(load_model(Path(path)))
+        except FedzeroError as error:
+            raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
+    setup = Setup(recipe, keys, problem, environment.replaying)
+    wire, method = setup.plan.wire(0), recipe.algorithm.name
+    if wire.first_order and problem.metered is not None:
+        raise FedzeroError(
+            f"algorithm.kind = {method!r} needs gradients, which task.kind = 'black-box' does not have: "
+            "choose a zeroth-order method, such as 'fedzo'"
+        )
+    if wire.delivery == "snapshot":
+        why = f"{method} sends the model to clients"
+        recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
+    _check_size(setup)
+    if recipe.engine.attack is not None:
+        recipe.engine.attack.check(method, wire.comparable)
+    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting, wire.whole)
+    return setup
+
+
+def _check_size(setup: Setup) -> None:
+    """Refuse turns that no client can make, before there is a ledger of them."""
+    fields = msgspec.structs.asdict(setup.algorithm).values()
+    changes = [round for field in fields if isinstance(field, Count) for round, _ in field.then]
+    wires = [setup.plan.wire(round) for round in {0, setup.recipe.rounds - 1, *changes}]
+    numbers, queries = max(max(wire.replies) for wire in wires), max(wire.queries for wire in wires)
+    most = MOST_NUMBERS * (32 if setup.chain.codes else 1)  # a coder needs a bit for a number at least
+    if numbers >= most or queries >= MOST_QUERIES:
+        raise FedzeroError(
+            f"algorithm.kind = {setup.algorithm.name!r}: a turn would take {queries:,} evaluations and a reply of "
+            f"{numbers:,} numbers; the limits are {MOST_QUERIES:,} and {most:,}: lower algorithm.directions or "
+            "algorithm.local_steps, or train fewer parameters"
+        )

@@ -1,0 +1,157 @@
+"""What a ledger recorded: its recipe made concrete again, the model of any round, and whether all of it is intact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fedzero.directions import VERSION
+from fedzero.errors import FedzeroError
+from fedzero.ledger import checkpoints, replay
+from fedzero.ledger.folder import LEDGER, MODEL, folder_of
+from fedzero.ledger.records import Start
+from fedzero.ledger.store import Ledger, Tampered
+from fedzero.lines import LONGEST_SAID, printable
+from fedzero.model import fixed
+from fedzero.model.checkpoint import load_model, room
+from fedzero.model.params import Params
+from fedzero.protocol.replica import Replica
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe import trust
+from fedzero.recipe.environment import Environment as Environment
+from fedzero.recipe.environment import data_folder as data_folder
+from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.secret import keys_of as keys_of
+from fedzero.recipe.secret import secret_of as secret_of
+from fedzero.recipe.setup import Setup, prepare
+from fedzero.runs.summary import Summary as Summary
+from fedzero.runs.summary import summary as summary
+from fedzero.tasks.contract import Phase, unheard
+
+
+def reopen(
+    folder: Path, environment: Environment, writable: bool = False, phase: Phase = unheard
+) -> tuple[Ledger, Setup]:
+    """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit.
+
+    The one place where the recipe of a ledger becomes a task, so the one that asks whose it is: what a foreign one
+    names is not imported, run or fetched, and it is not opened to be gone on with (`writable`) if it names code.
+    """
+    path = folder_of(folder) / LEDGER
+    ledger = Ledger.open(path)
+    try:
+        start = ledger.start()
+        if start.directions != VERSION:
+            raise FedzeroError(f"the run uses direction stream {start.directions}, this release has stream {VERSION}")
+        recipe = recipes.from_canonical(start.recipe, start.needs)
+        if not writable:  # reading a ledger needs no particular device: the bits are the same on all
+            recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
+        foreign = trust.is_foreign(start, environment)
+        if foreign and writable:
+            trust.expect_nothing_named(recipe.task, environment.functions)
+        keys = keys_of(recipe, environment.secret, start.secret, start.recipe)
+        setup = prepare(recipe, replace(environment, folder=path.parent), phase, keys, foreign)
+        if setup.keys.secret != start.secret:
+            raise FedzeroError("the secret is not the one this run was started with")
+        replay.check_base(ledger, setup.problem.params)
+        if not setup.problem.incomplete:
+            _check_facts(start.facts, setup.problem.facts)
+    except BaseException:
+        ledger.close()
+        raise
+    if writable:
+        ledger.close()
+        ledger = Ledger.open(path, writable=True)
+        if start.secret is not None:
+            ledger.hide()
+    return ledger, setup
+
+
+def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name in sorted(then.keys() | now.keys()):
+        if name == fixed.FACT and name not in then:  # releases before 0.2.1 did not write it
+            continue
+        if then.get(name) != now.get(name):
+            what, before, here = (printable(text, LONGEST_SAID) for text in (name, *_values(name, then, now)))
+            raise FedzeroError(f"this run was started with {what}: {before}; here it is {here}")
+
+
+def _values(name: str, *facts: Mapping[str, str]) -> list[str]:
+    return [each.get(name, "none") for each in facts]
+
+
+def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
+    """The recipe of the run in a folder; `wanted`: refuse any other, words about the run aside."""
+    start = _start_in(folder)
+    found = recipes.from_canonical(start.recipe, start.needs)
+    wanted = None if wanted is None else recipes.as_recorded(wanted)
+    if wanted is not None and wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
+        before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
+        raise FedzeroError(
+            f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
+            "replace it with --overwrite"
+        )
+    return found
+
+
+def _start_in(folder: Path) -> Start:
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        return ledger.start()
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """The first field in which two recipes differ, and its values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted((before.keys() | now.keys()) - {"title", "about"}):
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    return f"{path} = {before!r} there and {now!r} here"
+
+
+def replayed(folder: Path, environment: Environment, upto: int | None) -> Replica:
+    """The model before round `upto` (default: after the last), rebuilt from the ledger alone."""
+    ledger, setup = reopen(folder, environment)
+    try:
+        view = replay.read(ledger)
+        if upto is not None and not 0 <= upto <= view.outline.done:
+            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {view.outline.done}")
+        replica = setup.replica()
+        replay.rebuild(ledger, view, replica, upto, setup.replaying)
+        return replica
+    finally:
+        ledger.close()
+
+
+def verified(folder: Path, environment: Environment) -> replay.LedgerView:
+    """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
+    folder = folder_of(folder)
+    ledger = Ledger.open(folder / LEDGER)
+    try:
+        replay.verify(ledger, None)  # the chain first: a damaged recipe must not be obeyed
+    finally:
+        ledger.close()
+    ledger, setup = reopen(folder, environment)
+    try:
+        replica = setup.replica()
+        view = replay.verify(ledger, replica, setup.replaying, checkpoints.found(folder, ledger))
+    finally:
+        ledger.close()
+    model = folder / MODEL
+    if model.exists():
+        if view.end is None:
+            raise Tampered(
+                view.outline.done, f"{model} is that of a finished run, but the ledger has no end: it was truncated"
+            )
+        try:
+            tensors = load_model(model, room(replica.state.params))
+            found = Params({name: tensors.pop(name) for name in replica.state.params.names if name in tensors})
+        except FedzeroError as error:
+            raise Tampered(view.end.round, str(error)) from error
+        if tensors or found.identity != replica.identity:  # also where an old ledger has no SHA-256
+            raise Tampered(view.end.round, f"{model} is not the model of this run")
+    return view
