@@ -180,7 +180,7 @@ def test_a_copy_is_made_only_where_it_matters(tmp_path: Path) -> None:
             tried.append(given)
             return apply(run.server.algorithm, *given)
 
-    run.server.guard.method = Counted()
+    run.server.aggregation.guard.method = Counted()
     run.play(30)
     assert not tried
     run.engine = Changing(run.engine, first_replaced(huge(1e30)))

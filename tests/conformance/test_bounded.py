@@ -50,8 +50,8 @@ def test_the_update_moves_by_no_more_than_the_bound(tmp_path: Path, algorithm) -
 
     run.engine = Changing(run.engine, lied, None, range(LIED, LIED + 1))
     updates: list[Any] = []
-    apply = run.server._update
-    run.server._update = lambda *given: updates.append(apply(*given)) or updates[-1]  # type: ignore[method-assign]
+    apply = run.server.aggregation.update
+    run.server.aggregation.update = lambda *given: updates.append(apply(*given)) or updates[-1]  # type: ignore[method-assign]
     run.play(ROUNDS)
     record, update = run.records[LIED], updates[LIED]
     assert not record.refused

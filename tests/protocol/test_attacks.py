@@ -76,7 +76,7 @@ def replies_of(folder: Path, attack: dict[str, Any] | None, *filters: dict[str, 
     setup = prepare(recipe(attack, *filters, **algorithm), Environment())
     engine = binding.local(setup).engine(setup.replica())
     server = session.Server(setup.plan, setup.replica(), session.create(folder, setup.start))
-    instructions = server._instructions(0, range(10))
+    instructions = server.delivery.instructions(0, range(10))
     arrived = {c: decode_reply(data, 1 << 20) for c, data in engine.exchange(0, 0, instructions)}  # type: ignore
     wanted = setup.plan.wire(0).replies[0]
     return {client: setup.chain.decode(reply.values, wanted) for client, reply in arrived.items()}

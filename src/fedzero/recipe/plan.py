@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,13 +35,18 @@ class Plan:
     size: int
     chain: Chain = NO_FILTERS
     least_loss: float = -math.inf
+    _wires: dict[int, Wire] = field(default_factory=dict, repr=False, compare=False)
+    """of the round that is being played; asked for often"""
 
     @property
     def scale(self) -> Scale:
         return Scale(self.size, self.federation.clients)
 
     def wire(self, round: int) -> Wire:
-        return self.algorithm.wire(round, self.scale)
+        if round not in self._wires:
+            self._wires.clear()
+            self._wires[round] = self.algorithm.wire(round, self.scale)
+        return self._wires[round]
 
     def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
         """What the server makes of contributions that clients of a round send, if they can be compared."""

@@ -1,0 +1,84 @@
+"""Which replies of an exchange count, and why the others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedzero.errors import Refused
+from fedzero.oracles.ranges import strange_loss
+from fedzero.protocol.engine import Engine, Tied
+from fedzero.protocol.messages import MEMORY_DIGEST, decode_reply, loss_of
+from fedzero.protocol.replica import Replica
+from fedzero.recipe.plan import Plan
+from fedzero.rounds import votes
+from fedzero.rounds.tally import Admitted
+from fedzero.rounds.tracker import ClientTracker
+
+
+class Admission:
+    """What a reply must be to count. remembering: clients keep something between their turns."""
+
+    def __init__(self, plan: Plan, tracker: ClientTracker):
+        self.plan, self.tracker = plan, tracker
+        self.remembering = plan.wire(0).remembers or plan.chain.feedback
+
+    def limit(self, round: int, exchange: int) -> int:
+        """Bytes of a reply at most."""
+        return self.plan.chain.limit(self.plan.wire(round).replies[exchange]) + 128
+
+    def queries(self, round: int, client: int) -> int:
+        """How often a client asks its function in a round, at most."""
+        wire = self.plan.wire(round)
+        first = wire.first_queries and self.tracker.turns.last(client) is None
+        return wire.queries + (wire.first_queries if first else 0)
+
+    def admit(self, round: int, exchange: int, client: int, data: bytes) -> Admitted:
+        """The reply of a client, unpacked; raises `Refused`."""
+        wire = self.plan.wire(round)
+        reply = decode_reply(data, self.limit(round, exchange))
+        if reply.round != round:
+            raise Refused(f"answered round {reply.round}, not round {round}")
+        if reply.exchange != exchange:
+            raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
+        values, loss = self.plan.chain.decode(reply.values, wire.replies[exchange]), loss_of(reply.loss)
+        if why := strange_loss(loss, self.plan.least_loss):
+            raise Refused(f"says {why}")
+        most = self.queries(round, client)
+        if reply.queries > most:
+            raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
+        keeps = self.remembering and exchange + 1 == len(wire.replies)
+        if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):
+            raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
+        return Admitted(values, loss, reply.queries, reply.digest, reply.memory)
+
+
+def refuse_diverged(
+    round: int, replica: Replica | None, engine: Engine, replies: dict[int, Admitted], refused: dict[int, str]
+) -> list[int]:
+    """Values computed on another model than ours (or, without a model, than most others') do not count."""
+    if not replies:
+        return []
+    if replica is not None:
+        right = {client: replica.state.digest(client) for client in replies}
+    else:
+        right = dict.fromkeys(replies, _elected(round, engine, replies))
+    diverged = [c for c, reply in replies.items() if reply.digest != right[c]]
+    for client in diverged:
+        found = replies.pop(client).digest.hex()
+        refused[client] = f"worked on model {found}, not {right[client].hex()}: must rebuild"
+    return diverged
+
+
+def _elected(round: int, engine: Engine, replies: Mapping[int, Admitted]) -> bytes:
+    """The model that most replicas have. Clients that share one have one vote together, or a site with many
+    clients would outvote the others. On a tie everybody's replica is made anew before the round is repeated."""
+    digests = {client: reply.digest for client, reply in replies.items()}
+    found = set(digests.values())
+    if len(found) == 1:
+        return found.pop()
+    ballots = votes.of_groups(digests, engine.voters(replies))
+    right = votes.leading(ballots)
+    if right is None:
+        engine.rebuild(replies.keys())
+        raise Tied(f"round {round} was worked on with different models ({votes.sides(ballots, 'model {}')})")
+    return right

@@ -1,0 +1,37 @@
+"""What a round has cost and brought so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from fedzero.directions.terms import F32
+
+
+class Admitted(Struct, frozen=True):
+    """A reply that counts, unpacked."""
+
+    values: F32
+    loss: float
+    queries: int
+    digest: bytes
+    memory: bytes
+
+
+@dataclass
+class Tally:
+    """What a round has cost and brought so far, over its exchanges."""
+
+    replies: dict[int, Admitted] = field(default_factory=dict)
+    """of the last exchange"""
+    shared: list[dict[int, F32]] = field(default_factory=list)
+    """values of the exchanges before it"""
+    refused: dict[int, str] = field(default_factory=dict)
+    bounded: set[int] = field(default_factory=set)
+    """whose values were shortened"""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    queries: int = 0
+    losses: dict[int, float] = field(default_factory=dict)
+    """at the start of the round"""
