@@ -27,9 +27,9 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from typing import Any
 
     from fedzero.api.ask_tell import Optimiser as Optimiser
+    from fedzero.api.coordinates import Choice as Choice
+    from fedzero.api.coordinates import Integer as Integer
     from fedzero.api.finetune import finetune as finetune
-    from fedzero.api.minimise import Choice as Choice
-    from fedzero.api.minimise import Integer as Integer
     from fedzero.api.minimise import minimise as minimise
     from fedzero.api.runs import Run as Run
     from fedzero.api.runs import run as run
@@ -77,8 +77,8 @@ _PUBLIC = {
     "run": "fedzero.api.runs",
     "Run": "fedzero.api.runs",
     "minimise": "fedzero.api.minimise",
-    "Integer": "fedzero.api.minimise",
-    "Choice": "fedzero.api.minimise",
+    "Integer": "fedzero.api.coordinates",
+    "Choice": "fedzero.api.coordinates",
     "Optimiser": "fedzero.api.ask_tell",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",

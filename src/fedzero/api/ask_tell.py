@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzero.api import given
-from fedzero.api.minimise import coordinates_of, recipe_of
+from fedzero.api.coordinates import coordinates_of
+from fedzero.api.minimise import recipe_of
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.told import ToldTable
