@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,7 +49,7 @@ Box = Callable[[NDArray[np.float64]], Any] | Function | Batched | AnyBox
 
 def named_boxes(
     boxes: Sequence[Box], coordinates: tuple[Coordinate, ...]
-) -> tuple[tuple[AnyBox, ...], Mapping[str, Callable[..., Any]]]:
+) -> tuple[tuple[AnyBox, ...], dict[str, Callable[..., Any]]]:
     """Boxes as a recipe can name them, and the functions that go by these names: the same for the same call."""
     if isinstance(boxes, str) or not isinstance(boxes, Sequence) or not boxes:
         raise Invalid(f"boxes = {quoted(boxes)} is not valid: give a list with one box for every party")

@@ -1,6 +1,5 @@
 """Black boxes of several parties, minimised together: functions without gradients.
 
-    import fedzero
     result = fedzero.minimise([f_berlin, f_lyon, f_oslo], bounds=[(-5, 5)] * 20, rounds=30, out="runs/mine")
     print(result.x, result.value, result.queries)
 
@@ -14,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -24,18 +23,16 @@ from fedzero.api import given
 from fedzero.api.boxes import Box, Function, named_boxes
 from fedzero.api.coordinates import Choice, Coordinate, coordinates_of
 from fedzero.api.default_method import default_algorithm
-from fedzero.api.runs import start_or_resume, watch_of
-from fedzero.errors import FedzeroError, Invalid
-from fedzero.ledger.folder import LEDGER
+from fedzero.api.options import Chosen, RunOptions, chosen
+from fedzero.api.runs import carry_out
+from fedzero.errors import Invalid
 from fedzero.methods import ResponseSurface
 from fedzero.model.numbers import Natural, NonNegative, Positive, PositiveInt
 from fedzero.model.value import quoted
 from fedzero.oracles.blackbox import AnyBox, Evaluate
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment
 from fedzero.results.outcome import Result, best_known, result_of
-from fedzero.rounds.loop import Watch
 from fedzero.rounds.silence import Unanswered
 from fedzero.tasks.blackbox import BlackBox
 
@@ -46,8 +43,6 @@ def minimise(
     boxes: Sequence[Box],
     bounds: Sequence[Any],
     *,
-    rounds: int | None = None,
-    out: str | Path | None = None,
     algorithm: Any = None,
     budget: int | None = None,
     timeout: float | None = None,
@@ -56,51 +51,40 @@ def minimise(
     workers: int = 1,
     start: Sequence[float] | NDArray[np.float64] | None = None,
     noise: float = 0.0,
-    seed: int = 0,
     dimension: int | None = None,
     evaluate: Evaluate | None = None,
     constraints: Sequence[Callable[..., Any]] = (),
     penalty: float = 1000.0,
     together: bool = True,
-    resume: bool = True,
-    engine: Wanted = None,
-    progress: bool | Watch = False,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Minimise the mean of `boxes`, one a client, within `bounds`.
 
     bounds: (low, high), `Integer` or `Choice` for every coordinate; or one for all of them, with `dimension`.
-    rounds: default: as many as the budget pays for, or 50. Given both, the budget is spread over the rounds: fewer
-    rounds are fewer exchanges, of more points each.
     constraints: functions g(x), wanted to be ≤ 0: `penalty` · max(0, g(x))² is added to the value of every box.
-    out: folder of the run; default: a temporary one. If it holds a run of the same recipe, that is resumed
-    (`resume=False`: refused); a run of another recipe is never changed.
     algorithm: a method, or a table as in a recipe; default: `default_algorithm`.
     budget, timeout, retries, backoff, workers, noise, evaluate: as the fields of `[task]`, see docs/blackbox.md.
     together: boxes of different clients work at the same time, in threads of this process.
-    engine: where boxes are called: this process, or "ray", "ray:16": each on any worker of a cluster.
-    progress: True shows it on standard error.
+    options: see `fedzero.RunOptions`. out: default: a temporary folder. progress: default: False.
+    rounds: default: as many as the budget pays for, or 50. Given both, the budget is spread over the rounds: fewer
+    rounds are fewer exchanges, of more points each.
     """
-    rounds, budget = given.each(PositiveInt | None, rounds=rounds, budget=budget)
+    own, (budget,) = chosen(minimise, options, progress=False), given.each(PositiveInt | None, budget=budget)
     (dimension,) = given.each(given.Many | None, dimension=dimension)
     (workers,), (retries,) = given.each(PositiveInt, workers=workers), given.each(Natural, retries=retries)
     noise, penalty, backoff = given.each(NonNegative, noise=noise, penalty=penalty, backoff=backoff)
-    (timeout,), (seed,) = given.each(Positive | None, timeout=timeout), given.each(given.Seed, seed=seed)
-    together, resume = given.each(bool, together=together, resume=resume)
-    progress, constraints = given.progress(progress), _constraints(constraints)
-    folder = Path(tempfile.mkdtemp(prefix="fedzero-")) if out is None else given.folder(out)
-    coordinates = coordinates_of(bounds, dimension)
+    (timeout,), (together,) = given.each(Positive | None, timeout=timeout), given.each(bool, together=together)
+    constraints, coordinates = _constraints(constraints), coordinates_of(bounds, dimension)
     named, functions = named_boxes(boxes, coordinates)
-    limits = {f"constraint {i}": g for i, g in enumerate(constraints)}
-    if limits:
-        functions = {**functions, **named_boxes([Function(g, name) for name, g in limits.items()], coordinates)[1]}
+    limits = [Function(g, f"constraint {i}") for i, g in enumerate(constraints)]
+    functions = functions | (named_boxes(limits, coordinates)[1] if limits else {})
     recipe = recipe_of(
         named,
         coordinates,
-        rounds,
+        own,
         algorithm,
-        seed,
         together,
-        constraints=tuple(limits),
+        constraints=tuple(f"constraint {i}" for i in range(len(limits))),
         penalty=penalty,
         start=start,
         noise=noise,
@@ -111,20 +95,17 @@ def minimise(
         workers=workers,
         evaluate=evaluate,
     )
-    if not resume and (folder / LEDGER).exists():
-        raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
-    recipe = recipes.with_engine(recipe, engine)
+    folder = own.folder or Path(tempfile.mkdtemp(prefix="fedzero-"))
     with suppress(Unanswered):  # the result says so, and the same call goes on
-        start_or_resume(recipe, folder, Environment(functions=functions), watch_of(progress))
+        carry_out(recipe, folder, Environment(functions=functions), own)
     return best_known(result_of(folder))
 
 
 def recipe_of(
     boxes: tuple[AnyBox, ...],
     coordinates: tuple[Coordinate, ...],
-    rounds: int | None,
+    options: Chosen,
     algorithm: Any,
-    seed: int,
     together: bool,
     *,
     start: Sequence[float] | NDArray[np.float64] | None,
@@ -142,7 +123,7 @@ def recipe_of(
     (evaluate,) = given.each(Evaluate | None, evaluate=evaluate)
     kept = 0 if evaluate in (None, "log", "shared") else 2
     paid = None if budget is None else max(1, budget - kept)
-    default = default_algorithm(size, len(boxes), rounds, paid, steps, choices)
+    default, rounds = default_algorithm(size, len(boxes), options.rounds, paid, steps, choices), options.rounds
     method = given.method(algorithm, msgspec.to_builtins(default), "algorithm")
     surface = default if algorithm is None else algorithm
     surface = surface if isinstance(surface, ResponseSurface) else None
@@ -163,16 +144,14 @@ def recipe_of(
     )
     table = {
         "name": "black-box",
-        "rounds": rounds,
-        "seed": seed,
-        "evaluate_every": rounds if evaluate == "query" else 1,  # what is free may be had every round
         "algorithm": method,
         "task": msgspec.to_builtins(task),
         # All functions are the caller's own, and their mean is what is minimised, however unlike they are.
         "federation": {"clients": len(boxes), "cohort": len(boxes), "bound": 0},
         "engine": {"kind": "local", "merge": together, "device": "cpu"},
     }
-    return recipes.decode(table, "fedzero.minimise")
+    every = rounds if evaluate == "query" else 1  # what is free may be had every round
+    return recipes.decode(options.table(rounds, every) | table, "fedzero.minimise")
 
 
 def _constraints(functions: Any) -> list[Callable[..., Any]]:
