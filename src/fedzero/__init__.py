@@ -3,6 +3,7 @@
     fedzero.train(model, clients=…, loss=…)        any module, data and loss
     fedzero.finetune(model, tokenizer, …)          language models of transformers, on rows with a prompt
     fedzero.run("demo", out=…)                     a recipe: packaged, a file, or a table
+    fedzero.RunOptions(out=…, rounds=…)            keywords that these share
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Integer(1, 10), Choice("a", "b")       bounds of coordinates that are no real numbers
@@ -27,10 +28,11 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from typing import Any
 
     from fedzero.api.ask_tell import Optimiser as Optimiser
+    from fedzero.api.coordinates import Choice as Choice
+    from fedzero.api.coordinates import Integer as Integer
     from fedzero.api.finetune import finetune as finetune
-    from fedzero.api.minimise import Choice as Choice
-    from fedzero.api.minimise import Integer as Integer
     from fedzero.api.minimise import minimise as minimise
+    from fedzero.api.options import RunOptions as RunOptions
     from fedzero.api.runs import Run as Run
     from fedzero.api.runs import run as run
     from fedzero.api.train import site_task as site_task
@@ -76,9 +78,10 @@ _PUBLIC = {
     "accuracy": "fedzero.oracles.criteria",
     "run": "fedzero.api.runs",
     "Run": "fedzero.api.runs",
+    "RunOptions": "fedzero.api.options",
     "minimise": "fedzero.api.minimise",
-    "Integer": "fedzero.api.minimise",
-    "Choice": "fedzero.api.minimise",
+    "Integer": "fedzero.api.coordinates",
+    "Choice": "fedzero.api.coordinates",
     "Optimiser": "fedzero.api.ask_tell",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",

@@ -308,8 +308,9 @@ def quiet(call: Callable[[], Any]) -> None:
 VERBS_OF_ALL = [
     (verb, name)
     for verb in ("train", "minimise", "Optimiser", "run", "site_task")
-    for name in inspect.signature(getattr(fedzero, verb)).parameters
-]
+    for name, parameter in inspect.signature(getattr(fedzero, verb)).parameters.items()
+    if parameter.kind is not parameter.VAR_KEYWORD
+] + [(verb, name) for verb in ("train", "minimise", "run") for name in fedzero.RunOptions.__annotations__]
 
 
 @pytest.mark.parametrize(("verb", "name"), VERBS_OF_ALL)

@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzero.api import given
-from fedzero.api.minimise import coordinates_of, recipe_of
+from fedzero.api.coordinates import coordinates_of
+from fedzero.api.minimise import recipe_of
+from fedzero.api.options import chosen
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.told import ToldTable
@@ -74,26 +76,26 @@ class Optimiser:
         evaluate: Evaluate | None = None,
         lease: float = 600.0,
     ):
-        rounds, budget = given.each(PositiveInt | None, rounds=rounds, budget=budget)
+        own = chosen(Optimiser, {"out": out, "rounds": rounds, "seed": seed}, folder=True)
+        (budget,), (retries,) = given.each(PositiveInt | None, budget=budget), given.each(Natural, retries=retries)
         (dimension,), (parties,) = (
             given.each(given.Many | None, dimension=dimension),
             given.each(given.Many, parties=parties),
         )
         (lease,) = given.each(Positive, lease=lease)
-        (seed,), (retries,) = given.each(given.Seed, seed=seed), given.each(Natural, retries=retries)
         recipe = recipe_of(
             (ToldBox(),) * parties,
             coordinates_of(bounds, dimension),
-            rounds,
+            own,
             algorithm,
-            seed,
             True,
             start=start,
             evaluate=evaluate,
             budget=budget,
             retries=retries,
         )
-        self.folder, self.parties, self.lease = given.folder(out), parties, lease
+        assert own.folder is not None
+        self.folder, self.parties, self.lease = own.folder, parties, lease
         self._table = ToldTable(self.folder / TOLD)
         ledger = self.folder / LEDGER
         if not ledger.exists():

@@ -13,25 +13,23 @@ run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], prompt="{a} +
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
 from torch import nn
 
 from fedzero.api import given
+from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
-from fedzero.api.train import DEFAULT, cohort_of, name_of, trained
+from fedzero.api.train import DEFAULT, recipe_of, trained
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, near
 from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
-from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment
-from fedzero.rounds.loop import Watch
 from fedzero.tasks.language.given import GIVEN, Given
 from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row
@@ -54,17 +52,12 @@ def finetune(
     train: str | Mapping[str, Any] = "all",
     count: int | None = None,
     method: Method | Mapping[str, Any] | str | None = None,
-    rounds: int = 100,
     cohort: int | None = None,
     batch: int = 32,
     dtype: str = "float32",
     options: Mapping[str, Any] | None = None,
-    evaluate_every: int | None = None,
-    seed: int = 0,
     device: str = "auto",
-    engine: Wanted = None,
-    out: str | Path,
-    progress: bool | Watch = True,
+    **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
 
@@ -77,50 +70,34 @@ def finetune(
     test: rows of evaluations; default: the clients' own.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
-    method, rounds, cohort, batch, seed, engine, out, progress: as of `fedzero.train`.
+    method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
-    folder, named = given.folder(out), isinstance(model, str)
-    rounds, batch = given.each(PositiveInt, rounds=rounds, batch=batch)
-    optional = {"cohort": cohort, "count": count, "evaluate_every": evaluate_every}
-    cohort, count, evaluate_every = given.each(PositiveInt | None, **optional)
-    (seed,), progress = given.each(given.Seed, seed=seed), given.progress(progress)
+    own = chosen(finetune, run, folder=True)
+    module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
+    (batch,) = given.each(PositiveInt, batch=batch)
+    cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
-    if not named:
-        given.module(model, "model (unless it is the name of one)")
-    dealt = _dealt(clients, count, seed)
+    dealt = _dealt(clients, count, own.seed or 0)
     tested = [row for rows in dealt for row in rows] if test is None else _rows(test, "test")
-    rows = Given(None if named else model, tokenizer, dealt, tested)
-    words = _words(answers)
-    text = {"prompt": prompt, "answers": words, "label": label}
     rewarded, functions = _rewarded(reward)
+    text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
     task = {
         "kind": "language",
-        "model": model if named else GIVEN + type(model).__name__,
-        "text": text | {"passage": passage, "train": GIVEN + "train", "test": GIVEN + "test"},
+        "model": model if module is None else GIVEN + type(model).__name__,
+        "text": text | {"train": GIVEN + "train", "test": GIVEN + "test"},
         "train": _trained(train),
         "batch": batch,
         "dtype": dtype,
         **rewarded,
         **_options(options),
     }
-    recipe = recipes.decode(
-        {
-            "name": name_of(folder),
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": evaluate_every or max(1, rounds // 25),
-            "algorithm": given.method(method, DEFAULT),
-            "task": task,
-            "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
-            "engine": {"kind": "local", "device": device if named else _place(model)},
-        },
-        "fedzero.finetune",
-    )
-    environment = Environment(functions={GIVEN: rows, **functions})
-    recipe = recipes.with_engine(recipe, engine)
-    trained(None if named else model, recipe, folder, environment, progress)
+    engine = {"kind": "local", "device": device if module is None else _place(module)}
+    table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
+    recipe = recipe_of("finetune", table, own, len(dealt), cohort)
+    rows = Given(module, tokenizer, dealt, tested)
+    made = trained(module, recipe, Environment(functions={GIVEN: rows, **functions}), own)
     assert rows.opened is not None
-    return Run(folder, environment, rows.opened.module)
+    return replace(made, trained=rows.opened.module)
 
 
 def _place(model: nn.Module) -> str:

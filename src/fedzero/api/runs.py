@@ -8,11 +8,12 @@ run.verify(); run.replay(100); run.report("page.html"); run.patch("mine.patch");
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from fedzero.api import given
+from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.patch import is_private
@@ -41,6 +43,7 @@ from fedzero.runs import recorded, session, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
 from fedzero.runs.summary import Summary
+from fedzero.web import beside
 
 
 class History(Mapping[str, NDArray[Any]]):
@@ -220,44 +223,46 @@ def environment_of(data: str | Path | None, secret: bytes | None) -> Environment
     return Environment(data_folder(None if data is None else given.path(data, "data")), secret_of(secret))
 
 
-def start_or_resume(recipe: Recipe, folder: Path, environment: Environment, watch: Watch) -> Summary:
+def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: Chosen) -> None:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
-    if (folder / LEDGER).exists():
-        recorded.recipe_in(folder, recipe)
-        # Whoever calls names the same boxes.
-        return session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
-    return session.start(recipe, folder, environment, watch)
+    recipe, watch = recipes.with_engine(recipe, options.engine), watch_of(options.progress)
+    begun = (folder / LEDGER).exists()
+    if begun and not options.resume:
+        raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    with beside(folder, options.web, lambda text: print(text, file=sys.stderr)):
+        if begun:
+            recorded.recipe_in(folder, recipe)
+            # Whoever calls names the same boxes.
+            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
+        else:
+            session.start(recipe, folder, environment, watch)
 
 
 def run(
     recipe: str | Path | Mapping[str, Any],
     *,
-    out: str | Path | None = None,
-    rounds: int | None = None,
-    seed: int | None = None,
     set: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     secret: bytes | None = None,
-    engine: Wanted = None,
-    progress: bool | Watch = True,
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed.
 
-    set: values to change, such as {"algorithm.directions": 20}. engine: "ray", "ray:16" or a table as in a recipe;
-    default: what the recipe says.
+    set: values to change, such as {"algorithm.directions": 20}.
+    options: see `fedzero.RunOptions`; those that are left out are what the recipe says. out: default: runs/NAME.
     """
+    own = chosen(run, options)
     if not isinstance(recipe, Mapping):
         recipe = given.path(recipe, "recipe")
-    progress, options = given.progress(progress), {} if set is None else set
-    if not isinstance(options, Mapping) or not all(isinstance(key, str) and key for key in options):
+    changes = {} if set is None else set
+    if not isinstance(changes, Mapping) or not all(isinstance(key, str) and key for key in changes):
         raise Invalid(f"set = {quoted(set)} is not valid: give a dictionary such as {{'algorithm.directions': 20}}")
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
-    named = {"rounds": rounds, "seed": seed}
-    for path, value in {**{key: value for key, value in named.items() if value is not None}, **options}.items():
+    named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop")}
+    for path, value in {**{key: value for key, value in named.items() if value is not None}, **changes}.items():
         recipes.put(table, path, value, "fedzero.run")
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
-    loaded = recipes.with_engine(loaded, engine)
-    folder = given.folder(Path("runs") / loaded.name if out is None else out)
+    folder = own.folder or given.folder(Path("runs") / loaded.name)
     environment = environment_of(data, secret)
-    start_or_resume(loaded, folder, environment, watch_of(progress))
+    carry_out(loaded, folder, environment, own)
     return Run(folder, environment)

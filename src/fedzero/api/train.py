@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from fedzero.api import given
-from fedzero.api.runs import Run, start_or_resume, watch_of
+from fedzero.api.options import Chosen, RunOptions, chosen
+from fedzero.api.runs import Run, carry_out
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, near
 from fedzero.methods.contract import Method
@@ -32,18 +33,16 @@ from fedzero.model.params import Params
 from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.rounds.loop import Watch
 from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import Material
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
-from fedzero.web import beside
 
 PARTITIONS: Mapping[str, Partition] = {"iid": Iid(), "dirichlet": Dirichlet(), "shards": Shards()}
 MOST_IN_A_COHORT = 10
+ROUNDS = 100
 DEFAULT = {"kind": "decomfl", "rate": "auto", "directions": 20}
 """The method that is used unless another one is named."""
 
@@ -61,21 +60,15 @@ def train(
     test: Any = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     method: Method | Mapping[str, Any] | str | None = None,
-    rounds: int = 100,
     cohort: int | None = None,
     batch: int = 32,
     partition: str | Partition | None = None,
     count: int = 10,
     collate: Callable[[list[Any]], Batch] | None = None,
     filters: Sequence[Any] = (),
-    evaluate_every: int | None = None,
-    seed: int = 0,
     merge: bool = True,
     exact: bool = False,
-    engine: Wanted = None,
-    out: str | Path,
-    progress: bool | Watch = True,
-    web: bool | str = False,
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Train a module in place, by clients that only evaluate it.
 
@@ -88,69 +81,57 @@ def train(
         batch), averaged. "accuracy" is shown where runs are compared.
     method: such as fedzero.DeComFL(rate=0.05), its name, or a table as in a recipe; default: DeComFL, which finds its
         own rate.
-    rounds, cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters, seed: as in a
-        recipe. merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
+    cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters: as in a recipe.
+    merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
-    engine: where clients are evaluated: this process, or "ray", "ray:16", {"kind": "ray", "workers": 16, "gpus": 0.5}.
     collate: makes a batch of a list of items, as in torch's DataLoader.
-    out: folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused.
-    progress: False shows nothing. web: serve the report as a page that follows the run, at 127.0.0.1:8747 or at the
-        "HOST:PORT" that is given; its address is printed.
+    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, resume, progress, web: see
+        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed.
     """
-    folder, model = given.folder(out), given.module(model)
-    rounds, batch, count = given.each(PositiveInt, rounds=rounds, batch=batch, count=count)
-    cohort, evaluate_every = given.each(PositiveInt | None, cohort=cohort, evaluate_every=evaluate_every)
-    (seed,), (merge, exact) = given.each(given.Seed, seed=seed), given.each(bool, merge=merge, exact=exact)
-    progress, (web,) = given.progress(progress), given.each(bool | str, web=web)
+    own, model = chosen(train, options, folder=True), given.module(model)
+    batch, count = given.each(PositiveInt, batch=batch, count=count)
+    (cohort,) = given.each(PositiveInt | None, cohort=cohort)
+    merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
-    dealt = deal(clients, partition, count, collate, seed)
+    dealt = deal(clients, partition, count, collate, own.seed or 0)
     tested = dealt if test is None else several(test, collate)
     material = Material(model, criterion, dealt, tested)
-    recipe = recipes.decode(
-        {
-            "name": name_of(folder),
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": evaluate_every or max(1, rounds // 25),
-            "algorithm": given.method(method, DEFAULT),
-            "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
-            "filters": given.filters(filters),
-            "federation": {"clients": len(dealt), "cohort": cohort_of(cohort, len(dealt))},
-            "engine": {"kind": "local", "merge": merge, "device": "auto"},
-        },
-        "fedzero.train",
-    )
-    environment = Environment(functions={type(model).__name__: material})
-    with beside(folder, web, lambda text: print(text, file=sys.stderr)):
-        trained(model, recipes.with_engine(recipe, engine), folder, environment, progress)
-    return Run(folder, environment, model)
+    table = {
+        "algorithm": given.method(method, DEFAULT),
+        "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
+        "filters": given.filters(filters),
+        "engine": {"kind": "local", "merge": merge, "device": "auto"},
+    }
+    recipe = recipe_of("train", table, own, len(dealt), cohort)
+    return trained(model, recipe, Environment(functions={type(model).__name__: material}), own)
 
 
-def name_of(folder: Path) -> str:
-    """The name of a run, after its folder."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", folder.name).lstrip("-._") or "run"
+def recipe_of(verb: str, table: Mapping[str, Any], options: Chosen, clients: int, cohort: int | None) -> Recipe:
+    """The recipe of a run that trains a module: what the verb says of it, and what all verbs do."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", options.folder.name).lstrip("-._") if options.folder is not None else ""
+    rounds = options.rounds or ROUNDS
+    federation = {"clients": clients, "cohort": min(MOST_IN_A_COHORT, clients) if cohort is None else cohort}
+    common = {"name": name or "run", "federation": federation} | options.table(rounds, max(1, rounds // 25))
+    return recipes.decode(common | dict(table), f"fedzero.{verb}")
 
 
-def cohort_of(cohort: int | None, clients: int) -> int:
-    return min(MOST_IN_A_COHORT, clients) if cohort is None else cohort
-
-
-def trained(
-    model: nn.Module | None, recipe: Recipe, folder: Path, environment: Environment, progress: bool | Watch
-) -> None:
+def trained(model: nn.Module | None, recipe: Recipe, environment: Environment, options: Chosen) -> Run:
     """Run a recipe, or resume it, on a module of this process (None: the task loads one)."""
+    folder = options.folder
+    assert folder is not None
     if model is not None:
         _from_its_base(model, folder)
         base = Params.of_module(model).digest()
     try:
-        start_or_resume(recipe, folder, environment, watch_of(progress))
+        carry_out(recipe, folder, environment, options)
     except KeyboardInterrupt:
         print(f"stopped; the same call resumes {folder} from the last completed round", file=sys.stderr)
         raise
     finally:
         if model is not None:
             _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
+    return Run(folder, environment, model)
 
 
 def deal(clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int) -> Sequence[Samples]:

@@ -27,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+FEDERATIONS = "Federations of several machines"
+"""The heading of commands about them in `fedzero --help`."""
 err = Console(stderr=True)
 out = Console()
 
@@ -61,6 +63,14 @@ WebAt = Annotated[
         metavar="HOST:PORT",
         help="Where to serve it; default 127.0.0.1:8747. Not on loopback the address has a token.",
         show_default=False,
+    ),
+]
+OwnTask = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        metavar="[NAME=]MODULE:ATTRIBUTE",
+        help="A task of your own package, by the name that recipes have for it; may be repeated.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]

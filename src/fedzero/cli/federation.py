@@ -1,20 +1,20 @@
-"""Commands of a federation on real machines."""
+"""Commands of a federation on real machines, but for that of a site."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.text import Text
 
 from fedzero.cli.common import (
+    FEDERATIONS,
     AsJson,
     Data,
     Overrides,
     Overwrite,
+    OwnTask,
     ProjectFolder,
     RecipeName,
     Rounds,
@@ -30,32 +30,21 @@ from fedzero.cli.common import (
     say,
     show,
     tell,
-    terminable,
 )
 from fedzero.errors import FedzeroError
-from fedzero.lines import printable
 
 if TYPE_CHECKING:
-    from fedzero.deploy.site.settings import Settings
+    from fedzero.deploy.flare.epochs import WaitPolicy
+    from fedzero.recipe.environment import Environment
+    from fedzero.recipe.recipe import Recipe
+    from fedzero.runs.summary import Summary
 
-SAY_EVERY = 60.0
-"""Seconds between two lines of a site that works."""
-PANEL = "Federations of several machines"
-
-OwnTask = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--task",
-        metavar="[NAME=]MODULE:ATTRIBUTE",
-        help="A task of your own package, by the name that recipes have for it; may be repeated.",
-    ),
-]
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
 Minimum = Annotated[int, typer.Option(min=1, help="Sites that must have joined before the first round.")]
 Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites that took part before.")]
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=FEDERATIONS)
 def federate(
     recipe: Annotated[
         str | None, typer.Argument(help="A recipe; leave it out to resume the run in OUT.", show_default=False)
@@ -97,7 +86,7 @@ def federate(
     finish(summary, folder, as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=FEDERATIONS)
 def provision(
     project: Annotated[Path, typer.Argument(help="Folder of the project.", show_default=False)],
     site: Annotated[list[str] | None, typer.Option("--site", help="Name of a site; may be repeated.")] = None,
@@ -124,7 +113,7 @@ def provision(
     tell(f"Here: fedzero serve {project} RECIPE. At a site, with its kit: fedzero join KIT")
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=FEDERATIONS)
 def serve(
     project: ProjectFolder,
     recipe: Annotated[
@@ -164,14 +153,8 @@ def serve(
     address.resolve(found.host)
     say(f"serving {project} at {found.host}:{found.port}")  # imports take seconds
     from fedzero.deploy.flare.epochs import WaitPolicy
-    from fedzero.deploy.flare.launch import service_of
-    from fedzero.deploy.server.conduct import conduct
-    from fedzero.deploy.server.queue import supervising
-    from fedzero.deploy.server.supervisor import serve_queue
     from fedzero.deploy.site import tasks as site_tasks
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs.progress import watch_on
-    from fedzero.web import beside
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     environment = environment_of(data, None, site_tasks.loaded(site_tasks.places_of(task or [])))
@@ -179,19 +162,48 @@ def serve(
     if loaded is None and out_ is None:
         if web or web_at:
             raise FedzeroError("--web shows one run: name a recipe or --out, or use `fedzero watch RUN --web`")
-        with interruptible(project, "serve"), supervising(project) as playing, service_of(project, policy) as service:
-            serve_queue(project, environment, lambda: watch_on(err, serving=True), service, show, playing)
+        _serve_queue(project, environment, policy)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    resume = f"serve {project} --out"
-    with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
-        playing(folder)
-        with beside(folder, web_at or web, say):
-            summary = conduct(loaded, folder, environment, watch_on(err, serving=True), service, overwrite)
+    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web)
     finish(summary, folder, as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+def _serve_queue(project: Path, environment: Environment, policy: WaitPolicy) -> None:
+    """What is submitted, one run after the other, until the server is stopped."""
+    from fedzero.deploy.flare.launch import service_of
+    from fedzero.deploy.server.queue import supervising
+    from fedzero.deploy.server.supervisor import serve_queue
+    from fedzero.runs.progress import watch_on
+
+    with interruptible(project, "serve"), supervising(project) as playing, service_of(project, policy) as service:
+        serve_queue(project, environment, lambda: watch_on(err, serving=True), service, show, playing)
+
+
+def _serve_run(
+    project: Path,
+    recipe: Recipe | None,
+    folder: Path,
+    environment: Environment,
+    policy: WaitPolicy,
+    overwrite: bool,
+    web: bool | str,
+) -> Summary:
+    """One run, new or resumed, with its page beside it."""
+    from fedzero.deploy.flare.launch import service_of
+    from fedzero.deploy.server.conduct import conduct
+    from fedzero.deploy.server.queue import supervising
+    from fedzero.runs.progress import watch_on
+    from fedzero.web import beside
+
+    resume = f"serve {project} --out"
+    with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
+        playing(folder)
+        with beside(folder, web, say):
+            return conduct(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
+
+
+@app.command(rich_help_panel=FEDERATIONS)
 def submit(
     project: ProjectFolder, recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None
 ) -> None:
@@ -213,7 +225,7 @@ def submit(
     tell(f"{loaded.name} is number {len(submissions.entries(project))} in the queue; {how}")
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=FEDERATIONS)
 def status(
     project: ProjectFolder, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 ) -> None:
@@ -237,7 +249,7 @@ def status(
     tell(f"queue: {', '.join(found.queue) or 'empty'}")
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=FEDERATIONS)
 def stop(project: ProjectFolder) -> None:
     """Stop the supervisor of a project, as Ctrl-C would; its run can be resumed."""
     from fedzero.deploy.server import queue as submissions
@@ -245,172 +257,3 @@ def stop(project: ProjectFolder) -> None:
     if not submissions.stop(project):
         raise FedzeroError(f"no server is running for {project}")
     tell("stopped; the same `fedzero serve` resumes from the ledger")
-
-
-@app.command(rich_help_panel=PANEL)
-def join(
-    kit: Annotated[Path, typer.Argument(help="This site's kit.", show_default=False)],
-    data: Data = None,
-    model: Annotated[str | None, typer.Option(help="Path of the model at this site.", show_default=False)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)] = None,
-    secret: Secret = None,
-    task: OwnTask = None,
-    file: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--file",
-            metavar="NAME=PATH",
-            help="A file or folder that recipes may name (rows, a model, …), and where it is; may be repeated.",
-        ),
-    ] = None,
-    only_method: Annotated[
-        list[str] | None, typer.Option("--only-method", help="Serve this method and no other; may be repeated.")
-    ] = None,
-    only_task: Annotated[
-        list[str] | None, typer.Option("--only-task", help="Serve this kind of task and no other; may be repeated.")
-    ] = None,
-    private: Annotated[
-        bool | None,
-        typer.Option(
-            "--private/--no-private",
-            help="Serve private runs only, or open ones as well; default: private ones where there is a secret.",
-            show_default=False,
-        ),
-    ] = None,
-    approve: Annotated[
-        list[str] | None,
-        typer.Option("--approve", metavar="HASH", help="Serve recipes with this hash only; may be repeated."),
-    ] = None,
-    queries_per_day: Annotated[
-        int | None, typer.Option(min=0, help="Evaluations in 24 hours at most, over all runs.", show_default=False)
-    ] = None,
-    term: Annotated[
-        list[str] | None,
-        typer.Option("--term", metavar="NAME=NUMBER", help="A limit, such as least_batch=16; may be repeated."),
-    ] = None,
-    forget: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--forget", metavar="NAME", help="A stored setting, by its name in --show, or all; may be repeated."
-        ),
-    ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Show what is stored, and do not join.")] = False,
-) -> None:
-    """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
-
-    All of them are checked first. --show prints what is stored; --forget NAME removes a stored setting.
-
-    A recipe names only what the site has declared with --task, --file and --model. What else the site insists on are
-    its terms: --only-method, --only-task, --private, --approve, --queries-per-day, --term. `fedzero list site` explains
-    them.
-
-    Examples: fedzero join kits/north --data /srv/data
-
-    fedzero join kits/north --task hospital.radiology:task
-
-    fedzero join kits/north --approve HASH, which `fedzero recipe-hash RECIPE` prints
-    """
-    from fedzero.deploy.flare.launch import configure, server_of, settings_of
-    from fedzero.deploy.flare.launch import join as carry_out
-    from fedzero.deploy.site import tasks as site_tasks
-    from fedzero.deploy.site.terms import with_options
-
-    settings = settings_of(kit)
-    if forget:
-        settings = settings.without(forget)
-    places = {"data": data, "secret": secret}
-    given: dict[str, Any] = {name: str(path.resolve()) for name, path in places.items() if path is not None}
-    values = {"device": device, "threads": threads}
-    given |= {name: value for name, value in values.items() if value is not None}
-    if model is not None:
-        given["model"] = _place_of("--model", model)
-    if task:
-        given["tasks"] = site_tasks.places_of(task)
-    if file:
-        given["files"] = dict(map(_declared, file))
-    terms: dict[str, Any] = {"methods": only_method, "tasks": only_task, "private": private, "approved": approve}
-    terms |= {"queries_per_day": queries_per_day, **with_options(term or [])}
-    if chosen := {name: value for name, value in terms.items() if value is not None}:
-        given["terms"] = msgspec.to_builtins(settings.terms) | chosen
-    if given or not show:
-        settings = _checked(settings, given, kit)
-    if given or forget:
-        configure(kit, settings)
-    if show:
-        _print_settings(kit, settings)
-    else:
-        server_of(kit)  # what is wrong with the kit comes before what it lets a server do
-    say(settings.terms.exposure())
-    if show:
-        return
-    try:
-        with terminable(), SiteLine() as line:
-            carry_out(kit, say, show=line.show)
-    except KeyboardInterrupt:
-        say("left the federation; the same command rejoins it")
-        raise typer.Exit(130) from None
-
-
-def _checked(settings: Settings, given: dict[str, Any], kit: Path) -> Settings:
-    """What is stored and what is given now; what was stored may have become wrong."""
-    from fedzero.deploy.flare.project import SETTINGS
-
-    found = settings.with_values(**given)
-    try:
-        found.check()
-    except FedzeroError as error:
-        place = kit / "local" / SETTINGS
-        advice = f" ({place} has what was stored before; --forget NAME removes it)" if place.exists() else ""
-        raise FedzeroError(f"{error}{advice}") from None
-    return found
-
-
-def _print_settings(kit: Path, settings: Settings) -> None:
-    from fedzero.deploy.flare.project import SETTINGS
-
-    tell(f"{kit / 'local' / SETTINGS}:")
-    tell(msgspec.toml.encode(settings).decode().strip() or "nothing is stored: all settings are as by default")
-
-
-def _declared(option: str) -> tuple[str, str]:
-    """Name and place of what `--file` gives; a place that is no path here is taken as it is (the name of a model)."""
-    name, equals, place = option.partition("=")
-    if not (name and equals and place):
-        raise FedzeroError(f"--file {option}: write it as NAME=PATH, with the name that recipes have for it")
-    return name, _place_of(f"--file {name}", place)
-
-
-def _place_of(option: str, place: str) -> str:
-    """A path of this machine in full; or, where nothing is there, the name of a model, which is no path."""
-    path = Path(place).expanduser()
-    if path.exists():
-        return str(path.resolve())
-    if path.is_absolute() or place.startswith((".", "~")):
-        raise FedzeroError(f"{option}: there is no file or folder {place}")
-    return place
-
-
-class SiteLine:
-    """What a site is doing: a live line in a terminal, and a line that stays whenever it does something else."""
-
-    def __init__(self) -> None:
-        self._status = err.status("") if err.is_terminal else None
-        self._kind, self._said = "", 0.0
-
-    def __enter__(self) -> SiteLine:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def show(self, kind: str, text: str) -> None:
-        now = time.monotonic()
-        if self._status is not None:
-            self._status.update(Text(printable(text)))
-        if kind != self._kind or (self._status is None and kind == "working" and now - self._said > SAY_EVERY):
-            self._kind, self._said = kind, now
-            tell(text, err)
