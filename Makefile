@@ -31,17 +31,17 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)  ## figures beside the baselines they are compared with, measured in the same run
-	$(BIN)/python bench/cpu.py
-	$(BIN)/python bench/federation.py
-	$(BIN)/python bench/ledger.py
-	$(BIN)/python bench/e1_round.py
-	$(BIN)/python bench/fzoos.py
-	$(BIN)/python bench/gpu.py
-	$(BIN)/python bench/llm.py
-	$(BIN)/python bench/flare.py
-	$(BIN)/python bench/blind_server.py
-	$(BIN)/python bench/ray_scaling.py
-	$(BIN)/python bench/page.py long
+	$(BIN)/python -m bench.cpu.directions
+	$(BIN)/python -m bench.network.federation
+	$(BIN)/python -m bench.scale.ledger
+	$(BIN)/python -m bench.cpu.e1_round
+	$(BIN)/python -m bench.cpu.fzoos
+	$(BIN)/python -m bench.gpu.directions
+	$(BIN)/python -m bench.gpu.llm
+	$(BIN)/python -m bench.network.flare
+	$(BIN)/python -m bench.network.blind_server
+	$(BIN)/python -m bench.scale.ray_scaling
+	$(BIN)/python -m bench.scale.page long
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check

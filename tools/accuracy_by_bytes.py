@@ -1,4 +1,5 @@
-"""The figure and the table of accuracy by bytes: `python tools/accuracy_by_bytes.py` draws what bench/peers.py kept.
+"""The figure and the table of accuracy by bytes: `python tools/accuracy_by_bytes.py` draws what
+bench/methods/peers.py kept.
 
 Writes docs/figures/accuracy-by-bytes-light.svg and -dark.svg, and the table of docs/results/accuracy-by-bytes.md.
 """

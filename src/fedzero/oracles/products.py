@@ -2,7 +2,7 @@
 
 On a GPU: whether float32 numbers may be multiplied with fewer bits (TF32). On a CPU without instructions for 16-bit
 products: in float32, rounded once. torch takes 14.4 s there for a bfloat16 layer 576 → 1536 of 2,048 rows, and 0.05 s
-this way (two cores, Neoverse N1, bench/products.py). Both add up in float32, so only the order of the sums differs.
+this way (two cores, Neoverse N1, bench/cpu/products.py). Both add up in float32, so only the order of the sums differs.
 """
 
 from __future__ import annotations

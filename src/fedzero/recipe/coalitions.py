@@ -27,7 +27,7 @@ ADAPTIVE = {
     "multi-krum": f"40 % of the clients leave 8.4 % accuracy on MNIST, where nnm + median keeps 33.1 % {_PLACE}",
     "bound": f"20 % of the clients leave 67.9 % accuracy on MNIST, 40 % leave 10.0 % {_PLACE}",
 }
-"""What was measured of adaptive attackers, by `bench/coalitions.py`."""
+"""What was measured of adaptive attackers, by `bench/methods/coalitions.py`."""
 
 
 def more_than(f: int, attackers: int, federation: Federation) -> float:

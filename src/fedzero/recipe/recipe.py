@@ -28,7 +28,7 @@ from fedzero.recipe.stopping import Stop
 from fedzero.tasks.contract import Task
 
 BOUND = 1.5
-"""`federation.bound` of a recipe that does not say. Chosen by `bench/robustness.py`, see docs/results/robustness.md."""
+"""`federation.bound` of a recipe that does not say; chosen by measurement, see docs/results/robustness.md."""
 MOST_ROUNDS = 100_000_000
 """A ledger of so many has tens of gigabytes."""
 LARGEST = toml.LARGEST
