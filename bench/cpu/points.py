@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import e1_round
 import torch
+from bench.cpu import e1_round
 from bench.table import machine, show
 from torch import nn
 

@@ -135,8 +135,8 @@ def test_the_figure_of_accuracy_by_bytes_is_of_the_kept_data(tool, theme: str) -
 
 
 def test_the_settings_of_accuracy_by_bytes_are_those_of_the_bench(tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    bench = importlib.import_module("peers")
+    monkeypatch.syspath_prepend(str(ROOT))
+    bench = importlib.import_module("bench.methods.peers")
     kept = json.loads(bench.KEPT.read_text())["methods"]
     assert list(kept) == list(bench.METHODS)
     for name, entry in kept.items():

@@ -11,7 +11,7 @@ import torch
 from fedzero.oracles.generation import ENDED, left_padded
 from fedzero.tasks.language.pretrained import load
 
-BENCH = Path(__file__).parents[2] / "bench"
+ROOT = Path(__file__).parents[2]
 RECIPE = """
 name = "short"
 rounds = 1
@@ -42,8 +42,8 @@ cohort = 1
 
 @pytest.fixture
 def reinforce(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    import reinforce
+    monkeypatch.syspath_prepend(str(ROOT))
+    from bench.language import reinforce
 
     return reinforce
 
