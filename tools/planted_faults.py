@@ -21,6 +21,8 @@ from pathlib import Path
 SCRATCH = Path("/dev/shm")
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ("methods", "conformance", "links", "ledger", "blackbox", "estimators", "protocol", "tasks")
+SKIPPED = ("test_cli.py", "test_planted_faults.py")
+"""The second looks at the list below, and would find every fault."""
 FAULTS: tuple[tuple[str, str, str], ...] = (
     ("estimators/spsa.py", "(values[0::2] - values[1::2]) / (2 * radius)", "(values[0::2] - values[1::2]) / radius"),
     ("estimators/spsa.py", "raw = (values[1:] - values[0]) / radius", "raw = (values[1:] - values[1]) / radius"),
@@ -32,12 +34,12 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("ledger/store.py", "seal is None or _seal(chain, at, seconds) != seal", "seal is None"),
     ("rounds/admission.py", "if reply.round != round:", "if reply.round < round:"),
     ("rounds/admission.py", "if reply.digest != right[c]]", "if False]"),
-    ("rounds/tracker.py", "self._knows(client, record.round + sync)", "self._knows(client, record.round + 1)"),
-    ("rounds/tracker.py", "keep_from = self.oldest", "keep_from = max(self.known)"),
+    ("rounds/tracker.py", "knows = record.round + self._sync", "knows = record.round + 1"),
+    ("rounds/tracker.py", "self.oldest if pull_after is None", "int(self.known.max()) if pull_after is None"),
     ("protocol/client.py", "self._tried[0] == counted:", "True:"),
     ("links/links.py", "np.floor(exact + draw().random(len(values)))", "np.round(exact)"),
     ("links/chain.py", "else wanted - read)", "else wanted)"),
-    ("links/combiners.py", "max(1, int(self.fraction * len(rows)))", "int(self.fraction * len(rows))"),
+    ("links/combiners.py", "min(max(1, int(self.fraction * count)), (count - 1) // 2)", "int(self.fraction * count)"),
     ("methods/zoadafl.py", "add_(delta * (1 - self.beta1))", "add_(delta)"),
     ("methods/zoadafl.py", "torch.maximum(vhat, v, out=vhat)", "vhat.copy_(v)"),
     ("methods/zofedht.py", "isotropic = math.sqrt(1 - self.alpha) if", "isotropic = (1 - self.alpha) if"),
@@ -54,7 +56,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
         "if round > milestone:\n                rate",
     ),
     ("methods/rules/optimizers.py", "power(self.beta1, step + 1)", "power(self.beta1, step + 2)"),
-    ("ledger/replay.py", "moved = max((r.round + 1 for", "moved = max((r.round for"),
+    ("ledger/outline.py", "self.moved = self.done", "self.moved = self.done - 1"),
     ("oracles/blackbox/objective.py", "if left < need:", "if left < 0:"),
 )
 
@@ -75,7 +77,7 @@ def caught(number: int, workers: int, tree: Path) -> tuple[int, str]:
         python = f"{copy / 'src'}:{copy / 'papers' / 'src'}"
         environment = {**os.environ, "PYTHONPATH": python, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         tests = [str(copy / "tests" / each) for each in TESTS if (copy / "tests" / each).exists()]
-        tests += [str(each) for each in (copy / "tests").glob("test_*.py") if each.name != "test_cli.py"]
+        tests += [str(each) for each in (copy / "tests").glob("test_*.py") if each.name not in SKIPPED]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", str(workers), "-p", "no:cacheprovider", *tests]
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)

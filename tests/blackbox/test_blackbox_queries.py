@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedzero.oracles.blackbox import CommandBox, Conditions, MemoryLog, Query, QueryFailed
+from fedzero.directions import Keys
+from fedzero.oracles.blackbox import Bounds, CommandBox, Conditions, MemoryLog, Query, QueryFailed
 from fedzero.oracles.blackbox.contract import digest_of
+from fedzero.oracles.blackbox.objective import BlackBoxes
 from fedzero.oracles.blackbox.queries import OpenBox, Request, query
 
 POINTS = np.arange(8.0).reshape(4, 2)
@@ -242,6 +244,17 @@ def test_never_more_calls_than_the_budget(budget):
         assert f"budget of {budget} queries is spent" in str(given)
     if budget < 4:
         assert f.calls == []  # not even begun
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("spent", range(8))
+def test_a_turn_is_begun_only_if_the_budget_is_enough_for_all_of_it(spent, kept):
+    """Attempts of the round itself, begun before a crash, are part of the turn."""
+    boxes = BlackBoxes((), Bounds.of(0.0, 1.0, 2), Keys.of_seed(1), Conditions(budget=7, kept=kept), {})
+    boxes.log.write([Query(0, 4, i, 0, b"", "done", 1.0) for i in range(spent)])
+    assert (0 in boxes.unable(5, {0: 3})) == (spent + 3 + kept > 7)
+    assert boxes.unable(4, {0: 3, 1: 7 - kept}) == {}
+    assert [*boxes.unable(4, {1: 8 - kept})] == [1]
 
 
 # ---- what an earlier process left behind
