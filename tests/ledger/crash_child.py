@@ -36,10 +36,13 @@ class Fuse:
     """Counts the steps by which a run changes its disk, and kills the process just before or just after step `at`."""
 
     def __init__(self, at: int = -1, when: str = "before"):
-        self.at, self.when, self.steps = at, when, 0
+        self.at, self.when = at, when
+        self.kinds: list[str] = []
+        """Of every step: the function; of an SQL statement what it does, and where it writes."""
 
     def __call__(self, action: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        step, self.steps = self.steps, self.steps + 1
+        step, words = len(self.kinds), str(args[0]).split() if action.__name__ == "execute" else [action.__name__]
+        self.kinds.append(" ".join(words[: 3 if words[0] == "INSERT" else 1]))
         if (step, "before") == (self.at, self.when):
             os.kill(os.getpid(), signal.SIGKILL)
         try:
@@ -93,9 +96,11 @@ def go(
     else:
         summary = session.start(recipes.load(recipe), where, Environment(), Quiet())
     if report is not None:
-        steps = lit.steps
+        kinds = list(lit.kinds)
         Path(report).write_text(
-            json.dumps({"steps": steps, "summary": msgspec.to_builtins(summary), **looked_at(where)})
+            json.dumps(
+                {"steps": len(kinds), "kinds": kinds, "summary": msgspec.to_builtins(summary), **looked_at(where)}
+            )
         )
 
 

@@ -3,6 +3,8 @@
 Children come from a fork server that has fedzero loaded. A fuse inside the child (see crash_child.py) kills it just
 before or just after its n-th step: a step is an SQL statement, a closing of the database, or a file made, renamed or
 removed. Whatever is left on disk is resumed by a fresh process and compared with a run nobody disturbed.
+
+Each step costs two processes: the default run has a sample of them, `make test-faults` every one.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from typing import Any, TypeVar
 
 import crash_child
 import pytest
+
+from sampling import sampled
 
 WORKERS = 3
 SEEDED = ["rounds=4", "evaluate_every=2", "task.dimension=6", "algorithm.directions=2", "federation.clients=3"]
@@ -134,36 +138,43 @@ def all_of(run: Run, folder: Path, points: list[tuple[int, str]]) -> dict[tuple[
     return {point: wrong for point, wrong in zip(points, results, strict=True) if wrong}
 
 
-@pytest.mark.parametrize("part", [0, 1])
-def test_killed_at_every_step(undisturbed, tiny, tmp_path, part):
+def sample(kinds: list[str], steps: list[int], more: int = 2) -> list[int]:
+    """Of the steps the first, the last, one of every kind and a few more, the same in every run of the tests."""
+    choose, of_kind = random.Random(len(kinds)), dict[str, list[int]]()
+    for step in steps:
+        of_kind.setdefault(kinds[step], []).append(step)
+    return sorted({steps[0], steps[-1], *map(choose.choice, of_kind.values()), *choose.sample(steps, more)})
+
+
+@sampled
+def test_killed_at_every_step(undisturbed, tiny, tmp_path, every):
     """Between two SQL statements nothing reaches the disk, so after one is before the next. Where a run begins and
     ends, files are written between two steps: there also just after a step."""
     run = undisturbed(tiny, SEEDED)
-    steps = range(run.right["steps"])
-    points = [(step, "before") for step in steps] + [(step, "after") for step in (*steps[:8], *steps[-8:])]
-    assert len(points) >= 60
-    assert all_of(run, tmp_path, points[part::2]) == {}
+    steps = list(range(run.right["steps"]))
+    before, after = steps, [*steps[:8], *steps[-8:]]
+    assert len(before) + len(after) >= 60
+    if not every:
+        before, after = sample(run.right["kinds"], before), sample(run.right["kinds"], after, 0)
+        assert len(before) >= 12
+    assert all_of(run, tmp_path, [(step, "before") for step in before] + [(step, "after") for step in after]) == {}
 
 
-@pytest.fixture(scope="module")
-def dense_kills(undisturbed, dense, tmp_path_factory) -> dict[tuple[int, str], list[str]]:
-    """A dense run killed now and then, and at every step around its checkpoint and its end."""
+@sampled
+def test_dense_run_killed_around_its_checkpoint(undisturbed, dense, tmp_path, every):
+    """Killed now and then, and at every step around its checkpoint and its end: the same run and checkpoint in the
+    end."""
     run = undisturbed(dense, DENSE)
     steps = run.right["steps"]
-    points = [(step, "before") for step in sorted({*range(0, steps - 30, 9), *range(steps - 30, steps)})]
-    return all_of(run, tmp_path_factory.mktemp("dense"), points)
+    points = sorted({*range(0, steps - 30, 9), *range(steps - 30, steps)})
+    if not every:
+        points = sample(run.right["kinds"], points[-30:], 0)
+    assert all_of(run, tmp_path, [(step, "before") for step in points]) == {}
 
 
-def test_dense_run_killed_around_its_checkpoint(dense_kills):
-    assert {point: wrong for point, wrong in dense_kills.items() if wrong[0] != "working"} == {}
-
-
-def test_dense_run_has_the_same_checkpoint_in_the_end(dense_kills):
-    assert {point: wrong for point, wrong in dense_kills.items() if wrong[0] == "working"} == {}
-
-
+@sampled
 @pytest.mark.parametrize("which", ["tiny", "dense"])
-def test_killed_around_every_checkpoint_beside_the_ledger(request, undisturbed, tmp_path, which):
+def test_killed_around_every_checkpoint_beside_the_ledger(request, undisturbed, tmp_path, which, every):
     """Checkpoints after rounds 2 and 4 of 6: killed at every step from before the first to behind the last (of a dense
     run at every fourth), also while the file is synced and renamed, and when it is removed at the end."""
     overrides = [*(SEEDED if which == "tiny" else DENSE), "rounds=6", "evaluate_every=2"]
@@ -172,8 +183,10 @@ def test_killed_around_every_checkpoint_beside_the_ledger(request, undisturbed, 
     process.join(60)
     found = json.loads((tmp_path / "whole.json").read_text())
     assert found["steps"] > plain.right["steps"] and all(found[name] == plain.right[name] for name in SAME)
-    points = [(step, "before") for step in range(20, found["steps"], 1 if which == "tiny" else 4)]
-    assert all_of(run, tmp_path, points) == {}
+    points = list(range(20, found["steps"], 1 if which == "tiny" else 4))
+    if not every:
+        points = sample(found["kinds"], list(range(20, found["steps"])), 0)
+    assert all_of(run, tmp_path, [(step, "before") for step in points]) == {}
     assert not list(tmp_path.glob("*/checkpoint.bin"))
 
 
@@ -182,12 +195,16 @@ def test_clients_with_models_of_their_own_are_rebuilt(undisturbed, tiny, tmp_pat
     assert all_of(run, tmp_path, [(step, "after") for step in range(20, run.right["steps"], 16)]) == {}
 
 
+@sampled
 @pytest.mark.parametrize("which", ["tiny", "dense"])
-def test_resume_that_is_killed_too(request, undisturbed, tmp_path, which):
+def test_resume_that_is_killed_too(request, undisturbed, tmp_path, which, every):
     """Killed in the run, in the resume, and in the resume of that."""
     run = undisturbed(request.getfixturevalue(which), SEEDED if which == "tiny" else DENSE)
     choose = random.Random(1)
-    cases = [[choose.randrange(12, run.right["steps"] - 8), *choose.choices(range(2, 18), k=2)] for _ in range(5)]
+    cases = [
+        [choose.randrange(12, run.right["steps"] - 8), *choose.choices(range(2, 18), k=2)]
+        for _ in range(5 if every else 3)
+    ]
 
     def case(fuses: list[int]) -> Steps[list[str]]:
         folder, codes = tmp_path / "-".join(map(str, fuses)), []
@@ -201,24 +218,26 @@ def test_resume_that_is_killed_too(request, undisturbed, tmp_path, which):
     assert together(case(fuses) for fuses in cases) == [[]] * len(cases)
 
 
-def test_killed_from_outside_at_random_times(undisturbed, tiny, tmp_path):
+@sampled
+def test_killed_from_outside_at_random_times(undisturbed, tiny, tmp_path, every):
     """No fuse: the parent shoots at whatever instant, again and again."""
-    run, choose, shots = undisturbed(tiny, [*SEEDED, "rounds=150"]), random.Random(2), 0
-    for number in range(3):
+    run, choose, shots, runs = undisturbed(tiny, [*SEEDED, "rounds=150"]), random.Random(2), 0, 3 if every else 2
+    for number in range(runs):
         for _ in range(6):
             process = run.process(tmp_path / str(number))
             time.sleep(choose.uniform(0.01, 0.12))
             process.kill()
             process.join(60)
             shots += process.exitcode == -signal.SIGKILL
-    assert shots >= 6
-    assert together(run.wrong(tmp_path / str(number)) for number in range(3)) == [[]] * 3
+    assert shots >= 2 * runs
+    assert together(run.wrong(tmp_path / str(number)) for number in range(runs)) == [[]] * runs
 
 
-def test_two_runs_begun_at_once_in_one_folder(undisturbed, tiny, tmp_path):
+@sampled
+def test_two_runs_begun_at_once_in_one_folder(undisturbed, tiny, tmp_path, every):
     """One of them gets the folder, the other is refused."""
     run = undisturbed(tiny, [*SEEDED, "rounds=40"])
-    for number in range(5):
+    for number in range(5 if every else 3):
         folder = tmp_path / str(number)
         arguments = (str(run.recipe), str(folder))
         both = [run.server.Process(target=crash_child.begin, args=arguments, daemon=True) for _ in range(2)]
@@ -232,9 +251,10 @@ def test_two_runs_begun_at_once_in_one_folder(undisturbed, tiny, tmp_path):
 
 
 def test_before_the_ledger_exists_a_kill_leaves_a_folder_in_which_run_works(undisturbed, tiny, tmp_path, fedzero):
-    """…and after it exists, `run` says so and `resume` works."""
+    """…and after it exists, `run` says so and `resume` works. The file gets its name by the first `replace`."""
     run, early = undisturbed(tiny, SEEDED), 0
-    for step in range(run.right["steps"]):
+    there = run.right["kinds"].index("replace") + 1
+    for step in [*sample(run.right["kinds"], list(range(there)), 0), there]:
         folder = tmp_path / str(step)
         process = run.process(folder, step)
         process.join(60)
@@ -247,7 +267,7 @@ def test_before_the_ledger_exists_a_kill_leaves_a_folder_in_which_run_works(undi
         assert outcome.json["model_digest"] == run.right["summary"]["model_digest"]
         assert outcome.json["ledger_head"] == run.right["head"]
         assert fedzero("verify", folder).code == 0
-    assert early >= 3
+    assert early >= 3 and step == there
     outcome = fedzero("resume", folder, "--json")
     assert (outcome.code, outcome.json["ledger_head"]) == (0, run.right["head"])
 
