@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Refused
 from fedzero.links.bounds import bounded, norm_of
-from fedzero.links.combiners import mean
+from fedzero.links.coders import Plain
+from fedzero.links.combining import mean
 from fedzero.links.contract import F32, Coder, Combine, Combiner, Draw, Filter, Mixer, Shaper
-from fedzero.links.links import Plain
 from fedzero.model.decoding import decoded
 from fedzero.model.updates import pack
 

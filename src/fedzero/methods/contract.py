@@ -34,7 +34,7 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.links import Coder, Combine
-from fedzero.links.links import Plain
+from fedzero.links.coders import Plain
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
