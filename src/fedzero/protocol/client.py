@@ -10,11 +10,11 @@ says that the turn counted.
 
 from __future__ import annotations
 
-import math
+import os
 import re
-import struct
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
 from fedzero.lines import printable
 from fedzero.links import Chain
+from fedzero.links.contract import ClientContext, Entropy
 from fedzero.methods.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
@@ -37,12 +38,11 @@ from fedzero.protocol.messages import (
     chunk_digest,
     decode_instruction,
     encode_reply,
+    loss_bytes,
     memory_digest,
 )
 from fedzero.protocol.replica import Replica
 
-LARGEST = 3.4e38
-"""A loss beyond float32 travels as infinity, and is refused."""
 _PLAIN = re.compile(r"[<>|=]?[?biuf](1|2|4|8)?")
 """numpy's names of types that a memory may have"""
 _headers = msgspec.msgpack.Decoder(tuple[bool, list[int]])
@@ -117,9 +117,10 @@ class Client:
         chain: Chain,
         cache: MutableMapping[Any, Any] | None = None,
         observe: Observer = unobserved,
+        entropy: Entropy = os.urandom,
     ):
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
-        self.cache, self.observe = {} if cache is None else cache, observe
+        self.cache, self.observe, self._entropy = {} if cache is None else cache, observe, entropy
         self.keeps_memory = replica.wire.remembers or chain.feedback
         self.kept = NOTHING_KEPT
         self.memory_round: int | None = None
@@ -190,11 +191,8 @@ class Client:
 
     def _reply(self, given: Share | Contribution) -> bytes:
         exchange, self._sharing = self._exchange, isinstance(given, Share)
-        sent = self.chain.encode(
-            given.values,
-            self.kept.residuals.get(exchange),
-            lambda: self.replica.keys.generator("filter", self._round, self.number, exchange),
-        )
+        mine = given if isinstance(given, Contribution) else Contribution(given.values, given.loss)
+        sent = self.chain.on_client(mine, self.kept.residuals.get(exchange), self._context(exchange))
         self._read = sent.values
         if sent.residual is not None:
             self._residuals[exchange] = sent.residual
@@ -206,11 +204,15 @@ class Client:
                 exchange=exchange,
                 digest=self.replica.state.digest(self.number),
                 values=sent.data,
-                loss=struct.pack("<f", given.loss if abs(given.loss) < LARGEST else math.inf),
+                loss=loss_bytes(sent.loss),
                 queries=queries,
                 memory=self._remember(given, sent.values) if isinstance(given, Contribution) else b"",
             )
         )
+
+    def _context(self, exchange: int) -> ClientContext:
+        draw = partial(self.replica.keys.generator, "filter", self._round, self.number, exchange)
+        return ClientContext(draw, self._round, self.number, exchange, self._entropy)
 
     def _remember(self, given: Contribution, values: F32) -> bytes:
         if not self.keeps_memory:

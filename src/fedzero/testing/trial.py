@@ -17,7 +17,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.links import Filter
+from fedzero.links import Link
 from fedzero.methods.contract import Federation, Method
 from fedzero.model.params import Params
 from fedzero.protocol.replica import Replica
@@ -87,7 +87,7 @@ def recipe_of(
     method: Method,
     federation: Federation | None = None,
     task: Task | None = None,
-    filters: Sequence[Filter] = (),
+    filters: Sequence[Link] = (),
     rounds: int = 50,
     seed: int = 5,
     merge: bool = False,
