@@ -128,6 +128,7 @@ def trial(
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     engine = LocalEngine(replica, objective, shards, how.merge, how.replicas, setup.chain)
     folder.mkdir(parents=True, exist_ok=True)
+    engine.keep_answers(folder)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     server = Server(setup.plan, replica if recipe.federation.server_model else None, ledger)
     return Trial(setup, replica, engine, server, ledger, prepared)
