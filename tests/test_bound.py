@@ -11,8 +11,9 @@ import torch
 
 from fedzero import plugins
 from fedzero.ledger.records import Round, decode_record, encode_record
-from fedzero.links.combiners import Krum, MultiKrum
-from fedzero.links.mixers import NearestNeighbours, ServerClip
+from fedzero.links.krum import Krum, MultiKrum
+from fedzero.links.nnm import NearestNeighbours
+from fedzero.links.server_clip import ServerClip
 from fedzero.methods import DeComFL, FedAvg
 from fedzero.methods.contract import Federation
 from fedzero.methods.rules.optimizers import Adam

@@ -12,8 +12,11 @@ import pytest
 
 from fedzero.deploy.server.conduct import conduct
 from fedzero.engines.remote.engine import Service
-from fedzero.links.combiners import Krum, Median, MultiKrum, TrimmedMean
-from fedzero.links.mixers import NearestNeighbours, ServerClip
+from fedzero.links.krum import Krum, MultiKrum
+from fedzero.links.median import Median
+from fedzero.links.nnm import NearestNeighbours
+from fedzero.links.server_clip import ServerClip
+from fedzero.links.trimmed_mean import TrimmedMean
 from fedzero.methods.contract import Federation
 from fedzero.recipe import coalitions
 from fedzero.recipe import recipe as recipes

@@ -9,7 +9,7 @@
     fedzero.Integer(1, 10), Choice("a", "b")       bounds of coordinates that are no real numbers
     fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
-    fedzero.Shaper, Coder, Mixer, Combiner         bases of filters of your own
+    fedzero.Link, Shaper, Coder, Mixer, Combiner   bases of links (filters) of your own
     fedzero.register(kind)                         make one known to this process; distributions use entry points
     fedzero.DeComFL, FedZO, FZooS, …               every method that is installed, by the name of its class
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.ledger.store import Tampered as Tampered
     from fedzero.links.contract import Coder as Coder
     from fedzero.links.contract import Combiner as Combiner
+    from fedzero.links.contract import Link as Link
     from fedzero.links.contract import Mixer as Mixer
     from fedzero.links.contract import Shaper as Shaper
     from fedzero.methods import Baffle as Baffle
@@ -92,6 +93,7 @@ _PUBLIC = {
     "Task": "fedzero.tasks.contract",
     "Problem": "fedzero.tasks.contract",
     "BuildContext": "fedzero.tasks.contract",
+    "Link": "fedzero.links.contract",
     "Shaper": "fedzero.links.contract",
     "Coder": "fedzero.links.contract",
     "Mixer": "fedzero.links.contract",

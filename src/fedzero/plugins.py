@@ -4,9 +4,9 @@ script registers.
     [project.entry-points."fedzero.methods"]       in the pyproject.toml of any distribution
     my-method = "my_package:MyMethod"              the name is the tag of the class
 
-The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (classes), `fedzero.recipes` (packages that contain
-TOML files) and `fedzero.commands` (typer applications). Only entry points of installed distributions are imported:
-nothing that travels, a recipe, a ledger or a message, can name a module.
+The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (classes; 0.2 said `fedzero.filters`, which is read
+for ever), `fedzero.recipes` (packages of TOML files) and `fedzero.commands` (typer applications). Only entry points of
+installed distributions are imported: nothing that travels, a recipe, a ledger or a message, can name a module.
 """
 
 from __future__ import annotations
@@ -25,20 +25,26 @@ from msgspec import Struct
 
 from fedzero.errors import FedzeroError, near
 from fedzero.lines import printable
-from fedzero.links.contract import Filter
+from fedzero.links.contract import Link
 from fedzero.methods.contract import Method
 from fedzero.model import distributions
 from fedzero.tasks.contract import Task
 
 Group = Literal["methods", "tasks", "filters"]
 OURS = "fedzero"
-BASES: Mapping[Group, type[Struct]] = {"methods": Method, "tasks": Task, "filters": Filter}
+BASES: Mapping[Group, type[Struct]] = {"methods": Method, "tasks": Task, "filters": Link}
 PACKAGES: Mapping[Group, tuple[str, ...]] = {
     "methods": ("fedzero.methods",),
     "tasks": ("fedzero.tasks", "fedzero.tasks.language"),
     "filters": ("fedzero.links",),
 }
 """Where ours are: a class with a tag in a module of these needs no other entry."""
+GROUPS: Mapping[Group, tuple[str, ...]] = {
+    "methods": ("fedzero.methods",),
+    "tasks": ("fedzero.tasks",),
+    "filters": ("fedzero.links", "fedzero.filters"),
+}
+"""Of entry points. A recipe's table of links is called `filters`."""
 LONGEST = 80
 """Characters of a name that are repeated to whoever wrote it."""
 
@@ -81,7 +87,7 @@ def register(kind: type[Any]) -> type[Any]:
                 raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
             _registered[group][tag] = Kind(kind, "", "")
             return kind
-    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Shaper, Coder, Mixer and Combiner")
+    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task and Link")
 
 
 def tag_of(kind: type[Any]) -> str:
@@ -166,13 +172,14 @@ def _installed(distribution: str) -> bool:
 def _of_distributions(group: Group) -> tuple[dict[str, Kind], dict[str, str]]:
     """Kinds by tag, and what is wrong with entry points that are none."""
     found, broken = {tag_of(kind): [Kind(kind, OURS, _version())] for kind in _ours(group)}, {}
-    for entry in metadata.entry_points(group=f"fedzero.{group}"):
+    for entry in (each for name in GROUPS[group] for each in metadata.entry_points(group=name)):
         try:
             kind = _loaded(group, entry)
         except FedzeroError as error:
             broken[entry.name] = str(error)
         else:
-            found.setdefault(entry.name, []).append(kind)
+            if kind not in (same := found.setdefault(entry.name, [])):  # once, where it is in an old group, too
+                same.append(kind)
     for tag, same in found.items():
         if len(same) > 1:
             origins = " and ".join(kind.origin for kind in same)

@@ -13,7 +13,7 @@ import msgspec
 
 from fedzero import plugins
 from fedzero.links import Chain
-from fedzero.links.links import Plain
+from fedzero.links.coders import Plain
 from fedzero.methods.contract import Wire
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.plan import Plan

@@ -17,7 +17,7 @@ from trouble import BAD_CODES, BAD_NUMBERS, BAD_PLACES, BAD_REPLIES, BAD_SCALES
 from fedzero.errors import FedzeroError
 from fedzero.lines import LONGEST_SAID
 from fedzero.links import NO_FILTERS, Chain
-from fedzero.links.links import Plain
+from fedzero.links.coders import Plain
 from fedzero.protocol.messages import Reply
 from fedzero.testing.engines import Changing
 from fedzero.testing.methods import Bad, altered, first_replaced

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from test_hostile_server import asked, clinic, language, prepare, recipe_for, refused, site_with, turn
 from test_orders_out_of_place import reply, why
 
-from fedzero.deploy.site import journal as journals
-from fedzero.deploy.site.journal import Answered, Drawn, Journal, Place
+from fedzero.deploy.site.journal import Drawn, Journal
 from fedzero.deploy.site.terms import Terms
 from fedzero.engines.remote.messages import Prepared
+from fedzero.ledger import answers as journals
+from fedzero.ledger.answers import Answered, Place
 from fedzero.methods import DeComFL, ResponseSurface
 from fedzero.model.schedules import Count
 from fedzero.tasks.partition import Mix

@@ -18,7 +18,7 @@ from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Replies, decode_answer, encode
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
-from fedzero.links.links import TopK
+from fedzero.links.topk import TopK
 from fedzero.methods import DeComFL, FedZO
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from harness import recipe_of
+from noise import Noise
 from test_hostile_server import asked, prepare, recipe_for, refused, site_with, turn
 
 import fedzero
+from fedzero import plugins
 from fedzero.deploy.site import admission
-from fedzero.deploy.site import journal as journals
 from fedzero.deploy.site.allowance import SPENT
 from fedzero.deploy.site.site import Site
 from fedzero.deploy.site.terms import UNLIMITED, Terms
@@ -33,6 +34,8 @@ from fedzero.engines.remote.messages import (
     encode,
 )
 from fedzero.errors import Sendable
+from fedzero.ledger import answers as journals
+from fedzero.links import Link
 from fedzero.methods import DeComFL, FedAvg, FedKSeed, ScaffoldZO
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import Close, Continue, Reply, Snapshot, Work, encode_close, encode_work
@@ -279,6 +282,20 @@ def test_a_damaged_replica_works_on_the_same_question_again(tmp_path: Path) -> N
     assert right.digest != wrong.digest
 
 
+def test_a_damaged_replica_does_not_draw_noise_again(tmp_path: Path, capsys) -> None:
+    """What was drawn for the same question at another model cannot be drawn a second time."""
+    plugins.register(Noise)
+    site = approved(tmp_path, filters=(Noise(),))
+    params = site.run.replica.state.params
+    params.tensors["x"].add_(1.0)
+    params.changed()
+    given = reply(site, turn(0, 0))
+    assert reply(site, turn(0, 0)) == given
+    asked(site, encode(Recover(True, ())))
+    assert "before, at another model" in why(site, turn(0, 0))
+    assert reply(site, turn(0, 1), 1), "nothing was asked of the other client"
+
+
 def test_half_an_update_is_no_known_model(tmp_path: Path, capsys) -> None:
     """Where folding fails nobody knows what the model is made of: nothing that was answered is worked on again."""
     site = approved(tmp_path)
@@ -309,8 +326,8 @@ def test_answers_are_bounded_and_rounds_long_over_stay_over(tmp_path: Path, monk
 TWO = ScaffoldZO(rate=1e-3, type="I", form="seeded", directions=2, local_steps=2, samples="batch")
 
 
-def two_exchanges(folder: Path) -> Site:
-    return approving(folder, recipe_of(TWO, clients=2, cohort=2))
+def two_exchanges(folder: Path, *filters: Link) -> Site:
+    return approving(folder, recipe_of(TWO, clients=2, cohort=2, filters=filters))
 
 
 def carried_on(values: float = 1.0) -> bytes:
@@ -325,15 +342,18 @@ def start_of(site: Site) -> bytes:
     return turn(0, 0)
 
 
+@pytest.mark.parametrize("filters", [(), (Noise(),)], ids=["exact", "noised"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_exchanges_are_asked_once_too(tmp_path: Path, restarted: bool, capsys) -> None:
-    site = two_exchanges(tmp_path)
+def test_exchanges_are_asked_once_too(tmp_path: Path, restarted: bool, filters, capsys) -> None:
+    """Noise that was drawn in private is drawn once, also by a process that was killed between the exchanges."""
+    plugins.register(Noise)
+    site = two_exchanges(tmp_path, *filters)
     assert "a different exchange" in why(site, carried_on())
     start = start_of(site)
     first = reply(site, start)
     if restarted:
         site.leave()
-        site = two_exchanges(tmp_path)
+        site = two_exchanges(tmp_path, *filters)
         assert "a different exchange" in why(site, carried_on())
     assert reply(site, start) == first
     second = reply(site, carried_on())

@@ -37,7 +37,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.links.links import TopK
+from fedzero.links.topk import TopK
 from fedzero.methods import DeComFL, FedZO
 from fedzero.methods.contract import Scale
 from fedzero.protocol.engine import Undelivered

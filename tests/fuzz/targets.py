@@ -40,8 +40,11 @@ from fedzero.ledger.records import Start, encode_record
 from fedzero.ledger.store import FORMAT, Ledger, _seal, link
 from fedzero.lines import print_line
 from fedzero.links import Chain
-from fedzero.links.combiners import Median
-from fedzero.links.links import Clip, Quantise, Sign, TopK
+from fedzero.links.clip import Clip
+from fedzero.links.median import Median
+from fedzero.links.quantise import Quantise
+from fedzero.links.sign import Sign
+from fedzero.links.topk import TopK
 from fedzero.methods.contract import Scale
 from fedzero.model import toml
 from fedzero.model.params import Params

@@ -17,6 +17,7 @@ from vectors import EPS, chain_of, draw, few, normal, tame, vectors
 from fedzero.errors import FedzeroError, Refused
 from fedzero.links import NO_FILTERS, Chain
 from fedzero.links.chain import Coded
+from fedzero.links.contract import Promise
 
 CLIP, QUANTISE, SIGN = {"kind": "clip", "norm": 3.0}, {"kind": "quantise"}, {"kind": "sign"}
 TOP_K, FEEDBACK = {"kind": "top-k", "fraction": 0.2}, {"kind": "top-k", "fraction": 0.2, "feedback": True}
@@ -76,7 +77,7 @@ def test_nothing_is_lost_with_feedback(chain, values, turns) -> None:
     meant, sent, rest, allowed = np.zeros(len(values)), np.zeros(len(values)), None, np.zeros(len(values))
     for turn in range(turns):
         fresh = np.roll(values, turn)
-        first = chain.shapers[0] if chain.shapers and not getattr(chain.shapers[0], "feedback", True) else None
+        first = next((link for link in chain.client_links[:1] if not link.traits.keeps_residual), None)
         meant += fresh if first is None else first.shape(fresh)
         allowed += 2 * EPS * (np.abs(fresh) + (0 if rest is None else np.abs(rest))) + 2.0**-148
         out = chain.encode(fresh, rest, draw(turn))
@@ -278,7 +279,7 @@ def test_clipped_numbers_are_let_in_and_longer_ones_are_not(chain, values, scale
     sent = chain.encode(values, None, draw())
     assert chain.decode(sent.data, len(values)).tobytes() == sent.values.tobytes()
     unclipped = Chain(tuple(link for link in chain.links if link.name != "clip"))
-    _, longest = chain.promise(len(values))
+    longest = chain.promise(len(values)).length
     long = (np.where(values == 0, 0.1, np.sign(values)) * 3 * scale).astype(np.float32)
     sent = unclipped.encode(long, None, draw())
     if np.linalg.norm(sent.values.astype(np.float64)) <= longest:
@@ -299,6 +300,6 @@ def test_more_places_than_top_k_leaves_are_refused(rest) -> None:
 
 def test_what_was_left_out_before_has_no_bound() -> None:
     """A link with feedback after the clip adds what it left out in earlier turns."""
-    assert chain_of(CLIP, FEEDBACK).promise(50) == (10, np.inf)
-    assert chain_of(TOP_K, SIGN_FEEDBACK).promise(50) == (50, np.inf)
-    assert chain_of(FEEDBACK, CLIP).promise(50)[1] == pytest.approx(3.0, rel=1e-4)
+    assert chain_of(CLIP, FEEDBACK).promise(50) == Promise(50, 10, np.inf)
+    assert chain_of(TOP_K, SIGN_FEEDBACK).promise(50) == Promise(50, 50, np.inf)
+    assert chain_of(FEEDBACK, CLIP).promise(50).length == pytest.approx(3.0, rel=1e-4)

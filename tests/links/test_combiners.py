@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from vectors import EPS, few, normal
 
-from fedzero.links.combiners import Krum, Median, MultiKrum, TrimmedMean, mean
-from fedzero.links.mixers import NearestNeighbours, ServerClip
+from fedzero.links.combining import mean
+from fedzero.links.krum import Krum, MultiKrum
+from fedzero.links.median import Median
+from fedzero.links.nnm import NearestNeighbours
+from fedzero.links.server_clip import ServerClip
+from fedzero.links.trimmed_mean import TrimmedMean
 
 N = 11
 COMBINERS = {

@@ -10,7 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from vectors import EPS, TINY, chain_of, draw, few, normal, tame, vectors
 
-from fedzero.links.links import LEVELS, Clip, Quantise, Sign, TopK
+from fedzero.links.clip import Clip
+from fedzero.links.quantise import LEVELS, Quantise
+from fedzero.links.sign import Sign
+from fedzero.links.topk import TopK
 
 fractions = st.floats(0.001, 1.0)
 NOTHING = np.zeros(5, np.float32)

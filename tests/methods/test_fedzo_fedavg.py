@@ -13,7 +13,8 @@ from byhand import EPS, How, Listening, assert_near, federation, fedzo, model, s
 from harness import small
 
 from fedzero.directions import reference
-from fedzero.links.links import Quantise, TopK
+from fedzero.links.quantise import Quantise
+from fedzero.links.topk import TopK
 from fedzero.methods import FedAvg, FedZO
 from fedzero.model.updates import Dense, Seeded, decode_update
 

@@ -10,7 +10,7 @@ import pytest
 from byhand import Listening, assert_near, bound, federation, model, slope, start
 
 from fedzero.errors import FedzeroError
-from fedzero.links.links import Bits
+from fedzero.links.coders import Bits
 from fedzero.methods import FeedSign
 from fedzero.model.updates import Seeded, decode_update
 from fedzero.protocol.messages import decode_reply

@@ -17,7 +17,7 @@ from fedzero.directions import Domain, Program, Terms, stream_of
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, points_of, slopes
 from fedzero.links import mean
-from fedzero.links.links import Quantise
+from fedzero.links.quantise import Quantise
 from fedzero.methods import Federation, FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
 from fedzero.methods.contract import Scale
 from fedzero.methods.rules.optimizers import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step

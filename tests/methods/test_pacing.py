@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedzero.errors import FedzeroError
-from fedzero.links.combiners import Median
+from fedzero.links.median import Median
 from fedzero.methods import DeComFL
 from fedzero.methods.contract import Federation
 from fedzero.methods.rules.pacing import CLIP, SHARE, WARM_UP, Pace, measures

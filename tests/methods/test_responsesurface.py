@@ -9,7 +9,8 @@ import torch
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.links.combiners import Median, mean
+from fedzero.links.combining import mean
+from fedzero.links.median import Median
 from fedzero.methods import ResponseSurface
 from fedzero.methods.contract import Federation, Gathered, State
 from fedzero.methods.responsesurface import _sent

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE = 300
-KINDS = ("method", "task", "filter")
+KINDS = ("method", "task", "link")
 ONE_AFTER_ANOTHER = """
 import json, sys
 from fedzero.cli import main
@@ -100,7 +100,7 @@ def test_from_a_recipe_to_a_report_with_a_kill_between(there) -> None:
     recipe = folder / "strange-method" / "example.toml"
     recipe.write_text(
         recipe.read_text().replace('kind = "quadratic"', 'kind = "strange-task"').replace("rate = 5e-3", "rate = 1e-4")
-        + '\n[[filters]]\nkind = "strange-filter"\n'
+        + '\n[[filters]]\nkind = "strange-link"\n'
     )
     settings = ("--rounds", 400, "--set", "algorithm.keep=0.4", "--set", "engine.merge=false")
     killed = folder / "killed"
@@ -140,7 +140,7 @@ def test_from_a_recipe_to_a_report_with_a_kill_between(there) -> None:
 def test_a_federation_of_three_sites(there) -> None:
     """Sites are processes of the same environment, so they have it installed: the ledger of one process."""
     environment, folder = there
-    recipe = folder / "strange-filter" / "example.toml"
+    recipe = folder / "strange-link" / "example.toml"
     settings = ("--rounds", 12, "--set", "algorithm.kind=strange-method", "--set", "engine.merge=false")
     here, there = environment.summaries(
         ("run", recipe, *settings, "--out", folder / "here"),

@@ -15,6 +15,7 @@ from fedzero.directions import Keys
 from fedzero.engines import binding
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
+from fedzero.links.bound import Bound
 from fedzero.protocol.attacks import Adaptive, Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
 from fedzero.protocol.coalition import Seen, most_harmful
 from fedzero.protocol.messages import decode_reply
@@ -163,14 +164,14 @@ def with_bound(attack: dict[str, Any] | None, bound: float, *filters: dict[str, 
 def test_no_fixed_attack_harms_a_round_more(rule) -> None:
     """Against each rule: the outcome is turned farther from the honest mean than by any of the other attacks."""
     bound, filters = RULES[rule]
-    chain = chain_of(recipe(None, *filters))
+    chain, bounds = chain_of(recipe(None, *filters)), (Bound(factor=bound),) if bound else ()
     generator, weights = np.random.default_rng(3), dict.fromkeys(range(10), 1)
     for _ in range(10):
         honest = list((generator.standard_normal((6, 8)) + generator.standard_normal(8)).astype(np.float32))
         mean = np.mean(honest, axis=0, dtype=np.float64)
 
         def outcome(value, honest=honest):
-            return chain.outcome(dict(enumerate([*honest, *[value] * 4])), weights, bound)
+            return chain.outcome(dict(enumerate([*honest, *[value] * 4])), weights, *bounds)
 
         def along(value, mean=mean, outcome=outcome):
             return float(mean @ outcome(value))
@@ -190,7 +191,7 @@ def test_krum_picks_what_attackers_have_agreed_on() -> None:
     honest = list((generator.standard_normal((7, 20)) + 0.2).astype(np.float32))
 
     def outcome(value):
-        return chain.outcome(dict(enumerate([*honest, *[value] * 3])), weights, 0.0)
+        return chain.outcome(dict(enumerate([*honest, *[value] * 3])), weights)
 
     found = most_harmful(Seen(honest, outcome))
     assert (outcome(found) == found).all()

@@ -22,7 +22,7 @@ from fedzero.ledger import patch
 from fedzero.ledger.records import decode_record
 from fedzero.lines import LONGEST_SAID
 from fedzero.links import Chain
-from fedzero.links.links import Quantise
+from fedzero.links.quantise import Quantise
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Seeded, Update, decode_update, pack

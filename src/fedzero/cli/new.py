@@ -1,4 +1,4 @@
-"""A package of one's own: `fedzero new method|task|filter NAME`."""
+"""A package of one's own: `fedzero new method|task|link NAME`; a link was a filter in 0.2."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from fedzero.errors import FedzeroError
 ABOUT = {
     "method": "Shared directions of which only the steepest count.",
     "task": "The Rosenbrock function, shifted for every client.",
-    "filter": "Outliers of a contribution are pulled in.",
+    "link": "Outliers of a contribution are pulled in.",
 }
 
 
 @app.command(rich_help_panel="Your own")
 def new(
-    kind: Annotated[Literal["method", "task", "filter"], typer.Argument(help="What to write.", show_default=False)],
+    kind: Annotated[
+        Literal["method", "task", "link", "filter"], typer.Argument(help="What to write.", show_default=False)
+    ],
     name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
     ] = None,
 ) -> None:
-    """Write an installable package with a method, task or filter that works, its test and an example recipe.
+    """Write an installable package with a method, task or link that works, its test and an example recipe.
 
     Install it (pip install -e NAME), and recipes, `fedzero list`, ledgers and sites know it like any of ours.
 
@@ -37,9 +39,10 @@ def new(
 
     from fedzero import plugins
 
+    kind, group = ("link", "filters") if kind in ("link", "filter") else (kind, f"{kind}s")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise FedzeroError(f"{name!r} is no name for a {kind}: use small letters, digits and hyphens")
-    if any(name == known for known in plugins.kinds(f"{kind}s")):  # type: ignore[arg-type]
+    if any(name == known for known in plugins.kinds(group)):  # type: ignore[arg-type]
         raise FedzeroError(f"there is a {kind} {name!r} already: choose another name")
     target = folder or Path(name)
     if target.exists():

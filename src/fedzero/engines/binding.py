@@ -67,6 +67,7 @@ def local(setup: Setup, observe: Observer = unobserved) -> Assembly:
         return local_engine(setup, replica, observe)
 
     def attach(engine: LocalEngine, server: Server, view: LedgerView, replica: Replica | None) -> None:
+        engine.keep_answers(server.ledger.path.parent)
         engine.recall(lambda client: server.ledger.memory(client, server.tracker.turns))  # before clients are made
         if engine.replicas and not view.outline.dense:
             engine.rejoin(server.tracker.known.tolist(), list(replay.updates_of(server.ledger, view)))

@@ -7,11 +7,14 @@ about the same points are answered by one evaluation, and black boxes of differe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from fedzero.errors import FedzeroError
+from fedzero.ledger.answers import Answers
 from fedzero.links import NO_FILTERS, Chain
 from fedzero.methods.contract import Observer, unobserved
 from fedzero.model.identity import Identity
@@ -54,6 +57,7 @@ class LocalEngine:
         self._written: dict[int, tuple[bytes, ...]] = {}
         """digests of the pieces of each client's memory that are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
+        self._answers: Path | None = None
 
     def _client(self, number: int) -> Client:
         """Made when it is needed: a thousand models are not cheap, nor are a million clients without one."""
@@ -99,19 +103,40 @@ class LocalEngine:
         """Where what a client remembers of its last turn that counted is kept, in pieces; none: it has no memory."""
         self._recall = memory
 
+    def keep_answers(self, folder: Path) -> None:
+        """Where replies are on disk before they leave, if a link draws what nobody can draw again."""
+        self._answers = folder
+
     def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
-        sent = self._exchange(round, exchange, instructions)
+        once = self._once if self.chain.private else self._exchange
+        sent = once(round, exchange, instructions)
         yield from sent if self.alter is None else self.alter(round, exchange, list(sent))
 
-    def _exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
+    def _once(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
+        """As `_exchange`; what was answered before is answered again byte for byte, and new answers are durable
+        first."""
+        if self._answers is None:
+            raise FedzeroError("a link draws in private, and nobody said where replies are kept before they leave")
+        with contextlib.closing(Answers(self._answers)) as answers:
+            before, refused = answers.all_before(round, exchange, instructions)
+            asked = {number: sent for number, sent in instructions.items() if number not in refused}
+            found = dict(self._exchange(round, exchange, asked, before))
+            replies = {number: data for number, data in found.items() if isinstance(data, bytes)}
+            answers.keep(round, exchange, instructions, replies)
+        yield from {**refused, **found}.items()
+
+    def _exchange(
+        self, round: int, exchange: int, instructions: Mapping[int, bytes], before: Mapping[int, bytes] = {}
+    ) -> Sent:
+        """before: the replies of clients that answered already."""
         answers: dict[int, Answer] = {}
         for number, instruction in instructions.items():
             client = self._client(number)
             try:
                 if exchange:
-                    answers[number] = client.proceed(instruction)
+                    answers[number] = client.proceed(instruction, before.get(number))
                 else:
-                    client.begin(round, instruction, self.replicas)
+                    client.begin(round, instruction, self.replicas, before.get(number))
                     answers[number] = None
             except FedzeroError as error:
                 yield number, error

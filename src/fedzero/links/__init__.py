@@ -1,7 +1,20 @@
-"""Compression and robustness as links of a chain on what clients send, usable with every method."""
+"""What happens to contributions on their way: links of a chain, usable with every method."""
 
 from fedzero.links.chain import NO_FILTERS, Chain, Sent
-from fedzero.links.combiners import mean
-from fedzero.links.contract import Coder, Combine, Combiner, Filter, Mixer, Shaper
+from fedzero.links.combining import mean
+from fedzero.links.contract import Coder, Combine, Combiner, Filter, Link, LinkTraits, Mixer, Shaper
 
-__all__ = ["NO_FILTERS", "Chain", "Coder", "Combine", "Combiner", "Filter", "Mixer", "Sent", "Shaper", "mean"]
+__all__ = [
+    "NO_FILTERS",
+    "Chain",
+    "Coder",
+    "Combine",
+    "Combiner",
+    "Filter",
+    "Link",
+    "LinkTraits",
+    "Mixer",
+    "Sent",
+    "Shaper",
+    "mean",
+]

@@ -57,13 +57,3 @@ def beyond(norms: Mapping[int, float], factor: float) -> tuple[float, list[int]]
         return math.inf, []
     longest = factor * median_of(norms)
     return longest, [client for client, norm in norms.items() if norm > longest]
-
-
-def bounded(contributions: Mapping[int, F32], factor: float) -> tuple[dict[int, F32], list[int]]:
-    """(contributions, those beyond `factor` times the median norm scaled down to it, the clients of those); 0: none."""
-    if not factor:
-        return dict(contributions), []
-    norms = norms_of(contributions)
-    longest, outside = beyond(norms, factor)
-    short = {client: shortened(contributions[client], norms[client], longest) for client in outside}
-    return {**contributions, **short}, outside

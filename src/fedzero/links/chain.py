@@ -1,4 +1,4 @@
-"""A chain of links on what clients send: shapers, then at most one coder; mixers, then at most one combiner.
+"""A chain of links on what clients send: on the client, the last of them a coder; on the server, the last a combiner.
 
     values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──nnm──▶ values ──mean | median | krum──▶ one
              on the client                             on the wire             on the server                      vector
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
@@ -19,10 +19,22 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.links.bounds import bounded, norm_of
-from fedzero.links.combiners import mean
-from fedzero.links.contract import F32, Coder, Combine, Combiner, Draw, Filter, Mixer, Shaper
-from fedzero.links.links import Plain
+from fedzero.links.bounds import norm_of
+from fedzero.links.coders import Plain
+from fedzero.links.combining import mean
+from fedzero.links.contract import (
+    CODES,
+    COMBINES,
+    F32,
+    ClientContext,
+    Coder,
+    Combine,
+    Contribution,
+    Draw,
+    Link,
+    Promise,
+    Replies,
+)
 from fedzero.model.decoding import decoded
 from fedzero.model.updates import pack
 
@@ -43,35 +55,39 @@ _decoder = msgspec.msgpack.Decoder(Coded)
 
 
 class Sent(Struct, frozen=True):
-    """An encoded contribution: its bytes, the values the server decodes, and the residual for the next one."""
+    """An encoded contribution: its bytes, the values the server decodes, the residual for the next one, and the loss
+    that travels beside it (None: none does)."""
 
     data: bytes
     values: F32
     residual: F32 | None
+    loss: float | None
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The filters of a recipe, in order; `plain`: how numbers travel that no link codes."""
+    """The links of a recipe, in order; `plain`: how numbers travel that no link codes."""
 
-    links: tuple[Filter, ...] = ()
+    links: tuple[Link, ...] = ()
     plain: Coder = field(default_factory=Plain)
 
     @cached_property
-    def shapers(self) -> tuple[Shaper, ...]:
-        return tuple(link for link in self.links if isinstance(link, Shaper))
+    def client_links(self) -> tuple[Link, ...]:
+        """Those before the coder."""
+        return tuple(link for link in self.links if link.has("on_client"))
 
     @cached_property
     def coder(self) -> Coder:
         return next((link for link in self.links if isinstance(link, Coder)), self.plain)
 
     @cached_property
-    def mixers(self) -> tuple[Mixer, ...]:
-        return tuple(link for link in self.links if isinstance(link, Mixer))
+    def server_links(self) -> tuple[Link, ...]:
+        """Those before the replies are combined."""
+        return tuple(link for link in self.links if link.has("on_server"))
 
     @cached_property
-    def combiner(self) -> Combiner | None:
-        return next((link for link in self.links if isinstance(link, Combiner)), None)
+    def combiner(self) -> Link | None:
+        return next((link for link in self.links if link.has("combine")), None)
 
     @cached_property
     def combine(self) -> Combine:
@@ -79,7 +95,7 @@ class Chain:
 
     @cached_property
     def sparse(self) -> bool:
-        return any(link.sparse for link in self.shapers)
+        return any(link.traits.sparse for link in self.client_links)
 
     @cached_property
     def codes(self) -> bool:
@@ -89,7 +105,17 @@ class Chain:
     @cached_property
     def feedback(self) -> bool:
         """True if clients keep what the chain left out."""
-        return any(link.feedback for link in self.links)
+        return any(link.traits.keeps_residual for link in self.links)
+
+    @cached_property
+    def hides_loss(self) -> bool:
+        """True if the loss of a client does not travel exactly, or not at all."""
+        return any(link.traits.hides_loss for link in self.links)
+
+    @cached_property
+    def private(self) -> bool:
+        """True if what clients send has random numbers in it that nobody can draw again."""
+        return any(link.traits.draws_privately for link in self.links)
 
     def check_order(self) -> None:
         """Refuse chains in which a link destroys what the next one needs."""
@@ -102,93 +128,99 @@ class Chain:
                     "put clip and top-k first, then quantise or sign, then nnm or server-clip, then median, "
                     "trimmed-mean, krum or multi-krum"
                 )
-            if own == stage and isinstance(link, Coder | Combiner):
+            if own == stage and own in (CODES, COMBINES):
                 raise FedzeroError(f"filters: {before!r} and {name!r} cannot be combined: keep one of them")
             stage, before = own, name
 
     def check(
         self, method: str, comparable: bool, cohort: int, self_correcting: bool = False, whole: bool = False
     ) -> None:
-        """Refuse chains that destroy what a method needs."""
+        """Refuse chains that destroy what a method, or another link, needs. It follows from traits alone."""
         self.check_order()
-        for shaper in self.shapers:
-            if whole and shaper.sparse:
-                raise FedzeroError(
-                    f"filters: {shaper.name!r} leaves numbers out, which then count as 0, but those of {method} are "
-                    "values of functions: drop the filter"
-                )
-        if self.feedback and whole:
-            raise FedzeroError(
-                "filters: feedback = true adds what was left out to the next contribution, but numbers of "
-                f"{method} are values of functions, and the next ones are those of other points: set feedback = false"
-            )
-        if self.feedback and self_correcting:
-            raise FedzeroError(
-                f"filters: feedback = true adds what was left out to the next contribution, but {method} does so "
-                "itself, and it would count twice: set feedback = false"
-            )
         for link in self.links:
-            self._check_server_link(link, method, comparable, cohort)
-
-    @staticmethod
-    def _check_server_link(link: Filter, method: str, comparable: bool, cohort: int) -> None:
-        if not isinstance(link, Mixer | Combiner):
-            return
-        name = link.name
-        if not comparable and (isinstance(link, Combiner) or link.compares):
-            raise FedzeroError(
-                f"filters: {name!r} compares the clients' numbers one by one, but with {method} they belong to "
-                "different directions or models, or add to what each client keeps: use form = 'dense' (and type = 'I' "
-                "of scaffold-zo), a method with shared directions (decomfl), or drop the filter"
+            name, traits = repr(link.name), link.traits
+            rest = "feedback = true adds what was left out to the next contribution, but"
+            refusals = (
+                (
+                    traits.sparse and whole,
+                    f"{name} leaves numbers out, which then count as 0, but those of {method} are values of functions: "
+                    "drop the filter",
+                ),
+                (
+                    traits.keeps_residual and whole,
+                    f"{rest} numbers of {method} are values of functions, and the next ones are those of other points: "
+                    "set feedback = false",
+                ),
+                (
+                    traits.keeps_residual and self_correcting,
+                    f"{rest} {method} does so itself, and it would count twice: set feedback = false",
+                ),
+                (
+                    traits.keeps_residual and self.private,
+                    f"{rest} that would take back the noise that another link adds: set feedback = false",
+                ),
+                (
+                    traits.comparable_only and not comparable,
+                    f"{name} compares the clients' numbers one by one, but with {method} they belong to different "
+                    "directions or models, or add to what each client keeps: use form = 'dense' (and type = 'I' of "
+                    "scaffold-zo), a method with shared directions (decomfl), or drop the filter",
+                ),
+                (
+                    cohort < link.least(),
+                    f"{name} needs at least {link.least()} clients per round, but federation.cohort = {cohort}",
+                ),
             )
-        if cohort < link.least():
-            raise FedzeroError(
-                f"filters: {name!r} needs at least {link.least()} clients per round, but federation.cohort = {cohort}"
-            )
+            for holds, why in refusals:
+                if holds:
+                    raise FedzeroError(f"filters: {why}")
 
-    def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> Mapping[int, F32]:
-        """Contributions through the links that stand before the combiner."""
-        for link in self.mixers:
-            contributions = link.mix(contributions, weights)
-        return contributions
+    def on_server(self, replies: Replies, *before: Link) -> Replies:
+        """Replies through the links on the server that stand before they are combined, and some before these."""
+        for link in (*before, *self.server_links):
+            if replies.values:
+                replies = link.on_server(replies)
+        return replies
 
-    def outcome(self, contributions: Mapping[int, F32], weights: Mapping[int, int], bound: float) -> F32:
-        """The one vector that a server makes of contributions: `federation.bound`, then the server's links."""
-        held, _ = bounded(contributions, bound)
-        return self.combine(self.mix(held, weights), weights)
+    def outcome(self, contributions: Mapping[int, F32], weights: Mapping[int, int], *before: Link) -> F32:
+        """The one vector that a server makes of contributions."""
+        return self.combine(self.on_server(Replies(contributions, weights), *before).values, weights)
 
-    def promise(self, expected: int) -> tuple[int, float]:
-        """(how many of `expected` numbers an honest client sends that are not zero, the norm they are read with), at
-        most.
+    def promise(self, expected: int) -> Promise:
+        """What `expected` numbers of an honest client keep to when they are read.
 
         A link with feedback adds what was left out before, of which the server knows no bound.
         """
-        places, length, added = expected, math.inf, False
-        for link in (*self.shapers, self.coder):
-            if link.feedback and not added:
-                places, length, added = expected, math.inf, True
-            if isinstance(link, Shaper):
-                places, length = min(places, link.most_places(expected)), link.longest(length)
-        return places, self.coder.longest(length, places if self.sparse else expected) * (1 + ROUNDING)
+        promise, added = Promise(expected, expected), False
+        for link in (*self.client_links, self.coder):
+            if link.traits.keeps_residual and not added:
+                promise, added = Promise(expected, expected), True
+            promise = link.admits(promise)
+        longest = self.coder.longest(promise.length, promise.places if self.sparse else expected)
+        return replace(promise, length=longest * (1 + ROUNDING))
 
     def limit(self, expected: int) -> int:
         """The most bytes that `expected` numbers may take."""
         return max(4 * expected, self.plain.length(expected)) + (5 * expected + 32 if self.codes else 0)
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
-        """One contribution through the client's links."""
+        """Numbers alone through the client's links; who has no private source draws all noise in public."""
+        public = ClientContext(draw, entropy=lambda count: draw().bytes(count))
+        return self.on_client(Contribution(values, None), residual, public)
+
+    def on_client(self, mine: Contribution, residual: F32 | None, client: ClientContext) -> Sent:
+        """One contribution through the client's links. residual: what was left out of the one before."""
         if not self.links and isinstance(self.plain, Plain):
-            return Sent(pack(values), values, None)
-        if not np.isfinite(values).all():  # a link would hide it
+            return Sent(pack(mine.values), mine.values, None, mine.loss)
+        if not np.isfinite(mine.values).all():  # a link would hide it
             raise Refused("a value is NaN or infinite")
         wanted: F32 | None = None
-        for link in (*self.shapers, self.coder):
-            if link.feedback and wanted is None:
-                values = wanted = values if residual is None else values + residual
-            if isinstance(link, Shaper):
-                values = link.shape(values)
-        data, read = self._code(values, draw)
-        return Sent(data, read, None if wanted is None else wanted - read)
+        for link in (*self.client_links, self.coder):
+            if link.traits.keeps_residual and wanted is None:
+                wanted = mine.values if residual is None else mine.values + residual
+                mine = msgspec.structs.replace(mine, values=wanted)
+            mine = link.on_client(mine, client)
+        data, read = self._code(mine.values, client.draw)
+        return Sent(data, read, None if wanted is None else wanted - read, mine.loss)
 
     def _code(self, values: F32, draw: Draw) -> tuple[bytes, F32]:
         if not self.codes:
@@ -212,7 +244,7 @@ class Chain:
             values = self._decode_codes(data, expected)
         if not np.isfinite(values).all():
             raise Refused("a value is NaN or infinite")
-        longest = self.promise(expected)[1] if self.shapers else math.inf
+        longest = self.promise(expected).length if self.client_links else math.inf
         if longest < math.inf and (norm := norm_of(values)) > longest:
             raise Refused(f"sent numbers of norm {norm:.6g} where clipping leaves at most {longest:.6g}")
         return values
@@ -221,7 +253,7 @@ class Chain:
         coded = decoded(_decoder.decode, data, "numbers as this chain codes them")
         places = _unpack_places(coded.places, expected) if self.sparse else None
         count = expected if places is None else len(places)
-        if count > (most := self.promise(expected)[0]):
+        if count > (most := self.promise(expected).places):
             raise Refused(f"sent {count} numbers with their places where at most {most} of {expected} are left")
         if len(coded.codes) != self.coder.length(count) or (places is None and coded.places):
             raise Refused(f"sent {len(coded.codes)} bytes of codes where {self.coder.length(count)} were expected")

@@ -1,20 +1,31 @@
-"""What a filter is: a link of the chain between a client's numbers and the update.
+"""What a link is: one idea of what happens to a contribution on its way, both halves of it in one value.
 
-    Shaper      values → values, on the client, before anything is coded
-    Coder       values ↔ bytes, as they are sent
-    Mixer       the contributions of a cohort → as many others, on the server
-    Combiner    the contributions of a cohort → one vector, on the server
+    on_client   a contribution (values and loss) → another, before it is written as bytes
+    admits      what the server may hold clients to that have this link
+    on_server   the replies of a cohort → other replies, some of them refused or marked as bounded
+    combine     the replies of a cohort → one vector, in place of the mean
 
-A filter of your own is derived from one of the four, with a tag.
+A link of your own derives from `Link` and overrides what it needs; what may stand beside it follows from its `traits`.
+Four bases are shorter where only one half is needed:
+
+    Shaper      values → values, on the client
+    Coder       values ↔ bytes, the last link on the client
+    Mixer       values of a cohort → as many others, on the server
+    Combiner    values of a cohort → one vector, on the server
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
 from fedzero.directions.terms import F32 as F32
 from fedzero.model.value import Value
@@ -22,31 +33,150 @@ from fedzero.model.value import Value
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
 Draw = Callable[[], np.random.Generator]
-"""Makes a generator of random numbers, a function of the run's keys, the round and the client."""
+"""Makes a generator of random numbers, a function of the run's keys, the round and the client: everybody who has the
+keys, the server too, can make it again."""
+Entropy = Callable[[int], bytes]
+"""So many bytes that nobody else knows, and that are never drawn again."""
 
 
-class Filter(Value):
-    """Derive from Shaper, Coder, Mixer or Combiner.
+class Contribution(Struct, frozen=True, eq=False):
+    """What a client gives: the numbers of the method, and its training loss before local work (None: it is hidden).
 
-    feedback: clients add what the link left out to what they send next.
+    remember: makes the client's memory from the values *as the server will read them*, so that both sides agree even
+    where a link changed the values on their way.
     """
 
-    stage: ClassVar[int]
-    feedback = False
+    values: F32
+    loss: float | None
+    remember: Callable[[F32], tuple[NDArray[Any], ...]] | None = None
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """Whose contribution a link changes. draw: public; entropy: the private source, of the operating system."""
+
+    draw: Draw
+    round: int = 0
+    client: int = 0
+    exchange: int = 0
+    entropy: Entropy = os.urandom
+
+    def private(self) -> np.random.Generator:
+        """A generator that follows from no key. A link that uses it has the trait `draws_privately`."""
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(self.entropy(16), "little")))
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The replies of an exchange that count. values: by client; weights: how often each client was drawn.
+
+    refused: who was left out, and why; bounded: whose values were shortened.
+    """
+
+    values: Mapping[int, F32]
+    weights: Mapping[int, int]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    bounded: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Of `count` numbers: how many are not zero, and their norm, at most; infinite: nobody knows."""
+
+    count: int
+    places: int
+    length: float = math.inf
+
+
+@dataclass(frozen=True)
+class LinkTraits:
+    """What follows from a link for what stands beside it.
+
+    sparse: most values that it leaves on the client are zero, and only the others are sent, with their places.
+    keeps_residual: clients add what the chain left out to what they send next.
+    hides_loss: the loss does not travel exactly. draws_privately: it uses `ClientContext.entropy`, so a contribution is
+    on disk before it leaves, and is sent again as it is.
+    comparable_only: it looks at numbers of clients side by side, which must mean the same.
+    """
+
+    sparse: bool = False
+    keeps_residual: bool = False
+    hides_loss: bool = False
+    draws_privately: bool = False
+    comparable_only: bool = False
+
+
+SHAPES, CODES, MIXES, COMBINES = range(4)
+"""Where a link stands in a chain."""
+
+
+class Link(Value):
+    """What happens to contributions on their way. The fields are the keys of its table in a recipe's `filters`."""
 
     @property
     def name(self) -> str:
         return str(self.__struct_config__.tag)
 
+    @property
+    def traits(self) -> LinkTraits:
+        """What it needs and does; a link whose traits depend on no field writes `traits = LinkTraits(…)`."""
+        return LinkTraits()
 
-class Shaper(Filter):
-    """Changes a client's numbers. `sparse`: most results are zero, and only the others are sent, with their places.
+    @property
+    def stage(self) -> int:
+        if self.has("on_client"):
+            return SHAPES
+        return COMBINES if self.has("combine") else MIXES
+
+    def has(self, half: str) -> bool:
+        """Whether it does something on the client (`on_client`), or on the server (`on_server`, `combine`)."""
+        return getattr(type(self), half) is not getattr(Link, half)
+
+    @property
+    def reads_each_reply(self) -> bool:
+        """Whether it needs the replies of single clients: all that it does on the server."""
+        return self.has("on_server") or self.has("combine")
+
+    def on_client(self, mine: Contribution, client: ClientContext) -> Contribution:
+        """As many values, finite ones, made of those of the client; what is given is not written into."""
+        return mine
+
+    def admits(self, given: Promise) -> Promise:
+        """What its client half leaves of values that keep a promise; the server refuses more."""
+        return replace(given, places=given.count, length=math.inf) if self.has("on_client") else given
+
+    def on_server(self, replies: Replies) -> Replies:
+        """Independent of the order of clients; each is in `values` or in `refused` afterwards."""
+        return replies
+
+    def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
+        """In place of the mean, independent of the order of contributions. A client that was drawn twice counts twice.
+
+        Methods may call it several times in a round, on parts of what was sent.
+        """
+        raise NotImplementedError
+
+    def least(self) -> int:
+        """How many clients it needs in a round."""
+        return 1
+
+    def withstands(self, count: int) -> int | None:
+        """How many of `count` contributions may be anything; None: no number of them."""
+        return None
+
+
+class Shaper(Link):
+    """Changes a client's values. `sparse` and `feedback`: the traits `sparse` and `keeps_residual`.
 
     What `most_places` and `longest` promise, the server holds clients to.
     """
 
-    stage: ClassVar[int] = 0
+    feedback = False
     sparse = False
+
+    @property
+    def traits(self) -> LinkTraits:
+        return LinkTraits(sparse=self.sparse, keeps_residual=self.feedback)
 
     def shape(self, values: F32) -> F32:
         raise NotImplementedError
@@ -59,11 +189,25 @@ class Shaper(Filter):
         """The largest norm that it leaves of numbers whose norm is at most `length`; infinite: nobody knows."""
         return math.inf
 
+    def on_client(self, mine: Contribution, client: ClientContext) -> Contribution:
+        return msgspec.structs.replace(mine, values=self.shape(mine.values))
 
-class Coder(Filter):
-    """Writes numbers as a scale and codes, `length(n)` bytes of codes for n numbers."""
+    def admits(self, given: Promise) -> Promise:
+        return Promise(given.count, min(given.places, self.most_places(given.count)), self.longest(given.length))
 
-    stage: ClassVar[int] = 1
+
+class Coder(Link):
+    """Writes numbers as a scale and codes, `length(n)` bytes of codes for n numbers. `feedback`: see `Shaper`."""
+
+    feedback = False
+
+    @property
+    def traits(self) -> LinkTraits:
+        return LinkTraits(keeps_residual=self.feedback)
+
+    @property
+    def stage(self) -> int:
+        return CODES
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
         raise NotImplementedError
@@ -80,39 +224,30 @@ class Coder(Filter):
         return math.inf
 
 
-class Mixer(Filter):
-    """Changes the contributions of a cohort before they are combined; independent of their order.
+class Mixer(Link):
+    """Changes the values of a cohort before they are combined; independent of their order.
 
     compares: it looks at numbers of clients side by side, which must mean the same.
     """
 
-    stage: ClassVar[int] = 2
     compares: ClassVar[bool] = True
 
-    def least(self) -> int:
-        """How many clients it needs."""
-        return 1
-
-    def withstands(self, count: int) -> int | None:
-        """How many of `count` contributions may be anything; None: no number of them."""
-        return None
+    @property
+    def traits(self) -> LinkTraits:
+        return LinkTraits(comparable_only=self.compares)
 
     def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> dict[int, F32]:
         raise NotImplementedError
 
+    def on_server(self, replies: Replies) -> Replies:
+        return replace(replies, values=self.mix(replies.values, replies.weights))
 
-class Combiner(Filter):
-    """Replaces the mean; independent of the order of contributions. A client that was drawn twice counts twice."""
 
-    stage: ClassVar[int] = 3
+class Combiner(Link):
+    """Replaces the mean: override `combine`."""
 
-    def least(self) -> int:
-        """How many clients it needs."""
-        return 1
+    traits = LinkTraits(comparable_only=True)
 
-    def withstands(self, count: int) -> int | None:
-        """How many of `count` contributions may be anything; None: no number of them."""
-        return None
 
-    def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
-        raise NotImplementedError
+Filter = Link
+"""Its name in 0.2."""

@@ -34,7 +34,8 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.links import Coder, Combine
-from fedzero.links.links import Plain
+from fedzero.links.coders import Plain
+from fedzero.links.contract import Contribution as Contribution
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
@@ -332,18 +333,6 @@ class Shared:
     values: F32
     clients: tuple[int, ...] = ()
     own: F32 | None = None
-
-
-class Contribution(Struct, frozen=True, eq=False):
-    """What a client gives: the numbers of the method, and its training loss before local work.
-
-    remember: makes the client's memory from the values *as the server will read them*, so that both sides agree even
-    where a filter changed the values on their way.
-    """
-
-    values: F32
-    loss: float
-    remember: Callable[[F32], Memory] | None = None
 
 
 Work = Generator[Ask | Share, Answer, Contribution]

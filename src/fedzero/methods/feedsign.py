@@ -25,7 +25,7 @@ from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference
 from fedzero.links import Coder
-from fedzero.links.links import Bits
+from fedzero.links.coders import Bits
 from fedzero.methods.contract import Gathered, Method
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params

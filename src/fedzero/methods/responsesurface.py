@@ -32,7 +32,7 @@ from fedzero.directions.terms import F32, F64
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surface import I64, Plan, Space, Trace, first_points, propose, stencil
 from fedzero.links import Coder
-from fedzero.links.links import Doubles
+from fedzero.links.coders import Doubles
 from fedzero.methods.contract import (
     Carry,
     Contribution,

@@ -10,11 +10,11 @@ says that the turn counted.
 
 from __future__ import annotations
 
-import math
+import os
 import re
-import struct
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
 from fedzero.lines import printable
-from fedzero.links import Chain
+from fedzero.links import Chain, Sent
+from fedzero.links.contract import ClientContext, Entropy
 from fedzero.methods.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
@@ -36,13 +37,14 @@ from fedzero.protocol.messages import (
     Reply,
     chunk_digest,
     decode_instruction,
+    decode_reply,
     encode_reply,
+    loss_bytes,
+    loss_of,
     memory_digest,
 )
 from fedzero.protocol.replica import Replica
 
-LARGEST = 3.4e38
-"""A loss beyond float32 travels as infinity, and is refused."""
 _PLAIN = re.compile(r"[<>|=]?[?biuf](1|2|4|8)?")
 """numpy's names of types that a memory may have"""
 _headers = msgspec.msgpack.Decoder(tuple[bool, list[int]])
@@ -117,9 +119,10 @@ class Client:
         chain: Chain,
         cache: MutableMapping[Any, Any] | None = None,
         observe: Observer = unobserved,
+        entropy: Entropy = os.urandom,
     ):
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
-        self.cache, self.observe = {} if cache is None else cache, observe
+        self.cache, self.observe, self._entropy = {} if cache is None else cache, observe, entropy
         self.keeps_memory = replica.wire.remembers or chain.feedback
         self.kept = NOTHING_KEPT
         self.memory_round: int | None = None
@@ -130,10 +133,14 @@ class Client:
         self._round = self._exchange = self._reported = 0
         self._residuals: dict[int, F32] = {}
         self._read: F32 | None = None
+        self._before: bytes | None = None
         self._sharing = False
 
-    def begin(self, round: int, instruction: bytes, own_replica: bool) -> None:
-        """Start a round. Who shares a replica that is there already need not decode what would bring it there."""
+    def begin(self, round: int, instruction: bytes, own_replica: bool, before: bytes | None = None) -> None:
+        """Start a round. Who shares a replica that is there already need not decode what would bring it there.
+
+        before: the reply that left for this instruction already; what was drawn in private is not drawn again.
+        """
         if own_replica or self.keeps_memory:
             message = decode_instruction(instruction)
             if isinstance(message, Continue | Close):
@@ -141,11 +148,11 @@ class Client:
             if own_replica:
                 self.replica.obey(message, self.number)
             self.settle(message.counted)
-        self.start(round)
+        self.start(round, before)
 
-    def start(self, round: int) -> None:
+    def start(self, round: int, before: bytes | None = None) -> None:
         """Start a round, where the replica is and with the memory that is here."""
-        self._round, self._exchange, self._residuals = round, 0, {}
+        self._round, self._exchange, self._residuals, self._before = round, 0, {}, before
         self._reported = self.oracle.queries
         turn = Turn(round, self.number, self.replica.keys, self.kept.memory, self.cache, self.observe)
         self._work, self._sharing = self.replica.algorithm.client(self.replica.state, turn), False
@@ -172,11 +179,12 @@ class Client:
         """Whether this client is in the middle of a round, and an exchange is what it waits for."""
         return self._sharing and (self._round, self._exchange) == (round, exchange)
 
-    def proceed(self, instruction: bytes) -> Shared:
-        """The answer to what this client shared; to be given to `step`."""
+    def proceed(self, instruction: bytes, before: bytes | None = None) -> Shared:
+        """The answer to what this client shared; to be given to `step`. before: see `begin`."""
         message = decode_instruction(instruction)
         if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
             raise Refused("was told to carry on with another exchange than the one it is in")
+        self._before = before
         return Shared(unpack(message.values), message.clients, self._read)
 
     def step(self, answer: Answer) -> Ask | bytes:
@@ -190,11 +198,7 @@ class Client:
 
     def _reply(self, given: Share | Contribution) -> bytes:
         exchange, self._sharing = self._exchange, isinstance(given, Share)
-        sent = self.chain.encode(
-            given.values,
-            self.kept.residuals.get(exchange),
-            lambda: self.replica.keys.generator("filter", self._round, self.number, exchange),
-        )
+        sent = self._sent(given, exchange)
         self._read = sent.values
         if sent.residual is not None:
             self._residuals[exchange] = sent.residual
@@ -206,11 +210,24 @@ class Client:
                 exchange=exchange,
                 digest=self.replica.state.digest(self.number),
                 values=sent.data,
-                loss=struct.pack("<f", given.loss if abs(given.loss) < LARGEST else math.inf),
+                loss=loss_bytes(sent.loss),
                 queries=queries,
                 memory=self._remember(given, sent.values) if isinstance(given, Contribution) else b"",
             )
         )
+
+    def _sent(self, given: Share | Contribution, exchange: int) -> Sent:
+        """What leaves: the same bytes as before, if this was asked before."""
+        if self.chain.private and self._before is not None:
+            reply = decode_reply(self._before, len(self._before))
+            read = self.chain.decode(reply.values, len(given.values))
+            return Sent(reply.values, read, None, loss_of(reply.loss, hidden=True))
+        mine = given if isinstance(given, Contribution) else Contribution(given.values, given.loss)
+        return self.chain.on_client(mine, self.kept.residuals.get(exchange), self._context(exchange))
+
+    def _context(self, exchange: int) -> ClientContext:
+        draw = partial(self.replica.keys.generator, "filter", self._round, self.number, exchange)
+        return ClientContext(draw, self._round, self.number, exchange, self._entropy)
 
     def _remember(self, given: Contribution, values: F32) -> bytes:
         if not self.keeps_memory:

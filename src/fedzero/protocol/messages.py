@@ -23,6 +23,10 @@ MODEL_DIGEST, MEMORY_DIGEST = 8, 16
 """Bytes of a digest of a model, and of a memory."""
 
 
+LARGEST_LOSS = 3.4e38
+"""A loss beyond float32 travels as infinity, and is refused."""
+
+
 class Work(Struct, frozen=True, array_like=True, tag=1):
     """Server to client: fold what you missed, then do your part of the round.
 
@@ -72,7 +76,8 @@ class Reply(Struct, frozen=True, array_like=True):
 
     digest: of the model the values were computed on (8 bytes), so a diverged replica is found in the round it diverges.
     values: the numbers of the method, float32 or as a filter codes them; loss: one float32, the client's training loss
-    before its local work; memory: digest of what the client will remember of this turn, if it counts.
+    before its local work, or what a link that hides it left of it, empty if nothing; memory: digest of what the client
+    will remember of this turn, if it counts.
     """
 
     round: Natural
@@ -129,8 +134,15 @@ def encode_reply(reply: Reply) -> bytes:
     return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
 
 
-def loss_of(data: bytes) -> float:
-    """The training loss of a reply."""
+def loss_bytes(loss: float | None) -> bytes:
+    """A training loss as a reply has it; nothing where it is hidden."""
+    return b"" if loss is None else struct.pack("<f", loss if abs(loss) < LARGEST_LOSS else math.inf)
+
+
+def loss_of(data: bytes, hidden: bool = False) -> float | None:
+    """The training loss of a reply. hidden: it may be what a link put in its place, or not be there."""
+    if hidden and not data:
+        return None
     if len(data) != 4:
         raise Refused("sent no training loss")
     (loss,) = struct.unpack("<f", data)

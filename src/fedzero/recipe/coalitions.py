@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from fedzero.links import Chain
-from fedzero.links.contract import Combiner, Mixer
+from fedzero.links import Chain, Link
 from fedzero.methods.contract import Federation
 from fedzero.recipe.recipe import Recipe
 
@@ -53,8 +52,9 @@ def warnings(recipe: Recipe, real: bool = False) -> list[str]:
     return [*_by_chance(recipe), *_by_knowledge(recipe, real)]
 
 
-def _rules(recipe: Recipe) -> Sequence[Mixer | Combiner]:
-    return [*(chain := Chain(recipe.filters)).mixers, *([] if chain.combiner is None else [chain.combiner])]
+def _rules(recipe: Recipe) -> Sequence[Link]:
+    chain = Chain(recipe.filters)
+    return [*chain.server_links, *([] if chain.combiner is None else [chain.combiner])]
 
 
 def withstood(recipe: Recipe, count: int) -> int | None:

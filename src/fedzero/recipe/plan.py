@@ -11,7 +11,8 @@ import numpy as np
 
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
-from fedzero.links import NO_FILTERS, Chain
+from fedzero.links import NO_FILTERS, Chain, Link
+from fedzero.links.bound import Bound
 from fedzero.methods.contract import Federation, Method, Scale, Wire
 
 
@@ -51,4 +52,11 @@ class Plan:
     def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
         """What the server makes of contributions that clients of a round send, if they can be compared."""
         weights = Counter(cohort_of(self.keys, round, self.federation))
-        return self.chain.outcome(contributions, weights, self.federation.bound)
+        return self.chain.outcome(contributions, weights, *self.bound(round))
+
+    def bound(self, round: int) -> tuple[Link, ...]:
+        """The link that `federation.bound` is, before all others on the server; it marks whom it shortens, or, where
+        clients keep account of what they sent, refuses."""
+        wire = self.wire(round)
+        factor, accounts = self.federation.bound, wire.remembers and not wire.comparable
+        return (Bound(factor=factor, accounts=accounts),) if factor else ()

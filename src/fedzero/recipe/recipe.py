@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from fedzero import __version__, plugins
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.lines import LONGEST_SAID, printable
-from fedzero.links import Chain, Filter
+from fedzero.links import Chain, Link
 from fedzero.methods.contract import Federation, Method
 from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     AnyMethod: TypeAlias = Method
     AnyTask: TypeAlias = Task
-    AnyFilters: TypeAlias = tuple[Filter, ...]
+    AnyFilters: TypeAlias = tuple[Link, ...]
 else:  # decoded by kind, with whatever is installed (`plugins`)
     AnyMethod = AnyTask = AnyFilters = Any
 
@@ -224,7 +224,7 @@ def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
     return msgspec.convert(table, Recipe)
 
 
-def _filters(tables: Any, needs: Mapping[str, str] | None) -> tuple[Filter, ...]:
+def _filters(tables: Any, needs: Mapping[str, str] | None) -> tuple[Link, ...]:
     if not isinstance(tables, list | tuple):
         raise msgspec.ValidationError(f"Expected `array`, got `{type(tables).__name__}` - at `$.filters`")
     return tuple(_part("filters", link, f"filters[{i}]", needs) for i, link in enumerate(tables))

@@ -40,8 +40,9 @@ class Admission:
             raise Refused(f"answered round {reply.round}, not round {round}")
         if reply.exchange != exchange:
             raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
-        values, loss = self.plan.chain.decode(reply.values, wire.replies[exchange]), loss_of(reply.loss)
-        if why := strange_loss(loss, self.plan.least_loss):
+        chain = self.plan.chain
+        values, loss = chain.decode(reply.values, wire.replies[exchange]), loss_of(reply.loss, chain.hides_loss)
+        if loss is not None and not chain.hides_loss and (why := strange_loss(loss, self.plan.least_loss)):
             raise Refused(f"says {why}")
         most = self.queries(round, client)
         if reply.queries > most:

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from fedzero.links.bounds import beyond, bounded, norms_of
+from fedzero.directions.terms import F32
+from fedzero.links.bound import FAR, too_far
+from fedzero.links.bounds import norms_of
+from fedzero.links.contract import Replies
 from fedzero.methods.contract import Gathered
 from fedzero.model.updates import Update
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan
 from fedzero.rounds.guard import Guard
-from fedzero.rounds.tally import Tally
-
-FAR = 1000.0
-"""Times the median norm of a round, beyond which a client is refused: where it cannot be shortened, because clients
-keep account of what they sent; and where a round would have made the model infinite."""
+from fedzero.rounds.tally import Admitted, Tally
 
 
 class Aggregation:
@@ -27,29 +26,12 @@ class Aggregation:
         self.guard = Guard(plan.algorithm, plan.keys)
 
     def through_links(self, round: int, tally: Tally, weights: Mapping[int, int]) -> None:
-        """Replies of an exchange through the bound and the server's links."""
-        self._bound(round, tally)
-        if tally.replies and self.plan.chain.mixers:
-            mixed = self.plan.chain.mix({client: reply.values for client, reply in tally.replies.items()}, weights)
-            tally.replies = {c: replace(reply, values=mixed[c]) for c, reply in tally.replies.items()}
-
-    def _bound(self, round: int, tally: Tally) -> None:
-        """Hold what a single client can do to the round within `federation.bound`, see `links.bounds`.
-
-        Clients that keep account of what they sent, and whose accounts must add up to the server's, cannot be
-        shortened behind their backs: they are refused, and only where they are beyond all measure.
-        """
-        factor, wire = self.plan.federation.bound, self.plan.wire(round)
-        if not factor or not tally.replies:
-            return
-        values = {client: reply.values for client, reply in tally.replies.items()}
-        if wire.remembers and not wire.comparable:
-            _refuse_far(tally, norms_of(values), max(factor, FAR), "more than a client may send")
-            return
-        held, outside = bounded(values, factor)
-        for client in outside:
-            tally.replies[client] = replace(tally.replies[client], values=held[client])
-        tally.bounded |= set(outside)
+        """Replies of an exchange through the links on the server; who is refused there is out of the round."""
+        given = Replies({client: reply.values for client, reply in tally.replies.items()}, weights)
+        left = self.plan.chain.on_server(given, *self.plan.bound(round))
+        tally.refused |= left.refused
+        tally.bounded |= left.bounded
+        tally.replies = {c: _with(reply, left.values[c]) for c, reply in tally.replies.items() if c in left.values}
 
     def update(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Update | None:
         """What comes of a round; None if nobody answered, or if it would make a number of the model infinite or NaN.
@@ -66,8 +48,11 @@ class Aggregation:
                 return update
             norms = norms_of({client: reply.values for client, reply in tally.replies.items()})
             why = "which would have made the model infinite"
-            if attempt or not _refuse_far(tally, norms, FAR, why):
+            far = {} if attempt else too_far(norms, FAR, why)
+            if not far:
                 break
+            tally.refused |= far
+            tally.replies = {client: reply for client, reply in tally.replies.items() if client not in far}
         for client in tally.replies:
             tally.refused[client] = "was left out with its whole round, which would have made the model infinite"
         tally.replies = {}
@@ -86,10 +71,5 @@ class Aggregation:
         )
 
 
-def _refuse_far(tally: Tally, norms: Mapping[int, float], factor: float, why: str) -> bool:
-    """Refuse clients whose numbers are that much longer than the round's median; False: nobody's are."""
-    longest, outside = beyond(norms, factor)
-    for client in outside:
-        del tally.replies[client]
-        tally.refused[client] = f"sent numbers of norm {norms[client]:.3g}, {why}: at most {longest:.3g} this round"
-    return bool(outside)
+def _with(reply: Admitted, values: F32) -> Admitted:
+    return reply if values is reply.values else replace(reply, values=values)

@@ -85,7 +85,7 @@ class Server:
         closings = (
             {} if encoded is None or not self.federation.sync else dict.fromkeys(replies, encode_close(round, encoded))
         )
-        losses = {client: tally.losses[client] for client in sorted(replies)}
+        losses = {client: tally.losses[client] for client in sorted(replies) if client in tally.losses}
         strange = beyond_others(losses) if self.federation.bound else []
         dense = isinstance(update, Dense)
         record = Round(
@@ -178,5 +178,6 @@ class Server:
         tally.refused = refused | tally.refused
         for client, reply in replies.items():
             tally.queries += reply.queries
-            tally.losses.setdefault(client, reply.loss)
+            if reply.loss is not None:
+                tally.losses.setdefault(client, reply.loss)
         return replies

@@ -13,7 +13,8 @@ class Admitted(Struct, frozen=True):
     """A reply that counts, unpacked."""
 
     values: F32
-    loss: float
+    loss: float | None
+    """None: a link hides it"""
     queries: int
     digest: bytes
     memory: bytes

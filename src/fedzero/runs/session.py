@@ -13,7 +13,7 @@ import msgspec
 from fedzero.directions.ahead import compiling
 from fedzero.engines.binding import Assembly, assembled
 from fedzero.errors import FedzeroError
-from fedzero.ledger import checkpoints, replay
+from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
@@ -97,7 +97,7 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     try:
-        replaced = [folder / MODEL, folder / checkpoints.FILE]
+        replaced = [folder / MODEL, folder / checkpoints.FILE, *answers.files_of(folder)]
         if base is not None:
             save_base(base.params, folder / BASE)
         if base is not None and base.fixed is not None and base.fixed.size <= fixed.LARGEST:
@@ -170,6 +170,8 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed
+        for path in answers.files_of(folder):
+            path.unlink(missing_ok=True)
         return summary(ledger, keeper.view)
     finally:
         watch.end()

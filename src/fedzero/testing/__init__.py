@@ -3,12 +3,12 @@
     from fedzero.testing import check_method
     check_method(MyMethod(rate=0.01))
 
-Each raises `CheckFailed`, which says in words what is wrong. Our own methods, tasks and filters pass the same checks.
+Each raises `CheckFailed`, which says in words what is wrong. Our own methods, tasks and links pass the same checks.
 """
 
-from fedzero.testing.filters import check_filter
+from fedzero.testing.filters import check_filter, check_link
 from fedzero.testing.methods import check_method
 from fedzero.testing.tasks import check_task
 from fedzero.testing.trial import CheckFailed
 
-__all__ = ["CheckFailed", "check_filter", "check_method", "check_task"]
+__all__ = ["CheckFailed", "check_filter", "check_link", "check_method", "check_task"]

@@ -18,7 +18,7 @@ from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.folder import LEDGER
-from fedzero.links.links import Plain
+from fedzero.links.coders import Plain
 from fedzero.methods.contract import Federation, Method, State, Wire
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense

@@ -17,7 +17,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.links import Filter
+from fedzero.links import Link
 from fedzero.methods.contract import Federation, Method
 from fedzero.model.params import Params
 from fedzero.protocol.replica import Replica
@@ -87,7 +87,7 @@ def recipe_of(
     method: Method,
     federation: Federation | None = None,
     task: Task | None = None,
-    filters: Sequence[Filter] = (),
+    filters: Sequence[Link] = (),
     rounds: int = 50,
     seed: int = 5,
     merge: bool = False,
@@ -128,6 +128,7 @@ def trial(
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     engine = LocalEngine(replica, objective, shards, how.merge, how.replicas, setup.chain)
     folder.mkdir(parents=True, exist_ok=True)
+    engine.keep_answers(folder)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     server = Server(setup.plan, replica if recipe.federation.server_model else None, ledger)
     return Trial(setup, replica, engine, server, ledger, prepared)

@@ -27,12 +27,13 @@ from fedzero.deploy.site import admission, kept, reasons
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
-from fedzero.deploy.site.journal import EVALUATION, Answered, Drawn, Journal, Place, question_of
+from fedzero.deploy.site.journal import EVALUATION, Drawn, Journal
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings as Settings
 from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.remote import messages
 from fedzero.errors import FedzeroError, Refused, Sendable
+from fedzero.ledger.answers import Answered, Place, question_of
 from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.store import Claimed, Ledger
 from fedzero.lines import printable
@@ -228,7 +229,7 @@ class SiteRun:
         _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
         self._saved, self._cache = time.monotonic(), dict[Any, Any]()
         self.replica = self._traced(self.setup)
-        self.agreement = self._agreed(order.clients)
+        self.agreement, self._private = self._agreed(order.clients), self.setup.chain.private
         self._queries = self._log_of_queries()
         self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
         self._answering = 0
@@ -283,7 +284,8 @@ class SiteRun:
             lambda number: self._answered(asked[number], drawn),
             failed,
         )
-        conflicts = self._journal.record([(asked[n].place, each) for n, each in answered.items()], drawn)
+        new = [(asked[number].place, each) for number, each in answered.items()]
+        conflicts = self._journal.record(new, drawn, once=self._private)
         failed |= {place.client: why for place, why in conflicts.items()}
         if time.monotonic() - self._saved > SAVE_EVERY:
             self.save()
@@ -306,9 +308,8 @@ class SiteRun:
         """What a client is asked, found to be new, or the same as before."""
         instruction, place = order.instructions[number], Place(order.round, number, order.exchange)
         message = admission.instruction_of(self.agreement, order, instruction)
+        self._journal.before(place, instruction)
         client, question, before = self.clients[number], question_of(instruction), self._journal.find(place)
-        if before is not None and before.question != question:
-            raise Refused(f"was asked exchange {place.exchange} of round {place.round} before, by another question")
         over = self._journal.over(number)
         if before is None and (over > place.round or (not place.exchange and over == place.round)):
             raise Refused(f"is asked about round {place.round}, and answered round {over} before")
@@ -355,14 +356,14 @@ class SiteRun:
             same = decode_reply(before.answer, len(before.answer)).digest == model
             if same and not asked.again:
                 return before
-            if not same and not before.same_model(self.replica.history):
+            if not same and (self._private or not before.same_model(self.replica.history)):
                 raise Refused(f"was asked about round {place.round} before, at another model")
             if not asked.again:  # the replica was damaged then, or is now
                 self._pay(client.number, self._cost(replace(asked, again=True)))
         self._expect_few(asked, model, drawn)
         if client.keeps_memory:
             client.settle(asked.message.counted)
-        client.start(place.round)
+        client.start(place.round, None if before is None else before.answer)
         answered = self._worked(asked, None)
         if before is not None and same and answered.answer != before.answer:
             raise Refused(f"cannot repeat what it answered to exchange 0 of round {place.round}")

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fedzero.ledger.answers import UNKNOWN as UNKNOWN
 from fedzero.model.updates import Update, encode_update
 from fedzero.protocol.messages import Close, Snapshot, Work
 from fedzero.protocol.replica import Replica
 
 BASE = hashlib.sha256(b"base").digest()
-UNKNOWN = b""
-"""The history of a model of which something was folded, and something not."""
 
 
 class TracedReplica(Replica):

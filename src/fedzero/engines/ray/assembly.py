@@ -29,6 +29,11 @@ def on_cluster(setup: Setup, environment: Environment, watch: Watch) -> Iterator
     """Workers are made before the driver's own replica moves: objects of this process are sent as they are now."""
     how = setup.recipe.engine
     assert isinstance(how, Ray)
+    if setup.chain.private:
+        raise FedzeroError(
+            "a filter draws in private, and workers of a cluster keep nothing that outlasts them, so that it would be "
+            "drawn again: use the local engine, or sites"
+        )
     watch.phase("connecting to Ray")
     with workers(how) as actors:
         crew = Crew(actors, _blueprint(setup, environment, how, actors.device))

@@ -1,16 +1,13 @@
-"""What a server may do with contributions before they are combined."""
+"""Nearest-neighbour mixing on the server."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
-from fedzero.links.bounds import norm_of, shortened
-from fedzero.links.combiners import Liars, distances, liars_of, stacked
+from fedzero.links.combining import Liars, distances, liars_of, stacked
 from fedzero.links.contract import F32, Mixer
-from fedzero.model.numbers import Positive
 
 
 class NearestNeighbours(Mixer, tag="nnm"):
@@ -39,20 +36,3 @@ class NearestNeighbours(Mixer, tag="nnm"):
             client: rows[np.sort(np.argsort(apart[i], kind="stable")[:keep])].mean(axis=0).astype(np.float32)
             for client, i in zip(clients, first, strict=False)
         }
-
-
-class ServerClip(Mixer, tag="server-clip"):
-    """Norm clipping by the server (Sun et al., "Can you really backdoor federated learning?", 2019).
-
-        v_i ← v_i · min(1, norm/‖v_i‖₂)
-
-    `clip` is the same on the clients, who then know what is read; `federation.bound` finds the norm itself.
-    """
-
-    norm: Positive
-    """the largest norm of a contribution"""
-
-    compares: ClassVar[bool] = False
-
-    def mix(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> dict[int, F32]:
-        return {client: shortened(values, norm_of(values), self.norm) for client, values in contributions.items()}
