@@ -8,6 +8,7 @@ import msgspec
 import torch
 from harness import small
 
+from fedzero.engines.local import Local
 from fedzero.ledger import Ledger
 from fedzero.ledger.folder import LEDGER
 from fedzero.methods import DeComFL
@@ -19,7 +20,7 @@ from fedzero.runs import recorded, session
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
     run = small(tmp_path / "cpu", DeComFL(rate=1e-3))
     run.play(5)
-    elsewhere = msgspec.structs.replace(run.setup.recipe, engine=recipes.Local(device="cuda"))
+    elsewhere = msgspec.structs.replace(run.setup.recipe, engine=Local(device="cuda"))
     start = msgspec.structs.replace(run.ledger.start(), recipe=recipes.canonical(elsewhere))
     (tmp_path / "gpu").mkdir()
     ledger = Ledger.create(tmp_path / "gpu" / LEDGER, start)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from bench.table import show
 from torch import Tensor, nn
 
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import LocalClients
 from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -83,7 +83,7 @@ def slopes_of(net: nn.Module, x: Tensor, y: Tensor, round: int) -> list[float]:
 def ours(setup: Setup, folder: str) -> Iterator[float]:
     """Seconds of each round from WARM on."""
     problem, replica = setup.problem, setup.replica()
-    engine = LocalEngine(replica, problem.objective, problem.shards, merge=True)
+    engine = LocalClients(replica, problem.objective, problem.shards, merge=True)
     ledger = Ledger.create(Path(folder) / "ledger.db", setup.start)
     server = Server(setup.plan, replica, ledger)
     for round in range(WARM + ROUNDS):

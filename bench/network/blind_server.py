@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +27,8 @@ from fedzero.methods.contract import Federation, Scale
 from fedzero.model.identity import Identity
 from fedzero.model.updates import pack
 from fedzero.oracles import Metrics
-from fedzero.protocol.messages import MemoryChange, Reply, encode_reply
+from fedzero.protocol.engine import Arrival
+from fedzero.protocol.messages import Reply, encode_reply
 from fedzero.recipe.plan import Plan
 from fedzero.rounds.server import Server
 
@@ -40,35 +41,27 @@ FEDERATION = Federation(clients=8, cohort=2, server_model=False)
 class MadeUp:
     """Clients that answer at once, as they should."""
 
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
-        values = pack(np.full(ALGORITHM.directions, 1e-3 * (round % 7), np.float32))
-        model, loss = round.to_bytes(8, "big"), pack(np.ones(1, np.float32))
+    def __init__(self) -> None:
+        self._events: list[Arrival] = []
+
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        values = pack(np.full(ALGORITHM.directions, 1e-3 * (asked % 7), np.float32))
+        model, loss = asked.to_bytes(8, "big"), pack(np.ones(1, np.float32))
         reply = encode_reply(
-            Reply(round, exchange, model, values, loss, ALGORITHM.wire(round, Scale(0, FEDERATION.clients)).queries)
+            Reply(asked, exchange, model, values, loss, ALGORITHM.wire(asked, Scale(0, FEDERATION.clients)).queries)
         )
-        for client in instructions:
-            yield client, reply
+        self._events = [Arrival(client, reply) for client in which]
 
-    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
-        return {}
+    def receive(self, seconds: float) -> Sequence[Arrival]:
+        events, self._events = self._events, []
+        return events
 
-    def close(self, *_: Any) -> None: ...
-
-    def unable(self, *_: Any) -> Mapping[int, str]:
-        return {}
-
-    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
-        return {client: str(client) for client in clients}
-
-    def rebuild(self, clients: Collection[int]) -> None:
-        assert not clients
-
-    def renew(self) -> None: ...
+    def settle(self, *_: Any) -> None: ...
 
     def identity(self, after: int) -> Identity:
         return Identity(after.to_bytes(8, "big"))
 
-    def evaluate(self, after: int = 0) -> tuple[Identity, Metrics]:
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
         return self.identity(after), Metrics(0.0)
 
 
@@ -82,7 +75,7 @@ def megabytes(what: str) -> float:
 
 def memory_over_rounds(size: int) -> dict[str, float]:
     signal.alarm(LIMIT)
-    engine, found = MadeUp(), {}
+    clients, found = MadeUp(), {}
     with tempfile.TemporaryDirectory() as folder:
         start = Start(b"{}", bytes(8), size, VERSION, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)
@@ -90,7 +83,7 @@ def memory_over_rounds(size: int) -> dict[str, float]:
         for round in range(ROUNDS):
             if round % LOOK_EVERY == 0:
                 found[f"{round:,}"] = megabytes("VmRSS")
-            record = server.play(round, engine, 0.0)
+            record = server.play(round, clients, 0.0)
             assert not record.refused, record.refused
         found[f"{ROUNDS:,}"] = megabytes("VmRSS")
         ledger.close()

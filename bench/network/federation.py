@@ -13,7 +13,7 @@ import torch
 from bench.table import show
 
 from fedzero.directions import Keys
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import LocalClients
 from fedzero.ledger.records import Start
 from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL
@@ -48,7 +48,7 @@ def replies_per_second(merge: bool, replicas: bool) -> float:
     algorithm, keys, free = DeComFL(rate=1e-3, directions=10), Keys.of_seed(1), Free()
     params = Params.of_vector(torch.zeros(1000))
     replica = Replica(algorithm, params, keys, CLIENTS)
-    engine = LocalEngine(replica, free, free, merge, replicas)
+    engine = LocalClients(replica, free, free, merge, replicas)
     with tempfile.TemporaryDirectory() as folder:
         start = Start(b"{}", params.digest(), params.size, 1, None)
         ledger = Ledger.create(Path(folder) / "ledger.db", start)

@@ -27,8 +27,8 @@ from bench.table import show
 from torch import nn
 
 import fedzero
+from fedzero.engines.ray import Ray
 from fedzero.engines.ray.on_ray import keeping
-from fedzero.recipe.engines import Ray
 from fedzero.runs.progress import Silent
 
 WARM = 3

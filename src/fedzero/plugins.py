@@ -1,12 +1,13 @@
-"""Methods, tasks, filters, recipes and commands by name: our own, those of installed distributions, and those that a
-script registers.
+"""Methods, tasks, filters, engines, recipes and commands by name: our own, those of installed distributions, and those
+that a script registers.
 
     [project.entry-points."fedzero.methods"]       in the pyproject.toml of any distribution
     my-method = "my_package:MyMethod"              the name is the tag of the class
 
-The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (classes; 0.2 said `fedzero.filters`, which is read
-for ever), `fedzero.recipes` (packages of TOML files) and `fedzero.commands` (typer applications). Only entry points of
-installed distributions are imported: nothing that travels, a recipe, a ledger or a message, can name a module.
+The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (0.2 said `fedzero.filters`, which is read for ever),
+`fedzero.engines` (classes), `fedzero.recipes` (packages of TOML files) and `fedzero.commands` (typer applications).
+Only entry points of installed distributions are imported: nothing that travels, a recipe, a ledger or a message, can
+name a module.
 """
 
 from __future__ import annotations
@@ -25,24 +26,29 @@ from msgspec import Struct
 
 from fedzero.errors import FedzeroError, near
 from fedzero.lines import printable
-from fedzero.links.contract import Link
-from fedzero.methods.contract import Method
 from fedzero.model import distributions
-from fedzero.tasks.contract import Task
 
-Group = Literal["methods", "tasks", "filters"]
+Group = Literal["methods", "tasks", "filters", "engines"]
 OURS = "fedzero"
-BASES: Mapping[Group, type[Struct]] = {"methods": Method, "tasks": Task, "filters": Link}
+BASES: Mapping[Group, str] = {
+    "methods": "fedzero.methods.contract:Method",
+    "tasks": "fedzero.tasks.contract:Task",
+    "filters": "fedzero.links.contract:Link",
+    "engines": "fedzero.recipe.engines:Engine",
+}
+"""What the classes of a group derive from. By name, like `PACKAGES`: they are looked for when somebody asks."""
 PACKAGES: Mapping[Group, tuple[str, ...]] = {
     "methods": ("fedzero.methods",),
     "tasks": ("fedzero.tasks", "fedzero.tasks.language"),
     "filters": ("fedzero.links",),
+    "engines": ("fedzero.engines",),
 }
 """Where ours are: a class with a tag in a module of these needs no other entry."""
 GROUPS: Mapping[Group, tuple[str, ...]] = {
     "methods": ("fedzero.methods",),
     "tasks": ("fedzero.tasks",),
     "filters": ("fedzero.links", "fedzero.filters"),
+    "engines": ("fedzero.engines",),
 }
 """Of entry points. A recipe's table of links is called `filters`."""
 LONGEST = 80
@@ -70,24 +76,31 @@ class NotInstalled(FedzeroError):
         self.what = what
 
 
-_registered: dict[Group, dict[str, Kind]] = {"methods": {}, "tasks": {}, "filters": {}}
+_registered: dict[Group, dict[str, Kind]] = {group: {} for group in BASES}
+
+
+@cache
+def base_of(group: Group) -> type[Struct]:
+    """What all classes of a group derive from."""
+    found: type[Struct] = pkgutil.resolve_name(BASES[group])
+    return found
 
 
 def register(kind: type[Any]) -> type[Any]:
-    """Make a method, task or filter of a script or notebook known to this process; usable as a decorator.
+    """Make a method, task, filter or engine of a script or notebook known to this process; usable as a decorator.
 
     Other processes do not know it: sites of a federation, and a process that resumes the run later, must register it
     too, or have it installed with an entry point.
     """
-    for group, base in BASES.items():
-        if isinstance(kind, type) and issubclass(kind, base):
+    for group in BASES:
+        if isinstance(kind, type) and issubclass(kind, base_of(group)):
             tag = tag_of(kind)
             installed, _ = _of_distributions(group)
             if tag in installed:
                 raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
             _registered[group][tag] = Kind(kind, "", "")
             return kind
-    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task and Link")
+    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Link and Engine")
 
 
 def tag_of(kind: type[Any]) -> str:
@@ -199,7 +212,7 @@ def _ours(group: Group) -> Iterator[type[Any]]:
     for package in PACKAGES[group]:
         parent = importlib.import_module(package)
         for module in pkgutil.iter_modules(parent.__path__, package + "."):
-            yield from _tagged(importlib.import_module(module.name), BASES[group])
+            yield from _tagged(importlib.import_module(module.name), base_of(group))
 
 
 def _tagged(module: ModuleType, base: type[Struct]) -> Iterator[type[Any]]:
@@ -219,8 +232,8 @@ def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
         kind = entry.load()
     except Exception as error:  # whatever a module of somebody else raises when it is imported
         raise FedzeroError(f"{what} cannot be imported: {error!r}") from error
-    if not (isinstance(kind, type) and issubclass(kind, BASES[group])):
-        raise FedzeroError(f"{what} is not derived from fedzero's {BASES[group].__name__}")
+    if not (isinstance(kind, type) and issubclass(kind, base_of(group))):
+        raise FedzeroError(f"{what} is not derived from fedzero's {base_of(group).__name__}")
     if tag_of(kind) != entry.name:
         raise FedzeroError(f"{what} has the tag {tag_of(kind)!r}: its entry point must have the same name")
     return Kind(kind, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else "")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fedzero.engines.ray import Ray
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Ray
 
 WORKERS = 2
 QUADRATIC = {"kind": "quadratic", "dimension": 16, "noise": 0.1}
@@ -49,9 +49,9 @@ def recipe() -> Callable[..., recipes.Recipe]:
 @pytest.fixture
 def killing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rounds and exchanges in which the first worker that is asked is killed as it begins; each once."""
-    from fedzero.engines.ray.engine import ClusterEngine
+    from fedzero.engines.ray.engine import ClusterClients
 
-    call, when = ClusterEngine._call, list[tuple[int, int]]()
+    call, when = ClusterClients._call, list[tuple[int, int]]()
 
     def fatal(engine: Any, worker: int, round: int, exchange: int, *rest: Any) -> Any:
         ref = call(engine, worker, round, exchange, *rest)
@@ -60,5 +60,5 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
             os.kill(engine.dealer.alive[worker].pid, signal.SIGKILL)
         return ref
 
-    monkeypatch.setattr(ClusterEngine, "_call", fatal)
+    monkeypatch.setattr(ClusterClients, "_call", fatal)
     return when

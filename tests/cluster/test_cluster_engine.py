@@ -15,11 +15,13 @@ from same_ledger import content_of, same_as_local
 
 import fedzero
 from fedzero import plugins
+from fedzero.engines.local import Local
+from fedzero.engines.ray import Ray
 from fedzero.engines.ray.slices import Dealer
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Local, Ray, chosen, recorded
+from fedzero.recipe.engines import chosen, recorded
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -109,14 +111,14 @@ def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
     monkeypatch.setattr(engine, "PART", 2)
     with pytest.raises(KeyboardInterrupt):
         session.start(made, folder, Environment(), Stopping())
-    standing, sent = engine.ClusterEngine._standing, []
+    standing, sent = engine.ClusterClients._standing, []
 
     def noting(driver: Any) -> Any:
         for part in standing(driver):
             sent.append((part.checkpoint is not None, [update.round for update in part.updates]))
             yield part
 
-    monkeypatch.setattr(engine.ClusterEngine, "_standing", noting)
+    monkeypatch.setattr(engine.ClusterClients, "_standing", noting)
     session.resume(folder, Environment(), Silent(), engine="ray:2")
     assert sent == [(True, [6, 7]), (False, [8])] * 2  # to each of the workers; the checkpoint is that of six rounds
     assert content_of(folder) == content_of(tmp_path / "whole")
@@ -129,14 +131,14 @@ def test_workers_forget_memories_that_the_ledger_has(
     from fedzero.engines.ray import engine
 
     monkeypatch.setattr(engine, "KEPT", 1)
-    spare, forgotten = engine.ClusterEngine._spare, set[int]()
+    spare, forgotten = engine.ClusterClients._spare, set[int]()
 
     def noting(*arguments: Any) -> list[int]:
         found = spare(*arguments)
         forgotten.update(found)
         return found
 
-    monkeypatch.setattr(engine.ClusterEngine, "_spare", noting)
+    monkeypatch.setattr(engine.ClusterClients, "_spare", noting)
     same_as_local(recipe(algorithm, rounds=8), tmp_path, Environment(), Silent())
     assert forgotten
 

@@ -18,10 +18,11 @@ from noise import Noise
 from test_crash import together
 
 from fedzero import plugins
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import LocalClients
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.answers import Answered, Answers, Place, files_of, question_of
 from fedzero.methods import DeComFL, ScaffoldZO
+from fedzero.protocol.engine import arrivals
 from fedzero.protocol.messages import decode_reply
 from fedzero.rounds.server import Server
 from fedzero.testing.engines import Changing
@@ -123,8 +124,8 @@ def again(run: Trial) -> Trial:
     """The same run, in another process: what is not on the disk is gone."""
     setup = run.prepared()
     replica = setup.replica()
-    engine = LocalEngine(replica, setup.problem.objective, setup.problem.shards, False, False, setup.chain)
-    engine.keep_answers(run.ledger.path.parent)
+    how = setup.problem.objective, setup.problem.shards, False, False, setup.chain
+    engine = LocalClients(replica, *how, answers=run.ledger.path.parent)
     server = Server(setup.plan, replica, run.ledger)
     return Trial(setup, replica, engine, server, run.ledger, run.prepared)
 
@@ -157,10 +158,15 @@ def test_a_round_that_was_lost_is_answered_by_the_same_bytes(tmp_path: Path, met
 
 def test_another_question_for_the_same_turn_is_refused(tmp_path: Path) -> None:
     run = small(tmp_path, DeComFL(rate=1e-3), filters=(Noise(),), clients=4, cohort=4)
-    instructions = run.server.delivery.instructions(0, range(4))
-    first = dict(run.engine.exchange(0, 0, instructions))
-    other = {**instructions, 2: instructions[2] + b"\0"}
-    found = dict(again(run).engine.exchange(0, 0, other))
+    sending = run.server.delivery.instructions(0, range(4))
+    asked = {client: sending.messages[message] for client, message in sending.which.items()}
+
+    def answered(clients: LocalClients, questions: dict[int, bytes]) -> dict[int, bytes | Exception]:
+        clients.send(0, 0, list(questions.values()), {client: place for place, client in enumerate(questions)})
+        return {arrival.client: arrival.data for arrival in arrivals(clients)}
+
+    first = answered(run.engine, asked)
+    found = answered(again(run).engine, asked | {2: asked[2] + b"\0"})
     assert isinstance(found[2], Refused) and "by another question" in str(found[2])
     assert {client: found[client] for client in (0, 1, 3)} == {client: first[client] for client in (0, 1, 3)}
 

@@ -5,7 +5,7 @@ Of fedzero these use the keys, the sampling of cohorts and the NumPy direction s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from harness import small
+from msgspec.structs import replace
 
 from fedzero.directions import SHARED, reference
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import LocalClients
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
+from fedzero.protocol.engine import Altered, Arrival
 from fedzero.recipe.plan import cohort_of
 from fedzero.tasks import Quadratic
 from fedzero.testing.trial import Trial
@@ -167,7 +169,7 @@ def federation(
     assert run.setup.problem.params.size == D
     run.replica.state = algorithm.init(params(dtype), run.setup.recipe.federation.clients)
     objective, shards = options.get("objective") or run.setup.problem.objective, run.setup.problem.shards
-    run.engine = LocalEngine(run.replica, objective, shards, False, replicas, run.setup.chain)
+    run.engine = LocalClients(run.replica, objective, shards, False, replicas, run.setup.chain)
     return run, World(run)
 
 
@@ -188,36 +190,37 @@ def updates_of(run: Trial) -> list[Update]:
     return [decode_update(r.update) for r in run.records if r.update is not None]
 
 
-Replies = Iterator[tuple[int, bytes | Exception]]
+class Losing(Altered):
+    """Clients of whose replies some get lost: those for which `lost(round, exchange, client)`."""
 
+    def __init__(self, clients: Any, lost: Callable[[int, int, int], bool]):
+        def losing(round: int, exchange: int, arrivals: Sequence[Arrival]) -> Sequence[Arrival]:
+            gone = RuntimeError("lost")
+            return [replace(a, data=gone) if lost(round, exchange, a.client) else a for a in arrivals]
 
-class Losing:
-    """An engine in which some replies get lost: those for which `lost(round, exchange, client)`."""
-
-    def __init__(self, engine: Any, lost: Callable[[int, int, int], bool]):
-        self.engine, self.lost = engine, lost
-
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
-        for client, data in self.engine.exchange(round, exchange, instructions):
-            yield client, RuntimeError("lost") if self.lost(round, exchange, client) else data
+        super().__init__(clients, losing)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return getattr(self.inner, name)
 
 
-class Listening:
-    """An engine that notes what passes: (round, exchange, client, instruction, reply)."""
+class Listening(Altered):
+    """Clients and a note of what passes: (round, exchange, client, instruction, reply)."""
 
-    def __init__(self, engine: Any):
-        self.engine, self.heard = engine, []
+    def __init__(self, clients: Any):
+        super().__init__(clients, self._noted)
+        self.heard = []
 
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Replies:
-        for client, data in self.engine.exchange(round, exchange, instructions):
-            self.heard.append((round, exchange, client, instructions[client], data))
-            yield client, data
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        self._sent = {client: messages[message] for client, message in which.items()}
+        super().send(asked, exchange, messages, which)
+
+    def _noted(self, round: int, exchange: int, arrivals: Sequence[Arrival]) -> Sequence[Arrival]:
+        self.heard += [(round, exchange, a.client, self._sent[a.client], a.data) for a in arrivals]
+        return arrivals
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return getattr(self.inner, name)
 
 
 def fedzo(world: World, rounds: int, K: int, eta: float, how: How) -> Vector:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fedzero.engines.local import Local
 from fedzero.methods import Federation
 from fedzero.model.params import Params
 from fedzero.recipe import recipe as recipes
@@ -43,7 +44,7 @@ def recipe_of(
         task=task or Quadratic(dimension=50, noise=0.1),
         filters=filters,
         federation=Federation(clients=clients, cohort=cohort, **federation),
-        engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
+        engine=Local(merge=merge, device="cpu", replicas=replicas),
     )
     return recipes.decode(msgspec.to_builtins(recipe))
 

@@ -251,14 +251,16 @@ def test_a_large_history_is_not_written_anew_every_round(tmp_path: Path) -> None
     run, world = federation(tmp_path, method(gamma, active, at, box, False, 0.02), clients=2, cohort=2)
     run.play(3)
     sizes = []
-    real = run.engine.memories
+    real = run.engine.receive
 
-    def weighed(clients):
-        kept = real(clients)
-        sizes.append(sum(len(body) for change in kept.values() for body in change.changed.values()))
-        return kept
+    def weighed(seconds):
+        events = real(seconds)
+        kept = [event.memory for event in events if event.memory is not None]
+        if kept:
+            sizes.append(sum(len(body) for change in kept for body in change.changed.values()))
+        return events
 
-    run.engine.memories = weighed
+    run.engine.receive = weighed
     run.play(4)
     queries = T * active.a_step + active.around
     assert all(size < 2 * (queries * (4 * world.d + 8) + 4 * M + 400) for size in sizes), sizes

@@ -13,7 +13,7 @@ from byhand import D, How, Losing, assert_near, federation, model, slope, start,
 from harness import small
 
 from fedzero.directions import Keys
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import LocalClients
 from fedzero.links import mean
 from fedzero.methods import FedZO, ZOFedHT
 from fedzero.methods.contract import Gathered, Scale, Turn
@@ -184,13 +184,13 @@ class Quiet(Silent):
 
 def test_a_resumed_run_knows_of_a_round_without_answers_before_its_checkpoint(tmp_path: Path, monkeypatch) -> None:
     """Nobody answers in round 9, the checkpoint is of round 10, and the run is interrupted in round 10."""
-    exchange = LocalEngine.exchange
+    arriving = LocalClients._arrivals
 
-    def losing(engine, round, number, instructions):
-        for client, data in exchange(engine, round, number, instructions):
-            yield client, RuntimeError("lost") if round == 9 else data
+    def losing(clients, round, number, instructions):
+        for arrival in arriving(clients, round, number, instructions):
+            yield msgspec.structs.replace(arrival, data=RuntimeError("lost")) if round == 9 else arrival
 
-    monkeypatch.setattr(LocalEngine, "exchange", losing)
+    monkeypatch.setattr(LocalClients, "_arrivals", losing)
     recipe = small(tmp_path / "x", ZOFedHT(rate=1e-3, tau=TAU, local_steps=2, form="dense")).setup.recipe
     recipe, environment = msgspec.structs.replace(recipe, rounds=14), Environment()
     whole = session.start(recipe, tmp_path / "whole", environment, Quiet())

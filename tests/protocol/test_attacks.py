@@ -12,12 +12,12 @@ import torch
 
 from fedzero.deploy.server.conduct import conduct
 from fedzero.directions import Keys
-from fedzero.engines import binding
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.links.bound import Bound
 from fedzero.protocol.attacks import Adaptive, Constant, FlippedLabels, LabelFlip, LittleIsEnough, Scaling, SignFlip
 from fedzero.protocol.coalition import Seen, most_harmful
+from fedzero.protocol.engine import arrivals
 from fedzero.protocol.messages import decode_reply
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -75,10 +75,11 @@ def test_who_attacks_follows_from_the_keys() -> None:
 def replies_of(folder: Path, attack: dict[str, Any] | None, *filters: dict[str, Any], **algorithm: Any) -> Any:
     """What arrives in round 0, by client."""
     setup = prepare(recipe(attack, *filters, **algorithm), Environment())
-    engine = binding.local(setup).engine(setup.replica())
     server = session.Server(setup.plan, setup.replica(), session.create(folder, setup.start))
-    instructions = server.delivery.instructions(0, range(10))
-    arrived = {c: decode_reply(data, 1 << 20) for c, data in engine.exchange(0, 0, instructions)}  # type: ignore
+    sending = server.delivery.instructions(0, range(10))
+    with session.opened(setup, Environment(), Silent()) as found:
+        found.clients.send(0, 0, sending.messages, sending.which)
+        arrived = {a.client: decode_reply(a.data, 1 << 20) for a in arrivals(found.clients)}  # type: ignore
     wanted = setup.plan.wire(0).replies[0]
     return {client: setup.chain.decode(reply.values, wanted) for client, reply in arrived.items()}
 

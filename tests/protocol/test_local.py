@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import small
 
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import LocalClients
 from fedzero.errors import FedzeroError
 from fedzero.methods import DeComFL
 
@@ -71,7 +71,7 @@ def test_an_ask_that_fails_fails_nobody_else(tmp_path: Path, merge) -> None:
             return (cracked.bad, noise) if client == 2 else (centre, noise)
 
     cracked = Cracked(run.setup.problem.objective, np.zeros(50))
-    run.engine = LocalEngine(run.replica, cracked, Shards(), merge)
+    run.engine = LocalClients(run.replica, cracked, Shards(), merge)
     run.play(3)
     whole.play(3)
     for record in run.records:

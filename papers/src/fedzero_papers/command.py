@@ -51,7 +51,9 @@ def reproduce(
 
     Example: fedzero reproduce e8 --quick
     """
-    from fedzero.recipe.engines import Local, Ray, chosen
+    from fedzero.engines.local import Local
+    from fedzero.engines.ray import Ray
+    from fedzero.recipe.engines import chosen
     from fedzero.recipe.environment import data_folder
     from fedzero_papers.experiments import EXPERIMENTS, find
     from fedzero_papers.experiments.contract import Options

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from toy import TOY, job
 
+from fedzero.engines.ray import Ray
 from fedzero.errors import FedzeroError
 from fedzero.ledger.store import Claim, Ledger
 from fedzero.model.device import threads
-from fedzero.recipe.engines import Ray
 from fedzero.recipe.environment import Environment
 from fedzero.results.history import history
 from fedzero.runs import recorded, session

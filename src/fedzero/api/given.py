@@ -97,7 +97,7 @@ def method(value: Any, default: Mapping[str, Any], name: str = "method") -> dict
     if value is None or (isinstance(value, str) and value == default.get("kind")):
         return dict(default)
     if not isinstance(value, str):
-        return table(value, name, plugins.BASES["methods"], "fedzero.DeComFL(rate=0.05)")
+        return table(value, name, plugins.base_of("methods"), "fedzero.DeComFL(rate=0.05)")
     known = plugins.kinds("methods")
     if value not in known:
         advice = near(value, known) or f"there are {', '.join(known)}"
@@ -114,7 +114,7 @@ def filters(value: Any) -> list[dict[str, Any]]:
     """The tables of filters, each given as a value, by its name, or as a table."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise Invalid(f"filters = {quoted(value)} is not valid: give a list of filters, such as [Clip(norm=1.0)]")
-    base, example = plugins.BASES["filters"], "fedzero.links.Clip(norm=1.0)"
+    base, example = plugins.base_of("filters"), "fedzero.links.Clip(norm=1.0)"
     return [
         {"kind": link} if isinstance(link, str) else table(link, f"filters[{i}]", base, example)
         for i, link in enumerate(value)

@@ -101,7 +101,7 @@ def _in_full(name: str, known: list[str]) -> None:
             if name in plugins.broken(group):
                 raise FedzeroError(plugins.broken(group)[name])
         advice = near(name, known) or "`fedzero list` shows all"
-        raise FedzeroError(f"{name}: there is no algorithm, filter, task or recipe of that name; {advice}")
+        raise FedzeroError(f"{name}: there is no algorithm, filter, task, engine or recipe of that name; {advice}")
     for section in sections:
         place = f"[[{section.place}]]" if section.place == "filters" else f"[{section.place}]" if section.place else ""
         chosen = f' kind = "{section.kind}"' if section.kind else ""

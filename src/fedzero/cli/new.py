@@ -1,4 +1,4 @@
-"""A package of one's own: `fedzero new method|task|link NAME`; a link was a filter in 0.2."""
+"""A package of one's own: `fedzero new method|task|link|engine NAME`; a link was a filter in 0.2."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ ABOUT = {
     "method": "Shared directions of which only the steepest count.",
     "task": "The Rosenbrock function, shifted for every client.",
     "link": "Outliers of a contribution are pulled in.",
+    "engine": "All clients in this process, behind a network that takes its time.",
 }
+
+Kind = Literal["method", "task", "filter", "engine"]
 
 
 @app.command(rich_help_panel="Your own")
 def new(
     kind: Annotated[
-        Literal["method", "task", "link", "filter"], typer.Argument(help="What to write.", show_default=False)
+        Literal["method", "task", "link", "filter", "engine"], typer.Argument(help="What to write.", show_default=False)
     ],
     name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
     ] = None,
 ) -> None:
-    """Write an installable package with a method, task or link that works, its test and an example recipe.
+    """Write an installable package with a method, task, link or engine that works, its test and an example recipe.
 
     Install it (pip install -e NAME), and recipes, `fedzero list`, ledgers and sites know it like any of ours.
 
@@ -43,7 +46,7 @@ def new(
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise FedzeroError(f"{name!r} is no name for a {kind}: use small letters, digits and hyphens")
     if any(name == known for known in plugins.kinds(group)):  # type: ignore[arg-type]
-        raise FedzeroError(f"there is a {kind} {name!r} already: choose another name")
+        raise FedzeroError(f"the {kind} {name!r} exists already: choose another name")
     target = folder or Path(name)
     if target.exists():
         raise FedzeroError(f"{target} exists: choose another folder with --out")
@@ -62,7 +65,8 @@ def new(
     for path, template in written.items():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (target / path).write_text(templates.get_template(template).render(values), encoding="utf-8")
-    out.print(f"{target}/src/{module}/__init__.py is a {kind} that works. Next:", highlight=False, markup=False)
+    article = "an" if kind == "engine" else "a"
+    out.print(f"{target}/src/{module}/__init__.py is {article} {kind} that works. Next:", highlight=False, markup=False)
     out.print(
         f"  pip install -e {target} && pytest {target} && fedzero run {target}/example.toml",
         highlight=False,

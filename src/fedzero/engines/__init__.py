@@ -1,1 +1,23 @@
-"""Where clients are: in this process, on a cluster, in other processes."""
+"""Where clients are: in this process, on a cluster, in other processes.
+
+What the author of an engine imports. An engine is a value with a tag that opens:
+
+    class MyEngine(Engine, tag="my-engine"):
+        @contextmanager
+        def open(self, run: RunView) -> Iterator[Clients]: …
+
+`fedzero new engine NAME` writes a package with one, `fedzero.testing.check_engine` tells whether it works.
+"""
+
+from fedzero.engines.local import local_clients as local_clients
+from fedzero.protocol.engine import FOREVER as FOREVER
+from fedzero.protocol.engine import Altered as Altered
+from fedzero.protocol.engine import Arrival as Arrival
+from fedzero.protocol.engine import Clients as Clients
+from fedzero.protocol.engine import Event as Event
+from fedzero.protocol.engine import Joined as Joined
+from fedzero.protocol.engine import Left as Left
+from fedzero.protocol.engine import Rows as Rows
+from fedzero.protocol.engine import Undelivered as Undelivered
+from fedzero.recipe.engines import Engine as Engine
+from fedzero.recipe.view import RunView as RunView

@@ -1,4 +1,4 @@
-"""The local engine: all clients in this process.
+"""The local engine: all clients in this process, `[engine]` of a recipe that names no other.
 
 One model serves all simulated clients, because all replicas are equal by construction; `replicas = True` gives each
 client a real one that decodes every instruction, which is how the tests prove it. With `merge`, the asks of a cohort
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,80 @@ from fedzero.links import NO_FILTERS, Chain
 from fedzero.methods.contract import Observer, unobserved
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
-from fedzero.model.updates import Update
+from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
-from fedzero.protocol.attacks import Alter
-from fedzero.protocol.client import Client, ClientMemory
-from fedzero.protocol.messages import Close, MemoryChange, chunk_digest, decode_instruction
+from fedzero.protocol.attacks import altering
+from fedzero.protocol.client import Client
+from fedzero.protocol.engine import Altered, Arrival, Clients, Event
+from fedzero.protocol.messages import Close, decode_instruction
 from fedzero.protocol.replica import Replica
+from fedzero.recipe.engines import Engine, recorded
+from fedzero.recipe.setup import Setup
+from fedzero.recipe.view import RunView
 
 KEPT = 4096
 """Clients with a memory that stay in the process between their turns."""
+PIECE = 1 << 20
+"""Bytes of replies from which on they are handed over; the next ones are made when these are taken."""
 Sent = Iterator[tuple[int, bytes | Exception]]
+Recalled = Callable[[int], Sequence[bytes]]
 
 
-class LocalEngine:
-    """`replica` is the clients' model; the server, if it holds one, holds the same."""
+def nothing(client: int) -> Sequence[bytes]:
+    return ()
+
+
+class Local(Engine, tag="local"):
+    """All clients in this process."""
+
+    replicas: bool = False
+    """Give every client its own copy of the model (slow; to check that the copies agree)."""
+
+    @contextmanager
+    def open(self, run: RunView) -> Iterator[Clients]:
+        setup, replica = run.built()
+        past = run.past
+
+        def folded(client: int) -> Sequence[bytes]:
+            return past.updates(0, past.known(client))
+
+        yield attacked(setup, local_clients(setup, replica, run.observe, past.memory, folded, run.environment.folder))
+
+
+def local_clients(
+    setup: Setup,
+    replica: Replica,
+    observe: Observer = unobserved,
+    memory: Recalled | None = None,
+    folded: Recalled = nothing,
+    answers: Path | None = None,
+) -> LocalClients:
+    """The clients of a set-up; attackers among them work on what their attack makes of their data."""
+    how, problem, shards = recorded(setup.recipe.engine), setup.problem, setup.problem.shards
+    assert isinstance(how, Local)
+    if how.attack is not None:
+        shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
+    place = replica, problem.objective, shards, how.merge, how.replicas, setup.chain
+    return LocalClients(*place, observe, problem.measure, memory, folded, answers)
+
+
+def attacked(setup: Setup, clients: Clients) -> Clients:
+    """Some of them attack, where the recipe says so: they change what they send once they have seen everybody's."""
+    attack = setup.recipe.engine.attack
+    if attack is None:
+        return clients
+    plan, count = setup.plan, setup.problem.shards.clients
+    alter = altering(attack, lambda r: plan.wire(r).replies, setup.keys, count, setup.chain, plan.outcome)
+    return Altered(clients, alter)
+
+
+class LocalClients:
+    """`replica` is the clients' model; the server, if it holds one, holds the same.
+
+    memory: by client, what it remembers of its last turn that counted, in pieces, wherever that is kept; none: it has
+    no memory. folded: by client, the encoded updates that its own replica had folded when it was last here.
+    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again.
+    """
 
     def __init__(
         self,
@@ -44,20 +105,19 @@ class LocalEngine:
         chain: Chain = NO_FILTERS,
         observe: Observer = unobserved,
         measure: Callable[[Params, int, bool], Metrics] | None = None,
-        alter: Alter | None = None,
+        memory: Recalled | None = None,
+        folded: Recalled = nothing,
+        answers: Path | None = None,
     ):
-        self.alter = alter
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
         self.observe, self.cache = observe, dict[Any, Any]()
-        self.shards = shards
+        self.shards, self.memory, self.folded = shards, memory, folded
         self.clients: dict[int, Client] = {}
         """those of the last turns: what others have to remember is on the ledger"""
-        self._recall: Callable[[int], Sequence[bytes]] | None = None
-        self._written: dict[int, tuple[bytes, ...]] = {}
-        """digests of the pieces of each client's memory that are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
-        self._answers: Path | None = None
+        self._answers = answers
+        self._sent: Iterator[Arrival] = iter(())
 
     def _client(self, number: int) -> Client:
         """Made when it is needed: a thousand models are not cheap, nor are a million clients without one."""
@@ -68,49 +128,57 @@ class LocalEngine:
         return found
 
     def _made(self, number: int) -> Client:
-        replica = self.replica
-        if self._base is not None:
-            own = self._base.clone()
-            replica = Replica(replica.algorithm, own, replica.keys, replica.state.clients)
+        replica = self.replica if self._base is None else self._own(number, self._base.clone())
         kind = GradientOracle if replica.wire.first_order else Oracle
         oracle = kind(self.objective, self.shards, replica.keys, number)
         client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
-        if client.keeps_memory and self._recall is not None and (chunks := self._recall(number)):
-            client.kept = ClientMemory.of_chunks(chunks)
-            self._written[number] = tuple(map(chunk_digest, chunks))
+        if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
+            client.remember(chunks)
         return client
+
+    def _own(self, number: int, base: Params) -> Replica:
+        """A client's own replica, where the client has left it."""
+        replica = Replica(self.replica.algorithm, base, self.replica.keys, self.replica.state.clients)
+        replica.follow([decode_update(update) for update in self.folded(number)])
+        return replica
+
+    @property
+    def _remembers(self) -> bool:
+        return self.replica.wire.remembers or self.chain.feedback
 
     def _forget(self) -> None:
         """Clients whose turn was long ago, where nothing is lost: they share the model, and the ledger has their
         memory."""
-        if self.replicas or (self._recall is None and self._written):
+        if self.replicas or (self.memory is None and self._remembers):
             return
-        spare = len(self.clients) - (KEPT if self._written else 0)
+        spare = len(self.clients) - (KEPT if self._remembers else 0)
         self.forget(list(islice(self.clients, max(0, spare))))
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Clients that are made anew when their turn comes, with what is recalled then."""
         for number in numbers:
             self.clients.pop(number, None)
-            self._written.pop(number, None)
 
-    def rejoin(self, known: Sequence[int], updates: Sequence[Update]) -> None:
-        """After a resume: bring every client's own replica to where it stood."""
-        for number, round in enumerate(known) if self.replicas else ():
-            self._client(number).replica.follow([update for update in updates if update.round < round])
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        instructions = {client: messages[message] for client, message in which.items()}
+        self._sent = self._arrivals(asked, exchange, instructions)
 
-    def recall(self, memory: Callable[[int], Sequence[bytes]]) -> None:
-        """Where what a client remembers of its last turn that counted is kept, in pieces; none: it has no memory."""
-        self._recall = memory
+    def receive(self, seconds: float) -> Sequence[Event]:
+        found, size = list[Event](), 0
+        for arrival in self._sent:
+            found.append(arrival)
+            size += len(arrival.data) if isinstance(arrival.data, bytes) else 0
+            if size > PIECE:
+                break
+        return found
 
-    def keep_answers(self, folder: Path) -> None:
-        """Where replies are on disk before they leave, if a link draws what nobody can draw again."""
-        self._answers = folder
-
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
-        once = self._once if self.chain.private else self._exchange
-        sent = once(round, exchange, instructions)
-        yield from sent if self.alter is None else self.alter(round, exchange, list(sent))
+    def _arrivals(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[Arrival]:
+        wire = self.replica.algorithm.wire(round, self.replica.state.scale)
+        last = self._remembers and exchange + 1 == len(wire.replies)
+        replies = self._once if self.chain.private else self._exchange
+        for client, data in replies(round, exchange, instructions):
+            memory = self.clients[client].change() if last and isinstance(data, bytes) else None
+            yield Arrival(client, data, f"client {client}", memory)
 
     def _once(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
         """As `_exchange`; what was answered before is answered again byte for byte, and new answers are durable
@@ -171,16 +239,10 @@ class LocalEngine:
             given = answer_together(round, [(self.clients[number].oracle, ask) for number, ask in asks.items()])
             answers = dict(zip(asks, given, strict=True))
 
-    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
-        return {number: self._change(number) for number in clients if self.clients[number].keeps_memory}
-
-    def _change(self, number: int) -> MemoryChange:
-        chunks, before = self.clients[number].tried(), self._written.get(number, ())
-        self._written[number] = tuple(chunk.digest for chunk in chunks)
-        fresh = [before[i : i + 1] != (chunk.digest,) for i, chunk in enumerate(chunks)]
-        return MemoryChange(len(chunks), {i: chunk.body for i, chunk in enumerate(chunks) if fresh[i]})
-
-    def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
+    def settle(
+        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
+    ) -> None:
+        """Replicas in one process differ only where somebody broke one on purpose; it stays refused."""
         if update is not None:
             self.replica.follow([update])
         for number, closing in closings.items() if self.replicas else ():
@@ -188,15 +250,6 @@ class LocalEngine:
             assert isinstance(message, Close)
             self._client(number).replica.obey(message, number)
         self._forget()
-
-    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
-        return {number: f"client {number}" for number in clients}
-
-    def rebuild(self, clients: Collection[int]) -> None:
-        """Replicas in one process differ only where somebody broke one on purpose; it stays refused."""
-
-    def renew(self) -> None:
-        raise AssertionError("nothing interrupts clients of this process")
 
     def identity(self, after: int) -> Identity:
         return self.replica.identity

@@ -4,14 +4,14 @@
     attack = { kind = "sign-flip", fraction = 0.2 }
 
 Who attacks follows from the run's keys. Attackers do their part first and then change what they send, so they keep to
-the rules of the protocol (model digest, queries, the filters of the chain): nothing else would be let in. It is the
-local engine that does it, because there the replies of a round are together, which attackers who know the others' need;
-neither methods nor the server know of it, and no other engine can.
+the rules of the protocol (model digest, queries, the filters of the chain): nothing else would be let in. They stand
+between clients and server (`protocol.engine.Altered`), where the replies of a round are together, which attackers who
+know the others' need; neither methods nor the server know of it, and at sites nobody can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,9 @@ from fedzero.model.numbers import Positive, PositiveFraction, PositiveInt
 from fedzero.model.value import Value
 from fedzero.oracles import Shards
 from fedzero.protocol.coalition import Seen, most_harmful, within
+from fedzero.protocol.engine import Arrival, Pass
 from fedzero.protocol.messages import decode_reply, encode_reply
 
-Reply = tuple[int, bytes | Exception]
-Alter = Callable[[int, int, Sequence[Reply]], Iterator[Reply]]
-"""(round, exchange, what clients send) → what arrives"""
 Wired = Callable[[int], Sequence[int]]
 Rule = Callable[[int, Mapping[int, F32]], F32]
 """(round, contributions by client) → what the server makes of them"""
@@ -166,12 +164,14 @@ class FlippedLabels:
         return batch[0], self.classes - 1 - batch[1]
 
 
-def altering(attack: Attack, plan: Wired, keys: Keys, clients: int, chain: Chain, rule: Rule) -> Alter:
-    """What `LocalEngine` does with the replies of a round. plan(round): how many numbers are sent in each exchange."""
+def altering(attack: Attack, plan: Wired, keys: Keys, clients: int, chain: Chain, rule: Rule) -> Pass:
+    """What attackers do with the replies of an exchange. plan(round): how many numbers are sent in each exchange."""
     who = attack.who(keys, clients)
 
-    def alter(round: int, exchange: int, replies: Sequence[Reply]) -> Iterator[Reply]:
-        sent = {client: decode_reply(data, len(data)) for client, data in replies if isinstance(data, bytes)}
+    def alter(round: int, exchange: int, replies: Sequence[Arrival]) -> Sequence[Arrival]:
+        sent = {
+            each.client: decode_reply(each.data, len(each.data)) for each in replies if isinstance(each.data, bytes)
+        }
         values = {client: chain.decode(reply.values, plan(round)[exchange]) for client, reply in sent.items()}
         honest = {client: own for client, own in values.items() if client not in who}
         attackers = sorted(sent.keys() & who)
@@ -183,11 +183,15 @@ def altering(attack: Attack, plan: Wired, keys: Keys, clients: int, chain: Chain
             return rule(round, honest | {client: coded(client, value).values for client in attackers})
 
         common = attack.together(Seen(list(honest.values()), outcome)) if attackers and honest else None
-        for client, data in replies:
-            if client not in attackers or not isinstance(data, bytes):
-                yield client, data
-                continue
+
+        def arriving(arrival: Arrival) -> Arrival:
+            client = arrival.client
+            if client not in attackers or not isinstance(arrival.data, bytes):
+                return arrival
             wanted = attack.sent(values[client], list(honest.values())) if common is None else common
-            yield client, encode_reply(msgspec.structs.replace(sent[client], values=coded(client, wanted).data))
+            data = encode_reply(msgspec.structs.replace(sent[client], values=coded(client, wanted).data))
+            return msgspec.structs.replace(arrival, data=data)
+
+        return [arriving(arrival) for arrival in replies]
 
     return alter

@@ -34,6 +34,7 @@ from fedzero.oracles import Answer, Ask, Oracle
 from fedzero.protocol.messages import (
     Close,
     Continue,
+    MemoryChange,
     Reply,
     chunk_digest,
     decode_instruction,
@@ -129,6 +130,8 @@ class Client:
         """the round the notes are of, where that is known"""
         self._tried: tuple[int, ClientMemory] | None = None
         self._chunks: tuple[Chunk, ...] = ()
+        self._written: tuple[bytes, ...] = ()
+        """digests of the pieces of what is kept, as far as it was ever sent or recalled"""
         self._work: Work | None = None
         self._round = self._exchange = self._reported = 0
         self._residuals: dict[int, F32] = {}
@@ -161,6 +164,7 @@ class Client:
         """Keep what this client tried to remember, if that turn counted."""
         if self._tried is not None and self._tried[0] == counted:
             self.memory_round, self.kept = self._tried
+            self._written = tuple(chunk.digest for chunk in self._chunks)
         self._tried = None
 
     def keep(self) -> tuple[tuple[int | None, ClientMemory], tuple[int, ClientMemory] | None]:
@@ -170,6 +174,16 @@ class Client:
     def recall(self, counted: tuple[int | None, ClientMemory], tried: tuple[int, ClientMemory] | None) -> None:
         """What `keep` gave."""
         (self.memory_round, self.kept), self._tried = counted, tried
+
+    def remember(self, chunks: Sequence[bytes]) -> None:
+        """What the ledger has of this client, in pieces."""
+        self.kept, self._written = ClientMemory.of_chunks(chunks), tuple(map(chunk_digest, chunks))
+
+    def change(self) -> MemoryChange:
+        """What of the memory has to be written if the round counts."""
+        chunks, before = self.tried(), self._written
+        fresh = [before[i : i + 1] != (chunk.digest,) for i, chunk in enumerate(chunks)]
+        return MemoryChange(len(chunks), {i: chunk.body for i, chunk in enumerate(chunks) if fresh[i]})
 
     def remembers(self, round: int | None) -> bool:
         """Whether the notes of a round are here."""

@@ -1,25 +1,32 @@
-"""Where the clients of a simulation are evaluated: `[engine]` of a recipe.
+"""Where the clients of a run are evaluated: `[engine]` of a recipe, a value that opens.
 
 A ledger does not say which engine made it: `recorded` is what of it decides about bits. So a run can be resumed in one
-process, or by another number of workers.
+process, or by another number of workers. The kinds are those of the group `fedzero.engines` (`plugins`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
 
-from fedzero.errors import Invalid
-from fedzero.model.numbers import PositiveInt
-from fedzero.model.value import Checked, plain, quoted
+from fedzero import plugins
+from fedzero.errors import FedzeroError, Invalid
+from fedzero.model.value import Value, plain, quoted
 from fedzero.protocol.attacks import Attack
+from fedzero.protocol.engine import Clients
+
+if TYPE_CHECKING:
+    from fedzero.recipe.view import RunView
+
+T = TypeVar("T")
 
 
-class _Simulation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What all engines of a simulation have in common."""
+class Engine(Value):
+    """What all engines have in common, and what a ledger keeps of them."""
 
     merge: bool = True
     """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also uses a single
@@ -29,57 +36,67 @@ class _Simulation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True
     attack: Attack | None = None
     """What some of the clients do instead of their part, to see what a rule withstands; only in a simulation."""
 
+    def open(self, run: RunView) -> AbstractContextManager[Clients]:
+        """The clients of a run, until it ends. Opened before the run's ledger is read or made: what fails here leaves
+        nothing behind."""
+        raise NotImplementedError
 
-class Local(_Simulation, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local"):
-    """All clients in this process."""
-
-    replicas: bool = False
-    """Give every client its own copy of the model (slow; to check that the copies agree)."""
-
-
-class Ray(_Simulation, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ray"):
-    """Clients on workers of a Ray cluster: the one at RAY_ADDRESS, or one of this machine's own that ends with the run.
-    Each worker has a copy of the model, which it updates itself."""
-
-    workers: PositiveInt | None = None
-    """How many; default: as many as the cluster has cores (or GPUs) for."""
-    cpus: Annotated[float, Meta(gt=0)] = 1.0
-    """Cores of a worker, and with `merge` its threads."""
-    gpus: Annotated[float, Meta(ge=0)] | None = None
-    """GPUs of a worker; 0.25: four workers share one. Default: 1 where `device` allows it and the cluster has any."""
-    slices: PositiveInt = 1
-    """Parts of a cohort, for each worker. With more than one, a worker that is done takes what others have not begun:
-    for cores of uneven speed, and models whose directions cost little, since each part makes them again."""
+    def spread(
+        self, work: Callable[..., T], calls: Sequence[tuple[Any, ...]], folder: Path, told: Callable[[int, T], None]
+    ) -> list[T]:
+        """work(*call) of every call, each a whole run in the folder of all; told: number and result of each as it
+        comes. Here one after the other; on a cluster many at a time."""
+        done = []
+        for number, call in enumerate(calls):
+            done.append(work(*call))
+            told(number, done[-1])
+        return done
 
 
-Engine = Local | Ray
 Wanted = str | Mapping[str, Any] | Engine | None
 """How a caller names an engine; None: the one that is there."""
-_SHARED = _Simulation.__struct_fields__
+_SHARED = Engine.__struct_fields__
 
 
-def recorded(engine: Engine) -> Local:
+def local() -> Engine:
+    """The engine of a recipe that names none."""
+    engine: Engine = plugins.find("engines", "local").type()
+    return engine
+
+
+def recorded(engine: Engine) -> Engine:
     """What of an engine a ledger keeps: how the cohort is evaluated, not by whom."""
-    if isinstance(engine, Local):
-        return engine
-    return Local(**{name: getattr(engine, name) for name in _SHARED})
+    kind: type[Engine] = plugins.find("engines", "local").type
+    return engine if isinstance(engine, kind) else kind(**{name: getattr(engine, name) for name in _SHARED})
 
 
 def chosen(present: Engine, wanted: Wanted) -> Engine:
     """An engine, with the present one's `merge`, `device` and `attack` unless a table says otherwise. wanted: "local",
     "ray", "ray:16" (so many workers), a table as in a recipe, a value, or None: the present one."""
-    if wanted is None or isinstance(wanted, Local | Ray):
+    if wanted is None or isinstance(wanted, Engine):
         return present if wanted is None else wanted
     if isinstance(wanted, str):
-        kind, colon, workers = wanted.partition(":")
-        if kind not in ("local", "ray") or (colon and not (kind == "ray" and workers.isdigit() and int(workers) > 0)):
-            raise Invalid(f"engine = {quoted(wanted)} is not valid: use local, ray, or ray:N with N workers")
-        wanted = {"kind": kind, "workers": int(workers)} if colon else {"kind": kind}
+        wanted = _table(wanted)
     if not isinstance(wanted, Mapping):
         raise Invalid(f"engine = {quoted(wanted)} is not valid: give 'local', 'ray', 'ray:16' or a table")
     kept = {name: value for name, value in msgspec.to_builtins(present).items() if name in _SHARED}
+    table = kept | {"kind": "local"} | plain(wanted)
     try:
-        found: Engine = msgspec.convert(kept | {"kind": "local"} | plain(wanted), Engine)
+        found: Engine = msgspec.convert(table, plugins.find("engines", table["kind"]).type)
         return found
     except msgspec.ValidationError as error:
         raise Invalid(f"engine = {quoted(dict(wanted))} is not valid: {str(error).replace('`', '')}") from None
+    except plugins.NotInstalled as error:
+        raise Invalid(f"engine = {quoted(dict(wanted))} is not valid: {error}") from None
+
+
+def _table(word: str) -> dict[str, Any]:
+    """`ray:16` as a table: the number is that of `workers`, of an engine that has any."""
+    kind, colon, workers = word.partition(":")
+    try:
+        spread = "workers" in plugins.find("engines", kind).type.__struct_fields__
+    except FedzeroError as error:
+        raise Invalid(f"engine = {quoted(word)} is not valid: {error}; or ray:N with N workers") from None
+    if colon and not (spread and workers.isdigit() and int(workers) > 0):
+        raise Invalid(f"engine = {quoted(word)} is not valid: use local, ray, or ray:N with N workers")
+    return {"kind": kind, "workers": int(workers)} if colon else {"kind": kind}

@@ -11,7 +11,7 @@ from msgspec.inspect import StructType, Type, UnionType, VarTupleType, type_info
 from fedzero import plugins
 from fedzero.errors import near
 
-_GROUPS: dict[str, plugins.Group] = {"algorithm": "methods", "task": "tasks", "filters": "filters"}
+_GROUPS: dict[str, plugins.Group] = {"algorithm": "methods", "task": "tasks", "filters": "filters", "engine": "engines"}
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`")
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 
@@ -36,7 +36,7 @@ def _keys(path: list[str], table: Any, root: type[Struct]) -> set[str]:
         except (KeyError, IndexError, TypeError, ValueError):  # of a dictionary, whose keys are free
             return set()
         if group is not None and isinstance(part, dict):
-            choices, group = structs_in(type_info(plugins.find(group, part["kind"]).type)), None
+            choices, group = structs_in(type_info(plugins.find(group, part.get("kind", "local")).type)), None
         elif group is None and not name.isdigit():
             inner = [field.type for choice in choices for field in choice.fields if field.encode_name == name]
             choices = [found for shape in inner for found in structs_in(shape)]
@@ -47,7 +47,7 @@ def _keys(path: list[str], table: Any, root: type[Struct]) -> set[str]:
 
 def _advice(path: list[str], table: dict[str, Any]) -> str:
     """Which `fedzero list` names the keys of the table at a place, or of the one it is in."""
-    part = table.get(path[0]) if path and path[0] in _GROUPS else None
+    part = table.get(path[0]) if path and path[0] in _GROUPS and path[0] != "engine" else None
     if isinstance(part, list) and len(path) > 1:
         part = part[int(path[1])]
     kind = part.get("kind") if isinstance(part, dict) else None

@@ -21,8 +21,7 @@ from fedzero.methods.contract import Federation, Method
 from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
 from fedzero.model.value import Checked, plain
-from fedzero.recipe.engines import Engine, Wanted, chosen, recorded
-from fedzero.recipe.engines import Local as Local
+from fedzero.recipe.engines import Engine, Wanted, chosen, local, recorded
 from fedzero.recipe.explain import explain
 from fedzero.recipe.stopping import Stop
 from fedzero.tasks.contract import Task
@@ -41,8 +40,9 @@ if TYPE_CHECKING:
     AnyMethod: TypeAlias = Method
     AnyTask: TypeAlias = Task
     AnyFilters: TypeAlias = tuple[Link, ...]
+    AnyEngine: TypeAlias = Engine
 else:  # decoded by kind, with whatever is installed (`plugins`)
-    AnyMethod = AnyTask = AnyFilters = Any
+    AnyMethod = AnyTask = AnyFilters = AnyEngine = Any
 
 
 class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trimmed-mean, krum and multi-krum."""
     federation: Federation
     """Who takes part."""
-    engine: Engine = Local()
+    engine: AnyEngine = msgspec.field(default_factory=local)
     """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
 
     @property
@@ -217,10 +217,9 @@ def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
             "algorithm": method,
             "task": task,
             "filters": _filters,
+            "engine": _engine,
         }
         table = table | {name: decode(table[name], needs) for name, decode in decoders.items() if name in table}
-        if isinstance(engine := table.get("engine"), dict):
-            table["engine"] = {"kind": "local"} | engine
     return msgspec.convert(table, Recipe)
 
 
@@ -228,6 +227,11 @@ def _filters(tables: Any, needs: Mapping[str, str] | None) -> tuple[Link, ...]:
     if not isinstance(tables, list | tuple):
         raise msgspec.ValidationError(f"Expected `array`, got `{type(tables).__name__}` - at `$.filters`")
     return tuple(_part("filters", link, f"filters[{i}]", needs) for i, link in enumerate(tables))
+
+
+def _engine(table: Any, needs: Mapping[str, str] | None) -> Engine:
+    found: Engine = _part("engines", {"kind": "local"} | table if isinstance(table, dict) else table, "engine", None)
+    return found
 
 
 def upgraded(algorithm: Any) -> tuple[Any, dict[str, Any]]:

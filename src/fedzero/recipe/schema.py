@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[str, plugins.Group]] = {
     "Algorithms": ("algorithm", "methods"),
     "Filters": ("filters", "filters"),
     "Tasks": ("task", "tasks"),
+    "Engines": ("engine", "engines"),
 }
 """Where in a recipe kinds can be chosen: the table's name, and the group they are registered in."""
 
@@ -69,9 +70,11 @@ class Section:
 
 
 def named(name: str) -> list[Section] | None:
-    """All there is to know about an algorithm, filter or task; `recipe`: about what surrounds them."""
+    """All there is to know about an algorithm, filter, task or engine; `recipe`: about what surrounds them."""
     if name == "recipe":
-        return [*_sections("", Recipe, set(), skip=("algorithm", "task", "filters"))]
+        seen, engines = set[Kind](), plugins.kinds("engines").values()
+        around = _sections("", Recipe, seen, skip=("algorithm", "task", "filters"))
+        return [*around, *(each for kind in engines for each in _sections("engine", kind.type, seen))]
     for place, group in TABLES.values():
         if name in (known := plugins.kinds(group)):
             return [*_sections(place, known[name].type, set())]

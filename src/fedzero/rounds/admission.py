@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedzero.errors import Refused
 from fedzero.oracles.ranges import strange_loss
-from fedzero.protocol.engine import Engine, Tied
+from fedzero.protocol.engine import Tied
 from fedzero.protocol.messages import MEMORY_DIGEST, decode_reply, loss_of
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan
@@ -54,7 +54,7 @@ class Admission:
 
 
 def refuse_diverged(
-    round: int, replica: Replica | None, engine: Engine, replies: dict[int, Admitted], refused: dict[int, str]
+    round: int, replica: Replica | None, hosts: Mapping[int, str], replies: dict[int, Admitted], refused: dict[int, str]
 ) -> list[int]:
     """Values computed on another model than ours (or, without a model, than most others') do not count."""
     if not replies:
@@ -62,7 +62,7 @@ def refuse_diverged(
     if replica is not None:
         right = {client: replica.state.digest(client) for client in replies}
     else:
-        right = dict.fromkeys(replies, _elected(round, engine, replies))
+        right = dict.fromkeys(replies, _elected(round, hosts, replies))
     diverged = [c for c, reply in replies.items() if reply.digest != right[c]]
     for client in diverged:
         found = replies.pop(client).digest.hex()
@@ -70,16 +70,15 @@ def refuse_diverged(
     return diverged
 
 
-def _elected(round: int, engine: Engine, replies: Mapping[int, Admitted]) -> bytes:
+def _elected(round: int, hosts: Mapping[int, str], replies: Mapping[int, Admitted]) -> bytes:
     """The model that most replicas have. Clients that share one have one vote together, or a site with many
     clients would outvote the others. On a tie everybody's replica is made anew before the round is repeated."""
     digests = {client: reply.digest for client, reply in replies.items()}
     found = set(digests.values())
     if len(found) == 1:
         return found.pop()
-    ballots = votes.of_groups(digests, engine.voters(replies))
+    ballots = votes.of_groups(digests, {client: hosts.get(client) or f"client {client}" for client in replies})
     right = votes.leading(ballots)
     if right is None:
-        engine.rebuild(replies.keys())
         raise Tied(f"round {round} was worked on with different models ({votes.sides(ballots, 'model {}')})")
     return right

@@ -1,4 +1,4 @@
-"""The rounds of a run, from where its ledger stands to its end, whatever engine reaches the clients."""
+"""The rounds of a run, from where its ledger stands to its end, wherever its clients are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import Course, Outline
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
 from fedzero.oracles.blackbox import Unmeasured
-from fedzero.protocol.engine import Engine, Interrupted, Tied
+from fedzero.protocol.engine import Clients, Tied
 from fedzero.recipe.recipe import Recipe
 from fedzero.rounds.server import Server
 from fedzero.rounds.silence import Listener
@@ -41,14 +41,14 @@ def play(
     recipe: Recipe,
     outline: Outline,
     server: Server,
-    engine: Engine,
+    clients: Clients,
     watch: Watch,
     seconds: Callable[[], float],
     pictures: Callable[[int], list[Record]] = lambda after: [],
-    interrupted: Callable[[Interrupted], None] = lambda reason: None,
+    tied: Callable[[Tied], None] = lambda reason: None,
     between: Callable[[int, int], None] = lambda done, evaluated: None,
 ) -> None:
-    """All rounds that are left of a run, with its evaluations, and its end. What an engine interrupts is done again.
+    """All rounds that are left of a run, with its evaluations, and its end. What ends in a tie is done again.
 
     outline: of the ledger so far. between: is told, when a round and its evaluation are over, how many rounds were made
     and how many before the last evaluation.
@@ -57,27 +57,22 @@ def play(
     course = copy.deepcopy(outline.course)
 
     def persist(work: Callable[[], T]) -> T:
-        broken, ties = False, 0
+        ties = 0
         while True:
             try:
-                if broken:
-                    engine.renew()
                 return work()
-            except Tied as reason:  # the epoch goes on: what differs was told to rebuild
-                interrupted(reason)
-                broken, ties = False, ties + 1
+            except Tied as reason:  # what differs was told to rebuild
+                tied(reason)
+                ties += 1
                 if ties == MOST_TIES:
                     raise FedzeroError(_undecided(reason)) from reason
-            except Interrupted as reason:
-                interrupted(reason)
-                broken = True
 
     def evaluate(after: int) -> None:
         records: list[Record] = []
         last = after == recipe.rounds or bool(exhausted(after))
         watch.phase("evaluating")
         with suppress(Unmeasured):
-            model, metrics = persist(lambda: engine.evaluate(after, last))
+            model, metrics = persist(lambda: clients.evaluate(after, last))
             records = [Evaluation(after, model.digest, metrics, sha256_of(model))]
         if log is not None and (asked := log.asked(after)):
             records.insert(0, Asked(after, asked))
@@ -95,7 +90,7 @@ def play(
         return _exhausted(server, range(recipe.federation.clients), round)
 
     def play_round(round: int) -> Round:
-        return server.play(round, engine, seconds())
+        return server.play(round, clients, seconds())
 
     listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
     watch.begin(recipe, server.plan.size, outline)
@@ -119,7 +114,7 @@ def play(
         between(done, evaluated)
     if evaluated < done:  # a run that ends early ends with an evaluation, too
         evaluate(done)
-    model = persist(lambda: engine.identity(done))
+    model = persist(lambda: clients.identity(done))
     ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
 
 

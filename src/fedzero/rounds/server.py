@@ -2,7 +2,7 @@
 
 cohort ← sample                     a function of the keys and the round
 who cannot pay its queries sits out
-instructions → engine → replies     bytes out, bytes in, both counted; once for every exchange of the round
+messages → clients → replies        bytes out, bytes in, both counted; once for every exchange of the round
 admit each reply, or refuse it by name and go on with the others; shorten those far longer than the others'
 update ← aggregate, if the model stays finite       → ledger (durable) → only then does any state change
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import UNSET
@@ -25,19 +26,36 @@ from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.methods.contract import Wire
 from fedzero.model.updates import Dense, encode_update, pack
-from fedzero.protocol.engine import Engine, Undelivered
+from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows, Tied, Undelivered
 from fedzero.protocol.messages import Continue, encode, encode_close
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan, cohort_of
 from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
-from fedzero.rounds.delivery import Delivery
+from fedzero.rounds.delivery import Delivery, Sending
 from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.tally import Admitted, Tally
 from fedzero.rounds.tracker import ClientTracker
 
 CHECKPOINT_EVERY = 10
 """Rounds between rolling checkpoints of a run with dense updates."""
+
+
+@dataclass
+class Responses:
+    """What has come of an exchange so far. awaited: clients that were asked and have neither arrived nor left."""
+
+    sending: Sending
+    replies: dict[int, Admitted] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    undelivered: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.awaited = set(self.sending.which)
+
+    def refuse(self, client: int, why: str) -> None:
+        self.awaited.discard(client)
+        self.refused[client] = why
 
 
 class Server:
@@ -74,11 +92,11 @@ class Server:
     def cohort(self, round: int) -> tuple[int, ...]:
         return cohort_of(self.keys, round, self.federation)
 
-    def play(self, round: int, engine: Engine, seconds: float) -> Round:
+    def play(self, round: int, clients: Clients, seconds: float) -> Round:
         """One round; returns when its record is durable and the model has moved on."""
         cohort = self.cohort(round)
         weights = Counter(cohort)
-        tally = self._exchanges(round, engine, weights)
+        tally = self._exchanges(round, clients, weights)
         update = self.aggregation.update(round, tally, weights)
         replies = tally.replies
         encoded = None if update is None else encode_update(update)
@@ -102,9 +120,9 @@ class Server:
             queried=() if self.meter is None else self.meter.log.queried(round),
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
         )
-        kept = engine.memories([client for client, _ in record.remembered]) if record.remembered else None
+        kept = {c: tally.memories[c] for c, _ in record.remembered if c in tally.memories}
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
-        engine.close(round, update, closings)  # first: replicas elsewhere fold while ours does
+        clients.settle(round, update, closings, tally.diverged)  # first: replicas elsewhere fold while ours does
         if update is not None and self.replica is not None:
             self.replica.follow([update])
         self.tracker.note(record)
@@ -124,18 +142,18 @@ class Server:
         self.ledger.append([record], seconds, checkpoint=content)
         self.saved = done
 
-    def _exchanges(self, round: int, engine: Engine, weights: Mapping[int, int]) -> Tally:
+    def _exchanges(self, round: int, clients: Clients, weights: Mapping[int, int]) -> Tally:
         """All exchanges of a round; who drops out of one is out of the round."""
         unable = self.unable(round, weights)
         tally = Tally(refused=dict(unable))
-        instructions = self.delivery.instructions(round, sorted(weights.keys() - unable.keys()))
+        sending = self.delivery.instructions(round, sorted(weights.keys() - unable.keys()))
         for exchange in range(len(self.wire(round).replies)):
             if exchange:
                 tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
                 shared = self.algorithm.share(self.aggregation.step_inputs(round, tally, weights))
                 message = encode(Continue(round, exchange, pack(shared.values), shared.clients))
-                instructions = dict.fromkeys(tally.replies, message)
-            tally.replies = self._gather(round, exchange, engine, instructions, tally)
+                sending = Sending.to_all(tally.replies, message)
+            tally.replies = self._gather(round, exchange, clients, sending, tally)
             self.aggregation.through_links(round, tally, weights)
             if not tally.replies:
                 break
@@ -148,36 +166,59 @@ class Server:
         return self.meter.unable(round, {client: self.admission.queries(round, client) for client in clients})
 
     def _gather(
-        self, round: int, exchange: int, engine: Engine, instructions: Mapping[int, bytes], tally: Tally
+        self, round: int, exchange: int, clients: Clients, sending: Sending, tally: Tally
     ) -> dict[int, Admitted]:
         """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
-        replies: dict[int, Admitted] = {}
-        refused: dict[int, str] = {}
-        undelivered: set[int] = set()
-        for client, data in engine.exchange(round, exchange, instructions):
-            if isinstance(data, bytes):
-                tally.bytes_up += len(data)
-            try:
-                if client not in instructions:
-                    raise Refused("was not asked")
-                if isinstance(data, Undelivered):
-                    undelivered.add(client)
-                if isinstance(data, Exception):
-                    raise Refused(f"failed: {data}")
-                if client in replies:
-                    raise Refused("answered twice; the first answer counts")
-                replies[client] = self.admission.admit(round, exchange, client, data)
-                refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
-            except Refused as reason:
-                if client not in replies:
-                    refused[client] = printable(str(reason), LONGEST_SAID)
-        for client in instructions.keys() - replies.keys() - refused.keys():
-            refused[client] = "did not answer"
-        tally.bytes_down += sum(len(sent) for client, sent in instructions.items() if client not in undelivered)
-        engine.rebuild(refuse_diverged(round, self.replica, engine, replies, refused))
-        tally.refused = refused | tally.refused
-        for client, reply in replies.items():
+        found = Responses(sending)
+        clients.send(round, exchange, sending.messages, sending.which)
+        while found.awaited and (events := clients.receive(FOREVER)):
+            for event in events:
+                self._happened(round, exchange, event, found, tally)
+        for client in found.awaited:
+            found.refused.setdefault(client, "did not answer")
+        tally.bytes_down += sum(sending.size(client) for client in sending.which if client not in found.undelivered)
+        try:
+            tally.diverged |= set(refuse_diverged(round, self.replica, tally.hosts, found.replies, found.refused))
+        except Tied:
+            clients.settle(round, None, {}, found.replies.keys())
+            raise
+        tally.refused = found.refused | tally.refused
+        for client, reply in found.replies.items():
             tally.queries += reply.queries
             if reply.loss is not None:
                 tally.losses.setdefault(client, reply.loss)
-        return replies
+        return found.replies
+
+    def _happened(self, round: int, exchange: int, event: Event, found: Responses, tally: Tally) -> None:
+        if isinstance(event, Rows):
+            assert self.meter is not None, "queries of a run that has no log of them"
+            self.meter.log.write(event.rows)
+        elif isinstance(event, Left):
+            for client in found.awaited & set(event.clients):
+                found.refuse(client, f"failed: {event.why}")
+        elif isinstance(event, Arrival):
+            self._arrived(round, exchange, event, found, tally)
+
+    def _arrived(self, round: int, exchange: int, arrival: Arrival, found: Responses, tally: Tally) -> None:
+        client, data = arrival.client, arrival.data
+        if isinstance(data, bytes):
+            tally.bytes_up += len(data)
+        try:
+            if client not in found.sending.which:
+                raise Refused("was not asked")
+            if isinstance(data, Undelivered):
+                found.undelivered.add(client)
+            if isinstance(data, Exception):
+                raise Refused(f"failed: {data}")
+            if client in found.replies:
+                raise Refused("answered twice; the first answer counts")
+            found.replies[client] = self.admission.admit(round, exchange, client, data)
+        except Refused as reason:
+            if client not in found.replies:
+                found.refuse(client, printable(str(reason), LONGEST_SAID))
+            return
+        found.awaited.discard(client)
+        found.refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
+        tally.hosts[client] = arrival.host
+        if arrival.memory is not None:
+            tally.memories[client] = arrival.memory

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from fedzero.directions.terms import F32
+from fedzero.protocol.messages import MemoryChange
 
 
 class Admitted(Struct, frozen=True):
@@ -34,5 +35,11 @@ class Tally:
     bytes_up: int = 0
     bytes_down: int = 0
     queries: int = 0
+    hosts: dict[int, str] = field(default_factory=dict)
+    """who has the replica that a client worked on"""
+    memories: dict[int, MemoryChange] = field(default_factory=dict)
+    """what clients of this process remember of the round, if it counts"""
+    diverged: set[int] = field(default_factory=set)
+    """who worked on another model"""
     losses: dict[int, float] = field(default_factory=dict)
     """at the start of the round"""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from fedzero.directions.ahead import compiling
-from fedzero.engines.binding import Assembly, assembled
 from fedzero.errors import FedzeroError
 from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
@@ -24,6 +23,7 @@ from fedzero.methods.contract import Observer, unobserved
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
+from fedzero.protocol.engine import Clients, Tied
 from fedzero.recipe import coalitions, thread_counts, trust
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
@@ -33,13 +33,35 @@ from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import keys_of as keys_of
 from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.recipe.setup import Setup, prepare
+from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch, play
+from fedzero.rounds.past import PastRounds
 from fedzero.rounds.server import Server
 from fedzero.runs.keeper import Keeper
 from fedzero.runs.recorded import reopen
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
 from fedzero.tasks.contract import BASE, FIXED, Problem
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run whose clients are there. past: is told of the server once it stands where the ledger ends."""
+
+    run: RunView
+    clients: Clients
+    past: PastRounds
+    tied: Callable[[Tied], None] = lambda reason: None
+
+
+@contextmanager
+def opened(setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved) -> Iterator[Opened]:
+    """A run of the recipe's engine; what the engine started is ended."""
+    past = PastRounds()
+    seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe
+    run = RunView(*seen)
+    with setup.recipe.engine.open(run) as clients:
+        yield Opened(run, clients, past)
 
 
 def start(
@@ -69,10 +91,10 @@ def start(
         base, first = setup.problem if setup.problem.keep_base else None, setup.start
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
-        with assembled(setup, environment, watch, observe) as how:
+        with opened(setup, environment, watch, observe) as found:
             ledger = create(folder, first, overwrite, base)
             trust.note(first.recipe, recipe.task, environment.functions)
-            return drive(how, ledger, folder, watch)
+            return drive(found, ledger, folder, watch)
 
 
 @contextmanager
@@ -132,41 +154,40 @@ def resume(
             watch.warn(doubt)
         with ExitStack() as stack:
             try:
-                how = stack.enter_context(assembled(setup, replace(environment, folder=folder_of(folder)), watch))
+                found = stack.enter_context(opened(setup, replace(environment, folder=folder_of(folder)), watch))
             except BaseException:
                 ledger.close()
                 raise
-            return drive(how, ledger, folder_of(folder), watch)
+            return drive(found, ledger, folder_of(folder), watch)
 
 
-def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
+def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
     """A run from where its ledger stands to its end; the summary of what came out."""
     try:
-        recipe, began = how.recipe, time.perf_counter()
-        kept = _checkpoint(how, ledger, folder)
+        recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
+        began = time.perf_counter()
+        kept = _checkpoint(setup, ledger, folder)
         view = replay.read_from(ledger, kept)
-        if how.setup is not None and view.end is None:  # a finished run asks for nothing
-            how.setup.problem.ready()
-        replica = None if how.setup is None else how.setup.replica()
-        engine = how.engine(replica)
+        if setup is not None and view.end is None:  # a finished run asks for nothing
+            setup.problem.ready()
         watch.phase("")  # folding again has a display of its own
-        if how.setup is not None and replica is not None:
-            replay.rebuild(ledger, view, replica, None, how.setup.replaying, kept)
+        if setup is not None and replica is not None:
+            replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
-        server = Server(how.plan, held, ledger, view, _meter(how.setup, ledger, view))
-        how.attach(engine, server, view, replica)
+        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view))
+        found.past.attach(server)
 
         def seconds() -> float:
             return view.outline.seconds + time.perf_counter() - began
 
         def pictures(after: int) -> list[Record]:
-            if how.setup is None or replica is None or how.setup.problem.pictures is None:
+            if setup is None or replica is None or setup.problem.pictures is None:
                 return []
-            return [Shown(after, how.setup.problem.pictures(replica.state.params))]
+            return [Shown(after, setup.problem.pictures(replica.state.params))]
 
         keeper = Keeper(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            play(recipe, view.outline, server, engine, watch, seconds, pictures, how.interrupted, keeper)
+            play(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed
@@ -178,9 +199,9 @@ def drive(how: Assembly, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
         ledger.close()
 
 
-def _checkpoint(how: Assembly, ledger: Ledger, folder: Path) -> Checkpoint | None:
+def _checkpoint(setup: Setup | None, ledger: Ledger, folder: Path) -> Checkpoint | None:
     """Where to resume from. Of a run with a log of queries everything is read, because a budget is counted by it."""
-    metered = how.setup is not None and how.setup.problem.metered is not None
+    metered = setup is not None and setup.problem.metered is not None
     return None if metered else checkpoints.own(folder, ledger)
 
 

@@ -30,7 +30,7 @@ from fedzero.ledger.store import Ledger
 from fedzero.methods.rules.pacing import SHARE, Pace
 from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Engine, Ray, Wanted, chosen
+from fedzero.recipe.engines import Engine, Wanted, chosen, local
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.runs import recorded, session
@@ -125,7 +125,7 @@ def tune(
     limits = [longest >> (halvings - s) for s in range(halvings + 1)]
     recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
     cluster = None if engine is None else chosen(recipe.engine, engine)
-    if isinstance(cluster, Ray):
+    if cluster is not None:
         folder, environment = folder.resolve(), replace(environment, replaying=replay.unseen)
         recipe = recipes.as_recorded(recipe)
     own = _own(recipe, key)
@@ -160,15 +160,7 @@ class _Playing:
 
     def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
         calls = [(self._with(v), v, self.folder / _name(v), self.environment, limit) for v in values]
-        if isinstance(self.cluster, Ray):
-            from fedzero.engines.ray.spread import spread  # needs an extra
-
-            return spread(_played, calls, self.folder, self.cluster, lambda number, trial: self.told(trial))
-        trials = []
-        for call in calls:
-            trials.append(_played(*call))
-            self.told(trials[-1])
-        return trials
+        return (self.cluster or local()).spread(_played, calls, self.folder, lambda number, trial: self.told(trial))
 
     def _with(self, value: Value) -> Recipe:
         return self.recipe if value == self.own else varied(self.recipe, self.key, value)

@@ -1,15 +1,21 @@
-"""Engines that count, lose or change what passes, and sites in this process behind a link that breaks when told to."""
+"""Clients whose replies somebody counts, loses or changes on the way, and sites in this process behind a link that
+breaks when told to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec.structs import replace
+
 from fedzero.deploy.site.site import Settings, Site
 from fedzero.engines.remote.transport import Answers, never
-from fedzero.errors import Refused
-from fedzero.protocol.engine import Interrupted
+from fedzero.errors import FedzeroError, Refused
+from fedzero.model.updates import Update
+from fedzero.oracles import ALL_DATA
+from fedzero.protocol.engine import Altered, Arrival, Clients, Interrupted
 from fedzero.protocol.messages import decode_reply
 
 Sent = tuple[int, bytes | Exception]
@@ -18,32 +24,43 @@ Change = Callable[[Replies, int, int], Replies]
 """(replies, round, exchange) → replies"""
 
 
-class Changing:
-    """An engine whose replies are changed before the server sees them: in every exchange or `at` one, in every round or
+class Changing(Altered):
+    """Clients whose replies are changed before the server sees them: in every exchange or `at` one, in every round or
     `during` some. Counts what passes: bytes both ways, and those of the numbers of a reply by (round, exchange)."""
 
-    def __init__(self, engine: Any, change: Change | None = None, at: int | None = None, during: range | None = None):
-        self.engine, self.change, self.at, self.during = engine, change, at, during
+    def __init__(
+        self, clients: Clients, change: Change | None = None, at: int | None = None, during: range | None = None
+    ):
+        super().__init__(clients, self._changed)
+        self.change, self.at, self.during = change, at, during
         self.up = self.down = 0
         self.sizes: dict[tuple[int, int], set[int]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return getattr(self.inner, name)
 
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[Sent]:
-        self.down += sum(map(len, instructions.values()))
-        replies: Replies = list(self.engine.exchange(round, exchange, instructions))
-        for _, data in replies:
-            if isinstance(data, bytes):
-                self.up += len(data)
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        self.down += sum(len(messages[message]) for message in which.values())
+        super().send(asked, exchange, messages, which)
+
+    def _changed(self, round: int, exchange: int, arrivals: Sequence[Arrival]) -> Sequence[Arrival]:
+        for arrival in arrivals:
+            if isinstance(arrival.data, bytes):
+                self.up += len(arrival.data)
                 sizes = self.sizes.setdefault((round, exchange), set())
-                sizes.add(len(decode_reply(data, 1 << 30).values))
+                sizes.add(len(decode_reply(arrival.data, 1 << 30).values))
         here = self.at in (None, exchange) and (self.during is None or round in self.during)
-        yield from replies if self.change is None or not here else self.change(replies, round, exchange)
+        if self.change is None or not here:
+            return arrivals
+        whole = {arrival.client: arrival for arrival in arrivals}
+        changed = self.change([(arrival.client, arrival.data) for arrival in arrivals], round, exchange)
+        return [replace(whole.get(client, Arrival(client, data)), data=data) for client, data in changed]
 
-    def close(self, round: int, update: Any, closings: Mapping[int, bytes]) -> None:
+    def settle(
+        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
+    ) -> None:
         self.down += sum(map(len, closings.values()))
-        self.engine.close(round, update, closings)
+        super().settle(round, update, closings, diverged)
 
 
 class Counting:
@@ -62,6 +79,21 @@ class Counting:
     def gradient(self, base: Any, batch: Any) -> Any:
         self.evaluations += 1
         return self.objective.gradient(base, batch)
+
+
+class Failing:
+    """An objective that cannot be evaluated on the data of one client."""
+
+    def __init__(self, objective: Any, shards: Any, keys: Any, client: int):
+        self.objective, self._bad = objective, shards.batch(keys, 0, ALL_DATA, client)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.objective, name)
+
+    def losses(self, base: Any, points: Any, batches: Any, basis: Any = None) -> Any:
+        if any(np.array_equal(batch[0], self._bad[0]) for batch in batches):
+            raise FedzeroError("this client's function cannot be evaluated")
+        return self.objective.losses(base, points, batches, basis)
 
 
 class LocalSites:
@@ -83,16 +115,19 @@ class LocalSites:
         self.sites: dict[str, Site] = {}
         self.spoil: Callable[[str, bytes], bytes] = lambda site, answer: answer
         self.wants: set[str] = set()
-        """sites that wait to be let in, asked before every round"""
+        """sites that wait to be let in"""
 
     def begin(self) -> Collection[str]:
         for site in self.sites.values():
             site.leave()
         self.epochs += 1
-        keep = f"{self.epochs}" if self.forgetful else "kept"
-        self.sites = {name: Site(Settings(device="cpu"), self.folder / keep / name) for name in self.names}
+        self.sites = {name: self._made(name) for name in self.names}
         self.wants.clear()
         return list(self.sites)
+
+    def _made(self, name: str) -> Site:
+        keep = f"{self.epochs}" if self.forgetful else "kept"
+        return Site(Settings(device="cpu"), self.folder / keep / name)
 
     def ask(
         self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
@@ -108,5 +143,8 @@ class LocalSites:
     def late(self) -> Answers:
         yield from ()
 
-    def waiting(self) -> Collection[str]:
-        return self.wants
+    def admit(self) -> Collection[str]:
+        come = sorted(self.wants)
+        self.wants.clear()
+        self.sites |= {name: self._made(name) for name in come}
+        return come

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from fedzero.deploy.server.conduct import conduct
-from fedzero.engines import binding
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -156,9 +155,10 @@ def resumes(
         else:
             setup = prepare(recipe, Environment())
             ledger = session.create(folder / name, setup.start)
-        how, change = binding.local(setup), _trouble(setup.plan.wire(0))
-        spoilt = replace(how, engine=lambda replica: Changing(how.engine(replica), change))
-        return session.drive(spoilt, ledger, folder / name, Silent() if stop is None else _StopAt(stop))
+        watch = Silent() if stop is None else _StopAt(stop)
+        with session.opened(setup, Environment(), watch) as found:
+            spoilt = replace(found, clients=Changing(found.clients, _trouble(setup.plan.wire(0))))
+            return session.drive(spoilt, ledger, folder / name, watch)
 
     whole = play("whole")
     for stop in stops:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedzero.directions import Domain, Keys, Terms
+from fedzero.engines.local import Local
 from fedzero.methods.contract import Federation
 from fedzero.methods.decomfl import DeComFL
 from fedzero.oracles import ALL_DATA
@@ -120,7 +121,7 @@ def runs_and_replays(subject: Subject, folder: Path) -> None:
         algorithm=DeComFL(rate=1e-4, directions=2),
         task=task,
         federation=Federation(clients=clients, cohort=min(2, clients)),
-        engine=recipes.Local(device="cpu"),
+        engine=Local(device="cpu"),
     )
     environment = Environment(data)
     found = session.start(recipes.decode(msgspec.to_builtins(recipe)), folder / "run", environment, Silent())

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fedzero import plugins
-from fedzero.engines.local import LocalEngine
+from fedzero.engines.local import Local, LocalClients
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
@@ -103,7 +103,7 @@ def recipe_of(
         task=task or Quadratic(dimension=DIMENSION, noise=0.1),
         filters=tuple(filters),
         federation=federation or federation_for(method),
-        engine=recipes.Local(merge=merge, device="cpu", replicas=replicas),
+        engine=Local(merge=merge, device="cpu", replicas=replicas),
     )
     return recipes.decode(msgspec.to_builtins(recipe))
 
@@ -126,9 +126,9 @@ def trial(
     setup, how = prepared(), recorded(recipe.engine)
     replica = setup.replica()
     objective, shards = objective or setup.problem.objective, setup.problem.shards
-    engine = LocalEngine(replica, objective, shards, how.merge, how.replicas, setup.chain)
+    assert isinstance(how, Local)
+    engine = LocalClients(replica, objective, shards, how.merge, how.replicas, setup.chain, answers=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    engine.keep_answers(folder)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     server = Server(setup.plan, replica if recipe.federation.server_model else None, ledger)
     return Trial(setup, replica, engine, server, ledger, prepared)

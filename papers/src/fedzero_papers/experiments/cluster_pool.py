@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from fedzero.engines.ray import Ray
 from fedzero.engines.ray.on_ray import connected
 from fedzero.engines.ray.spread import spread
 from fedzero.ledger.folder import LEDGER
-from fedzero.recipe.engines import Ray
 from fedzero_papers.experiments.contract import Job
 from fedzero_papers.experiments.pool import Report, failure
 from fedzero_papers.experiments.worker import Done, Failed, Message, Order, execute

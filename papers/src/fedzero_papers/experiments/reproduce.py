@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedzero.engines.ray import Ray
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.store import Claim
 from fedzero.model.files import write
-from fedzero.recipe.engines import Ray
 from fedzero.report.history import History
 from fedzero.report.units import human_seconds
 from fedzero.results.history import history

@@ -173,7 +173,13 @@ class Epochs:
         for site, ok, answer in found:
             yield site, self._taken(epoch, site, ok, answer, math.inf)
 
+    def admit(self) -> Collection[str]:
+        if waiting := self.waiting():
+            raise Interrupted(f"a new epoch begins with {', '.join(sorted(waiting))}")
+        return ()
+
     def waiting(self) -> Collection[str]:
+        """Sites that are there but have no part in this epoch, or none any more."""
         now = time.monotonic()
         if self.epoch is None or now - self._looked < LOOK_EVERY:
             return ()

@@ -16,21 +16,22 @@ from msgspec import UNSET
 
 from fedzero.deploy.site.tasks import named_for
 from fedzero.directions import VERSION, Keys
-from fedzero.engines.binding import Assembly
 from fedzero.engines.remote.assignment import Assignment, SiteAssignment, assign
-from fedzero.engines.remote.engine import RemoteEngine, Service
+from fedzero.engines.remote.engine import RemoteClients, Service
 from fedzero.engines.remote.messages import Prepare, Prepared
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Start, sha256_of
 from fedzero.ledger.store import Ledger
-from fedzero.protocol.engine import Interrupted, Tied
+from fedzero.protocol.engine import Tied
 from fedzero.recipe import coalitions, trust
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.setup import Setup, plan_of, prepare
+from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch
+from fedzero.rounds.past import PastRounds
 from fedzero.runs import recorded, session
 from fedzero.runs.summary import Summary
 
@@ -67,8 +68,8 @@ def conduct(
         sites.write(folder)
         return sites.clients
 
-    def interrupted(reason: Interrupted) -> None:
-        service.report(f"{reason}; it is tried again" if isinstance(reason, Tied) else f"the epoch ended: {reason}")
+    def tied(reason: Tied) -> None:
+        service.report(f"{reason}; it is tried again")
 
     # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
     prepare = Prepare(
@@ -81,13 +82,8 @@ def conduct(
             return _continues(found, then)
         return setup is not None and found.identity == setup.start.identity
 
-    engine = RemoteEngine(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
-    while True:  # the first epoch may end while sites get ready, like any other
-        try:
-            now = _start(recipe, setup, engine.open())
-            break
-        except Interrupted as reason:
-            interrupted(reason)
+    clients = RemoteClients(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
+    now = _start(recipe, setup, clients.agreed())
     if then is not None and not _continues(now, then):
         raise FedzeroError(
             f"this run was started from model {then.identity} with secret {then.secret}; the sites have "
@@ -98,10 +94,11 @@ def conduct(
         trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
     if now.secret is not None:
         ledger.hide()
+    past = PastRounds()
     plan = plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
-    how = Assembly(recipe, plan, setup, lambda replica: engine, lambda e, server, *_: e.attach(server), interrupted)
-    summary = session.drive(how, ledger, folder, watch)
-    engine.finish(summary.rounds)
+    clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
+    summary = session.drive(session.Opened(clients.run, clients, past, tied), ledger, folder, watch)
+    clients.finish(summary.rounds)
     return summary
 
 

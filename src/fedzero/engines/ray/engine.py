@@ -1,93 +1,116 @@
-"""The engine of a simulation whose clients are on the workers of a cluster.
+"""The clients of a simulation that are on the workers of a cluster.
 
 A worker gets numbers of clients, and of every round the update: scalars, or, of a dense method, one object in the
-cluster's store. The driver has a replica of its own, which it evaluates; it alone writes the ledger.
+cluster's store. The driver has a replica of its own, which it evaluates; the server alone writes the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 
-from fedzero.engines.local import KEPT
-from fedzero.engines.ray.on_ray import Crew, Ref, inlined
+from msgspec import structs
+
+from fedzero.engines.local import KEPT, attacked
+from fedzero.engines.ray import Ray
+from fedzero.engines.ray.on_ray import Crew, Ref, inlined, workers
 from fedzero.engines.ray.slices import Dealer, Slice, Step
-from fedzero.engines.ray.worker import Replies, Standing, Turn
+from fedzero.engines.ray.worker import Blueprint, Replies, Standing, Turn
 from fedzero.errors import FedzeroError
-from fedzero.ledger import checkpoints, replay
+from fedzero.ledger import replay
 from fedzero.model.identity import Identity
-from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Update
 from fedzero.oracles import Metrics
-from fedzero.oracles.blackbox import Query
-from fedzero.protocol.attacks import Alter
-from fedzero.protocol.messages import Close, Continue, MemoryChange, decode_instruction, encode_work
-from fedzero.protocol.replica import Replica
-from fedzero.rounds.server import Server
+from fedzero.protocol.engine import Arrival, Clients, Event, Rows
+from fedzero.protocol.messages import Close, Continue, decode_instruction, encode_work
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import recorded
+from fedzero.recipe.view import RunView
 
-Sent = Iterator[tuple[int, bytes | Exception]]
 PART = 10_000
 """Updates that are sent at a time to a worker that is behind."""
 
 
-class ClusterEngine:
-    """replica: the driver's own. share: slices of a cohort, for each worker. remembers: whether clients keep a memory,
-    which is at the worker that has them: as many slices as workers then."""
+@contextmanager
+def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
+    setup, _ = run.built()
+    if setup.chain.private:
+        raise FedzeroError(
+            "a filter draws in private, and workers of a cluster keep nothing that outlasts them, so that it would be "
+            "drawn again: use the local engine, or sites"
+        )
+    run.phase("connecting to Ray")
+    with workers(how) as actors:
+        yield attacked(setup, ClusterClients(run, Crew(actors, _blueprint(run, how, actors.device)), how.slices))
 
-    def __init__(
-        self,
-        replica: Replica,
-        crew: Crew,
-        share: int,
-        measure: Callable[[Params, int, bool], Metrics],
-        alter: Alter | None,
-        remembers: bool,
-        report: Callable[[str], None],
-    ):
-        self.replica, self.crew, self.measure, self.alter, self.remembers = replica, crew, measure, alter, remembers
-        self.share = 1 if remembers else share
-        self.dealer = Dealer(crew, replica.digest(), self._standing, self._write, report)
+
+def _blueprint(run: RunView, how: Ray, device: str) -> Blueprint:
+    recipe = recipes.as_recorded(run.recipe)
+    recipe = structs.replace(recipe, engine=structs.replace(recorded(how), device=device))
+    for part in (recipe.algorithm, recipe.task, *recipe.filters):
+        if type(part).__module__ == "__main__":
+            raise FedzeroError(
+                f"{type(part).__name__} is defined in the program itself, which workers cannot import: move it to a "
+                "module or a package of its own"
+            )
+    threads = max(1, int(how.cpus)) if how.merge else 1
+    return Blueprint(recipe, replace(run.environment, replaying=replay.unseen), run.plan.keys, threads)
+
+
+class ClusterClients:
+    """share: slices of a cohort, for each worker. Clients that keep a memory are at the worker that has it: as many
+    slices as workers then."""
+
+    def __init__(self, run: RunView, crew: Crew, share: int):
+        setup, self.replica = run.built()
+        self.run, self.crew, self.measure = run, crew, setup.problem.measure
+        self.remembers = self.replica.wire.remembers or setup.chain.feedback
+        self.share = 1 if self.remembers else share
+        self.dealer = Dealer(crew, self.replica.digest(), self._standing, run.warn)
         self.slices: list[Slice] = []
-        self._server: Server | None = None
+        self._events: Iterator[Sequence[Event]] = iter(())
         self._held: list[dict[int, None]] = [{} for _ in range(crew.size)]
         """by worker: clients whose memory it has, in the order of their last turns; each is at one worker"""
         self._since = [(0, -1)] * crew.size
         """by worker: in which of its lives that is, and the last round it was asked for"""
 
-    @property
-    def server(self) -> Server:
-        assert self._server is not None, "attach comes before the first round"
-        return self._server
-
-    def attach(self, server: Server) -> None:
-        """The server whose rounds are played, once it stands where its ledger ends."""
-        self._server = server
-        self.dealer.open()
-
     # ---- rounds
 
-    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
-        sent = self._exchange(round, exchange, instructions)
-        yield from sent if self.alter is None else self.alter(round, exchange, list(sent))
-
-    def _exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        if not self.dealer.opened:
+            self.run.phase(f"{self.crew.size} workers build the task")
+            self.dealer.open()
         if not exchange:
-            self.slices = self._dealt(list(instructions))
-            instructions = {client: self._bare(round, sent) for client, sent in instructions.items()}
-        distinct = list(dict.fromkeys(instructions.values()))
-        places, messages = {message: i for i, message in enumerate(distinct)}, inlined(self.crew, distinct)
-        which = {client: places[message] for client, message in instructions.items()}
+            self.slices = self._dealt(list(which))
+            messages, which = self._bare(asked, messages, which)
+        self._events = self._exchange(asked, exchange, messages, which)
+
+    def receive(self, seconds: float) -> Sequence[Event]:
+        return next(self._events, ())
+
+    def _exchange(
+        self, round: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]
+    ) -> Iterator[Sequence[Event]]:
+        sent = inlined(self.crew, messages)
 
         def step(slice: Slice) -> Step:
             mine = {client: which[client] for client in slice.clients if client in which}
-            return lambda worker: self._call(worker, round, exchange, mine, messages)
+            return lambda worker: self._call(worker, round, exchange, mine, sent)
 
-        found: dict[int, bytes | Exception] = {}
-        for answer in self.dealer.play(self.slices, step):
+        found: dict[int, Arrival] = {}
+        for slice, answer in self.dealer.play(self.slices, step):
+            if slice is None:
+                yield [Rows(answer.rows)]
+                continue
             assert isinstance(answer, Replies)
-            found |= answer.replies
-            found |= {client: FedzeroError(why) for client, why in answer.failed.items()}
-        yield from ((client, found[client]) for client in instructions)
+            host = f"worker {slice.worker}"  # all clients of a worker share its replica
+            for client, data in answer.replies.items():
+                found[client] = Arrival(client, data, host, answer.memories.get(client))
+            for client, why in answer.failed.items():
+                found[client] = Arrival(client, FedzeroError(why), host)
+        yield [found[client] for client in which]
 
     def _dealt(self, cohort: Sequence[int]) -> list[Slice]:
         """`share` slices for every worker, or one for every client. What keeps a memory stays where that is."""
@@ -99,63 +122,48 @@ class ClusterEngine:
         size, pinned = self.crew.size, self.remembers
         return [Slice(part, i * size // len(parts), pinned) for i, part in enumerate(parts) if part]
 
-    def _bare(self, round: int, instruction: bytes) -> bytes:
-        """An instruction without the model: the worker's replica is there already."""
+    def _bare(
+        self, round: int, messages: Sequence[bytes], which: Mapping[int, int]
+    ) -> tuple[Sequence[bytes], Mapping[int, int]]:
+        """Instructions without the model: the worker's replica is there already. What is left of them is what a client
+        is to remember."""
         if not self.remembers:
-            return b""
-        message = decode_instruction(instruction)
-        assert not isinstance(message, Continue | Close)
-        return encode_work(round, 0, (), message.counted)
+            return [b""], dict.fromkeys(which, 0)
+        bare = []
+        for instruction in messages:
+            message = decode_instruction(instruction)
+            assert not isinstance(message, Continue | Close)
+            bare.append(encode_work(round, 0, (), message.counted))
+        return bare, which
 
     def _call(self, worker: int, round: int, exchange: int, which: Mapping[int, int], messages: Sequence[Ref]) -> Ref:
         memories: dict[int, Sequence[bytes]] = {}
         spare: list[int] = []
         if self.remembers and not exchange:
             spare, memories = self._spare(worker, round), self._moved(worker, which)
-        meter = self.server.meter
-        log = None if meter is None else meter.log
+        log = self.run.past.queries
         spent = {} if log is None else {client: log.spent(client) for client in which}
         tried = [] if log is None else [row for client in which for row in log.known(client, round)]
         turn = Turn(round, exchange, self.replica.round, which, memories, spare, spent, tried)
         return self.crew.call(worker, "exchange", turn, *messages)
 
-    def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
+    def settle(
+        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
+    ) -> None:
         """Workers fold the update while the driver does; nobody waits for them."""
-        if update is None:
-            return
-        kept = self.crew.put(update) if isinstance(update, Dense) else update
-        for worker in self.dealer.alive:
-            self.crew.call(worker, "follow", self.replica.round, kept)
-        self.replica.follow([update])
+        if update is not None:
+            kept = self.crew.put(update) if isinstance(update, Dense) else update
+            for worker in self.dealer.alive:
+                self.crew.call(worker, "follow", self.replica.round, kept)
+            self.replica.follow([update])
+        for worker in {slice.worker for slice in self.slices if not set(diverged).isdisjoint(slice.clients)}:
+            self.dealer.restart(worker)
 
     def _standing(self) -> Iterator[Standing]:
-        """From the last checkpoint on, in parts: a ledger may have more updates than memory holds."""
-        ledger = self.server.ledger
-        kept = checkpoints.own(ledger.path.parent, ledger)
-        view = replay.read_from(ledger, kept)
-        found, first = replay.checkpoint(ledger, view), 0
-        if found is None and kept is not None and kept.state is not None:
-            found, first = (kept.state, kept.outline.moved, kept.numbers), kept.outline.done
-        updates = replay.updates_of(ledger, view, first=first)
-        yield Standing(found, list(islice(updates, PART)))
-        while part := list(islice(updates, PART)):
-            yield Standing(None, part)
-
-    def _write(self, rows: Sequence[Query]) -> None:
-        assert self.server.meter is not None
-        self.server.meter.log.write(rows)
+        for checkpoint, updates in self.run.past.catch_up(PART):
+            yield Standing(checkpoint, updates)
 
     # ---- memories
-
-    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
-        def step(slice: Slice) -> Step:
-            mine = [client for client in slice.clients if client in clients]
-            return lambda worker: self.crew.call(worker, "memories", mine)
-
-        changes: dict[int, MemoryChange] = {}
-        for found in self.dealer.play(self.slices, step, repeatable=False):
-            changes |= found
-        return {client: changes[client] for client in clients if client in changes}
 
     def _moved(self, worker: int, clients: Collection[int]) -> dict[int, Sequence[bytes]]:
         """What clients remember that this worker does not have, from the ledger; of one that has no memory nothing."""
@@ -164,7 +172,7 @@ class ClusterEngine:
             for client in clients if held is self._held[worker] else missing:
                 held.pop(client, None)
         self._held[worker] |= dict.fromkeys(clients)
-        return {client: self.server.ledger.memory(client, self.server.tracker.turns) for client in missing}
+        return {client: self.run.past.memory(client) for client in missing}
 
     def _spare(self, worker: int, round: int) -> list[int]:
         """Clients that a worker need not keep in a new round: their turn was long ago, and the ledger has their
@@ -177,19 +185,6 @@ class ClusterEngine:
         for client in spare:
             del held[client]
         return spare
-
-    # ---- replicas
-
-    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
-        """All clients of a worker share its replica."""
-        return {c: f"worker {slice.worker}" for slice in self.slices for c in slice.clients if c in clients}
-
-    def rebuild(self, clients: Collection[int]) -> None:
-        for worker in {slice.worker for slice in self.slices if any(client in clients for client in slice.clients)}:
-            self.dealer.restart(worker)
-
-    def renew(self) -> None:
-        raise AssertionError("what a worker had begun is played by another: no round is interrupted")
 
     def identity(self, after: int) -> Identity:
         return self.replica.identity

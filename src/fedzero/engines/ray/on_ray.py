@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from fedzero.engines.ray import Ray
 from fedzero.engines.ray.worker import Blueprint, Worker
 from fedzero.errors import FedzeroError
-from fedzero.recipe.engines import Ray
 
 Ref = Any
 """Of a value that is still to come, or that is kept for all workers."""

@@ -7,14 +7,13 @@ slice have the same bits after a death, and wherever it is played.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedzero.engines.ray.on_ray import Crew, Gone, Lost, Ref
 from fedzero.engines.ray.worker import About, Behind, Rows, Standing
 from fedzero.errors import FedzeroError
-from fedzero.oracles.blackbox import Query
 
 MOST_LOST = 5
 """Workers that may die of one slice in one round before the run ends: perhaps it is what kills them."""
@@ -52,19 +51,15 @@ class _Job:
 class Dealer:
     """The workers that are alive, and who plays what.
 
-    base: the digest that workers must find. standing: what one that is behind is sent, in parts. write: makes queries
-    durable. report: is told, in a sentence, of workers that died.
+    base: the digest that workers must find. standing: what one that is behind is sent, in parts. report: is told, in a
+    sentence, of workers that died.
     """
 
     def __init__(
-        self,
-        crew: Crew,
-        base: bytes,
-        standing: Callable[[], Iterable[Standing]],
-        write: Callable[[Sequence[Query]], None],
-        report: Callable[[str], None],
+        self, crew: Crew, base: bytes, standing: Callable[[], Iterable[Standing]], report: Callable[[str], None]
     ):
-        self.crew, self.base, self.standing, self.write, self.report = crew, base, standing, write, report
+        self.crew, self.base, self.standing, self.report = crew, base, standing, report
+        self.opened = False
         self.alive: dict[int, About] = {}
         self.lives = [0] * crew.size
         """how often each worker has died"""
@@ -74,7 +69,7 @@ class Dealer:
 
     def open(self) -> None:
         """Wait until all workers are ready; once one is, for the others not for ever."""
-        end = None
+        self.opened, end = True, None
         while self._absent:
             self._returned(None if end is None else max(0.0, end - time.monotonic()))
             if self.alive:
@@ -83,11 +78,13 @@ class Dealer:
                     self.report(f"{len(self._absent)} of {self.crew.size} workers are not ready: the others begin")
                     return
 
-    def play(self, slices: Sequence[Slice], step: Callable[[Slice], Step], repeatable: bool = True) -> list[Any]:
-        """A step of every slice; their results in order. repeatable: to be done again where a worker dies later."""
+    def play(
+        self, slices: Sequence[Slice], step: Callable[[Slice], Step]
+    ) -> Iterator[tuple[Slice, Any] | tuple[None, Rows]]:
+        """A step of every slice, and its result when it is done; without a slice, queries that are durable once the
+        next one is asked for. Where a worker dies later, the steps of its slices are done again."""
         if self._absent:
             self._returned(0)
-        results: dict[Slice, Any] = {}
         waiting = [_Job(slice) for slice in slices]
         busy: dict[int, _Job] = {}
         while waiting or busy:
@@ -108,6 +105,8 @@ class Dealer:
                 answer = self.crew.result(ready)
                 if answer == Behind(None):
                     raise Lost("it died between two calls")
+                if isinstance(answer, Rows):
+                    yield None, answer
                 goes_on = self._proceeds(worker, job, answer)
             except Lost as error:
                 self._lose(worker)
@@ -119,10 +118,8 @@ class Dealer:
             if goes_on:
                 busy[worker] = job
                 continue
-            results[job.slice] = answer
-            if repeatable:
-                job.slice.done.append(job.steps[0])
-        return [results[slice] for slice in slices]
+            job.slice.done.append(job.steps[0])
+            yield job.slice, answer
 
     def _begin(self, job: _Job, worker: int, step: Step) -> None:
         """A step at a worker, after those that another one had done, or that one before it died."""
@@ -141,7 +138,6 @@ class Dealer:
             job.caught = [self.crew.call(worker, "catch_up", self.crew.put(part)) for part in self.standing()]
             job.ref = job.steps[0](worker)
         elif isinstance(answer, Rows):
-            self.write(answer.rows)
             job.ref = self.crew.call(worker, "proceed")
         elif len(job.steps) > 1:
             del job.steps[0]

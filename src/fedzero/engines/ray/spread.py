@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import torch
 
+from fedzero.engines.ray import Ray
 from fedzero.engines.ray.on_ray import connected
 from fedzero.errors import FedzeroError
 from fedzero.model import files
-from fedzero.recipe.engines import Ray
 
 T = TypeVar("T")
 RETRIES = 3

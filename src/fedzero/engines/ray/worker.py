@@ -1,4 +1,4 @@
-"""A worker: a process with a replica of its own that plays slices of cohorts with the local engine.
+"""A worker: a process with a replica of its own that plays slices of cohorts with the local clients.
 
 What it is sent are numbers of clients and updates; it folds these itself. It keeps nothing that must outlast it: one
 that died begins from the base model, says that it is behind, and is sent what the ledger has.
@@ -17,12 +17,13 @@ from typing import Any
 import torch
 
 from fedzero.directions import Keys
-from fedzero.engines.binding import local_engine
+from fedzero.engines.local import local_clients
 from fedzero.engines.ray.query_log import SliceLog
 from fedzero.ledger import replay
 from fedzero.methods.contract import Numbers
 from fedzero.model.updates import Update
 from fedzero.oracles.blackbox import Query
+from fedzero.protocol.engine import arrivals
 from fedzero.protocol.messages import MemoryChange
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
@@ -77,10 +78,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Replies:
-    """Replies of clients, or why there is none."""
+    """Replies of clients, or why there is none; what of their memories has to be written if the round counts."""
 
-    replies: Mapping[int, bytes]
-    failed: Mapping[int, str]
+    replies: dict[int, bytes]
+    failed: dict[int, str]
+    memories: dict[int, MemoryChange]
 
 
 @dataclass(frozen=True)
@@ -120,22 +122,20 @@ class Worker:
 
 
 class Player:
-    """A replica, and the local engine with all clients; it plays those that it is asked for."""
+    """A replica, and the local clients; it plays those that it is asked for."""
 
     def __init__(self, blueprint: Blueprint):
         torch.set_num_threads(blueprint.threads)
         self.setup = prepare(blueprint.recipe, blueprint.environment, keys=blueprint.keys)
         self.base = self.setup.problem.params.digest()
         self.replica = self.setup.replica()
-        self.engine = local_engine(self.setup, self.replica)
-        self.engine.alter = None  # attackers know what all others send: the driver alters replies
+        self._sent: dict[int, Sequence[bytes]] = {}
+        """what clients remember that were not here before, until they are made"""
+        self.clients = local_clients(self.setup, self.replica, memory=lambda client: self._sent.pop(client, ()))
         self.setup.problem.ready()
         self._slice: _Logged | None = None
         self._remembers = self.replica.wire.remembers or self.setup.chain.feedback
         self._round = -1
-        self._sent: dict[int, Sequence[bytes]] = {}
-        """what clients remember that were not here before, until they are made"""
-        self.engine.recall(lambda client: self._sent.pop(client, ()))
 
     def follow(self, at: int, update: Update) -> None:
         """Fold the update of a round; a replica that is not ready for it waits for `catch_up`."""
@@ -151,20 +151,19 @@ class Player:
         self._prepare(turn)  # memories are sent once, also to a replica that is behind
         if self.replica.round != turn.at:
             return Behind(self.replica.round)
-        instructions = {client: messages[which] for client, which in turn.messages.items()}
         metered = self.setup.problem.metered
         if metered is None:
-            return self._played(turn, instructions)
+            return self._played(turn, messages)
         self._slice = _Logged()
         metered.attach(SliceLog(turn.spent, turn.tried, self._slice.write))
-        return self._slice.begin(lambda: self._played(turn, instructions))
+        return self._slice.begin(lambda: self._played(turn, messages))
 
     def _prepare(self, turn: Turn) -> None:
         """Clients of this round alone are here, and others whose memory is kept here."""
         if turn.round != self._round and not self._remembers:
-            self.engine.forget(list(self.engine.clients))
+            self.clients.forget(list(self.clients.clients))
         self._round = turn.round
-        self.engine.forget([*turn.spare, *turn.memories])
+        self.clients.forget([*turn.spare, *turn.memories])
         self._sent |= turn.memories
 
     def proceed(self) -> Answer:
@@ -172,13 +171,17 @@ class Player:
         assert self._slice is not None
         return self._slice.proceed()
 
-    def _played(self, turn: Turn, instructions: Mapping[int, bytes]) -> Replies:
-        sent = dict(self.engine.exchange(turn.round, turn.exchange, instructions))
-        replies = {client: data for client, data in sent.items() if isinstance(data, bytes)}
-        return Replies(replies, {client: str(data) for client, data in sent.items() if client not in replies})
-
-    def memories(self, clients: Sequence[int]) -> Mapping[int, MemoryChange]:
-        return self.engine.memories(clients)
+    def _played(self, turn: Turn, messages: Sequence[bytes]) -> Replies:
+        self.clients.send(turn.round, turn.exchange, messages, turn.messages)
+        found = Replies({}, {}, {})
+        for arrival in arrivals(self.clients):
+            if isinstance(arrival.data, bytes):
+                found.replies[arrival.client] = arrival.data
+            else:
+                found.failed[arrival.client] = str(arrival.data)
+            if arrival.memory is not None:
+                found.memories[arrival.client] = arrival.memory
+        return found
 
 
 class _Logged:

@@ -1,11 +1,12 @@
-"""The engine for clients in other processes: replicas of their own, reached through a link that may break at any time.
+"""Clients in other processes: replicas of their own, reached through a link that may break at any time.
 
-    engine.open()        an epoch begins: sites say what they have; what they lack they are sent, from the ledger
-    engine.exchange(…)   instructions to the clients' sites, replies back
+    clients.agreed()   an epoch begins: sites say what they have; what they lack they are sent, from the ledger
+    clients.send(…)    messages to the clients' sites, replies back
 
-An epoch that ends in the middle of a round raises `Interrupted`; the round is then repeated under its own number. No
-site keeps the others waiting for long: one that still gets ready, catches up or evaluates when most others are done is
-left out of rounds until its answer has come.
+An epoch that ends in the middle of a round interrupts nothing: the next one begins, and what is outstanding is sent
+again, after the exchanges of the round that a site's new process has not played. Answers that have come stay. A site
+that comes in the middle of an epoch gets ready while the others go on. No site keeps the others waiting for long: one
+that still gets ready, catches up or evaluates when most are done is left out of rounds until its answer has come.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
@@ -27,12 +29,12 @@ from fedzero.model.identity import Identity
 from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Metrics, Objective
 from fedzero.oracles.blackbox import Unmeasured
-from fedzero.protocol.engine import Interrupted, Tied, Undelivered
-from fedzero.protocol.messages import MemoryChange
+from fedzero.protocol.engine import Arrival, Event, Interrupted, Joined, Left, Tied, Undelivered
+from fedzero.recipe.view import RunView
 from fedzero.rounds import votes
 from fedzero.rounds.refusals import AT_SITE, named
-from fedzero.rounds.server import Server
 
+W = TypeVar("W")
 BURST = 256
 """Updates in one message to a replica that is behind."""
 PREPARING, FINISHING = 3600.0, 5.0
@@ -63,7 +65,7 @@ class Service:
     patience: float = 30.0
 
 
-class RemoteEngine:
+class RemoteClients:
     """prepare: the order that begins an epoch, to be completed by the clients of each site. assign: which clients are
     at which site, asked at the beginning of an epoch, when the sites are known. objective: of a server with a model,
     which evaluates it itself. fits: whether a site has the base model that the run is known to start from, if it is."""
@@ -96,30 +98,60 @@ class RemoteEngine:
         """what the sites agreed on"""
         self._last: tuple[int, messages.Measured] | None = None
         """the last evaluation, and after how many rounds"""
-        self._server: Server | None = None
+        self._run: RunView | None = None
+        self._open, self._epoch = False, 0
+        """whether an epoch goes on, and which it is"""
+        self._told = frozenset[str]()
+        """sites of which it was said last that they are here"""
+        self._asked: list[Mapping[int, bytes]] = []
+        """instructions of the round, by exchange"""
+        self._played: dict[int, int] = {}
+        """by client, the epoch in which it played the exchanges of the round"""
+        self._events: Iterator[Sequence[Event]] = iter(())
         self._catch_up = True
         """False: every instruction carries the state, so no replica is ever behind"""
 
     @property
-    def server(self) -> Server:
-        assert self._server is not None, "attach comes before the first round"
-        return self._server
+    def run(self) -> RunView:
+        assert self._run is not None, "attach comes before the first round"
+        return self._run
 
-    def attach(self, server: Server) -> None:
-        """The server whose rounds are played, once it stands where its ledger ends."""
-        self._server, self._catch_up = server, server.wire(0).delivery != "snapshot"
+    def attach(self, run: RunView) -> None:
+        """The run that begins now, or goes on."""
+        self._run, self._catch_up = run, run.plan.wire(0).delivery != "snapshot"
 
     # ---- epochs
 
-    def open(self) -> messages.Prepared:
-        """Begin an epoch; what the sites agree on. A site with another base model than most is left out, by name."""
+    def agreed(self) -> messages.Prepared:
+        """What the sites of the first epoch agree on."""
+        self._lasting(lambda: None)
+        assert self._common is not None
+        return self._common
+
+    def _lasting(self, work: Callable[[], W]) -> W:
+        """Work that needs an epoch, done again in the next one where it ends in between."""
+        while True:
+            try:
+                if not self._open:
+                    self._begin()
+                return work()
+            except Interrupted as reason:
+                self._over(reason)
+
+    def _over(self, reason: Interrupted) -> None:
+        self._open = False
+        self.report(f"the epoch ended: {reason}")
+
+    def _begin(self) -> None:
+        """Begin an epoch. A site with another base model than most is left out, by name."""
+        self._epoch += 1
         here = self.link.begin()
         self.assignment = self.assign(here)
         self._pending, self._coming, self._ready = {}, {}, {}
         self.away = {site: "is away" for site in self.assignment if site not in here}
         for site in self.away:
             self._miss(site)
-        orders = {s: structs.replace(self.prepare, clients=self.assignment[s]) for s in here if self.assignment.get(s)}
+        orders = self._preparing(here)
         found: dict[str, messages.Prepared] = {}
         enough = self._most_of(orders, self.service.minimum)
         for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20, enough):
@@ -136,12 +168,30 @@ class RemoteEngine:
             self._admit(site, prepared)
         if not self._ready:
             raise self._nobody()
-        return self._common
+        self._open = True
+
+    def _preparing(self, sites: Collection[str]) -> dict[str, messages.Order]:
+        mine = {site: self.assignment.get(site) for site in sites}
+        return {site: structs.replace(self.prepare, clients=clients) for site, clients in mine.items() if clients}
+
+    def _welcome(self) -> None:
+        """Sites that have come since the epoch began: they get ready while the others go on."""
+        come = self.link.admit()
+        if come:
+            self.assignment = self.assign(come)
+            for site in come:
+                self._ready.pop(site, None)
+            orders = self._preparing(come)
+            for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20, lambda: True):
+                if isinstance(answer, messages.Prepared):
+                    self._admit(site, answer)
+                elif not isinstance(answer, Pending):
+                    self._lose(site, f"cannot take part: {answer}")
 
     def _nobody(self) -> FedzeroError:
         reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
         # A run that has begun waits until a site is ready; one that has not ends here.
-        return (FedzeroError if self._server is None else Interrupted)(f"no site is ready: {reasons}")
+        return (FedzeroError if self._run is None else Interrupted)(f"no site is ready: {reasons}")
 
     def _admit(self, site: str, found: messages.Prepared) -> None:
         assert self._common is not None
@@ -168,9 +218,6 @@ class RemoteEngine:
             elif not isinstance(answer, Exception):
                 self._ready[site] = max(self._ready[site], self._coming.pop(site, -1))
 
-    def renew(self) -> None:
-        self.open()
-
     def _lose(self, site: str, why: str) -> None:
         self.away[site] = why
         if self._missed.get(site) != why:
@@ -195,26 +242,76 @@ class RemoteEngine:
 
     # ---- the contract
 
-    def exchange(
-        self, round: int, exchange: int, instructions: Mapping[int, bytes]
-    ) -> Iterator[tuple[int, bytes | Exception]]:
-        by_site = at_sites(self.assignment, instructions)
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
         if not exchange:
-            self._arrivals()
-            if waiting := sorted(self.link.waiting()):
-                raise Interrupted(f"a new epoch begins with {', '.join(waiting)}")
-            self._recover(round, by_site)
+            self._asked, self._played = [], {}
+        self._asked = [*self._asked[:exchange], {client: messages[message] for client, message in which.items()}]
+        self._events = self._exchange(asked, exchange)
+
+    def receive(self, seconds: float) -> Sequence[Event]:
+        return next(self._events, ())
+
+    def _exchange(self, round: int, exchange: int) -> Iterator[Sequence[Event]]:
+        """Replies as they come. Failures are said last: who could not be reached in an epoch that ended is asked again
+        in the next one."""
+        awaited, failed = dict(self._asked[exchange]), list[Arrival]()
+        while True:
+            try:
+                if not self._open:
+                    self._begin()
+                elif not exchange:
+                    self._arrivals()
+                    self._welcome()
+                failed.clear()
+                for arrival in self._asking(round, exchange, awaited):
+                    if isinstance(arrival.data, bytes):
+                        awaited.pop(arrival.client)
+                        yield [arrival]
+                    else:
+                        failed.append(arrival)
+                break
+            except Interrupted as reason:
+                self._over(reason)
+        yield [*self._comings(), *failed]
+
+    def _comings(self) -> list[Event]:
+        """Who has come and gone since this was said last."""
+        here = frozenset(self._ready.keys() - self.away.keys() - self._missed.keys())
+        come, gone, self._told = sorted(here - self._told), sorted(self._told - here), here
+        left = [Left(s, self.assignment.get(s, ()), f"{AT_SITE} {s} {self.away.get(s, 'is gone')}") for s in gone]
+        return [*(Joined(site, self.assignment.get(site, ())) for site in come), *left]
+
+    def _asking(self, round: int, exchange: int, awaited: Mapping[int, bytes]) -> Iterator[Arrival]:
+        """Clients that have not answered yet are asked; first where their sites' processes have to be for it."""
+        by_site = at_sites(self.assignment, awaited)
+        self._repeat(round, exchange, by_site)
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
-                yield client, Undelivered(f"{AT_SITE} {site} {self.away[site]}")
-        orders = {s: messages.Exchange(round, exchange, {c: instructions[c] for c in by_site[s]}) for s in by_site}
-        limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.server.limit(round, exchange) + 64)
-        for site, answer in self._ask(orders, messages.Replies, self.deadline, limit):
+                yield Arrival(client, Undelivered(f"{AT_SITE} {site} {self.away[site]}"), site)
+        for site, answer in self._ordered(round, exchange, by_site):
             yield from self._replies(round, site, answer, by_site[site])
+
+    def _repeat(self, round: int, exchange: int, by_site: Assignment) -> None:
+        """Bring sites to an exchange: replicas that are behind, and what clients of a new process have not played."""
+        late = {s: tuple(c for c in mine if self._played.get(c) != self._epoch) for s, mine in by_site.items()}
+        late = {site: mine for site, mine in late.items() if mine and site not in self.away}
+        self._recover(round, late)
+        for earlier in range(exchange):
+            again = {site: mine for site, mine in late.items() if site not in self.away}
+            for _ in self._ordered(round, earlier, again):
+                pass  # these answers have come before
+
+    def _ordered(
+        self, round: int, exchange: int, by_site: Assignment
+    ) -> Iterator[tuple[str, messages.Replies | Exception]]:
+        said = self._asked[exchange]
+        orders = {s: messages.Exchange(round, exchange, {c: said[c] for c in mine}) for s, mine in by_site.items()}
+        limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.run.past.limit(round, exchange) + 64)
+        return self._ask(orders, messages.Replies, self.deadline, limit)
 
     def _replies(
         self, round: int, site: str, answer: messages.Replies | Exception, clients: Sequence[int]
-    ) -> Iterator[tuple[int, bytes | Exception]]:
+    ) -> Iterator[Arrival]:
         if isinstance(answer, messages.Replies):
             others = (answer.replies.keys() | answer.failed.keys()) - set(clients)
             if others:
@@ -225,24 +322,26 @@ class RemoteEngine:
             answer = type(answer)(f"{AT_SITE} {site} {answer}")
         for client in clients:
             if isinstance(answer, Exception):
-                yield client, answer
+                yield Arrival(client, answer, site)
             elif client in answer.replies:
                 self._ready[site] = max(round, self._ready[site])
-                yield client, answer.replies[client]
+                self._played[client] = self._epoch
+                yield Arrival(client, answer.replies[client], site)
             else:
-                yield client, FedzeroError(answer.failed.get(client, "did not answer"))
+                yield Arrival(client, FedzeroError(answer.failed.get(client, "did not answer")), site)
 
-    def memories(self, clients: Collection[int]) -> Mapping[int, MemoryChange]:
-        """Sites keep what their clients remember."""
-        return {}
-
-    def close(self, round: int, update: Update | None, closings: Mapping[int, bytes]) -> None:
+    def settle(
+        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
+    ) -> None:
+        self._ready |= dict.fromkeys(at_sites(self.assignment, diverged), -1)
         by_site = {s: clients for s, clients in at_sites(self.assignment, closings).items() if s not in self.away}
         orders = {s: messages.Deliver({c: closings[c] for c in clients}) for s, clients in by_site.items()}
-        with suppress(Interrupted):  # the round is on the ledger; who did not get this is sent it before its next turn
+        try:
             for site, answer in self._ask(orders, messages.Done, self.deadline, OVERHEAD):
                 if isinstance(answer, messages.Done):
                     self._ready[site] = round + 1
+        except Interrupted as reason:  # the round is on the ledger; who did not get this gets it before its next turn
+            self._over(reason)
 
     def finish(self, rounds: int) -> None:
         """The run has ended: sites are told, for the people there."""
@@ -251,25 +350,18 @@ class RemoteEngine:
             for _ in self._ask(orders, messages.Done, FINISHING, OVERHEAD):
                 pass
 
-    def voters(self, clients: Collection[int]) -> Mapping[int, str]:
-        """All clients of a site share its replica."""
-        return {client: site for site, mine in at_sites(self.assignment, clients).items() for client in mine}
-
-    def rebuild(self, clients: Collection[int]) -> None:
-        self._ready |= dict.fromkeys(at_sites(self.assignment, clients), -1)
-
     def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
-        replica = self.server.replica
+        replica = self.run.replica
         if replica is not None and self.objective is not None:
             return replica.identity, self.objective.evaluate(replica.state.params)
-        measured = self._measure(after)
+        measured = self._lasting(lambda: self._measure(after))
         if measured.metrics is None:
             raise Unmeasured("no site can evaluate the model, or they do not agree")
         return measured.identity, measured.metrics
 
     def identity(self, after: int) -> Identity:
-        replica = self.server.replica
-        return replica.identity if replica is not None else self._measure(after).identity
+        replica = self.run.replica
+        return replica.identity if replica is not None else self._lasting(lambda: self._measure(after)).identity
 
     # ---- replicas that are behind
 
@@ -280,13 +372,13 @@ class RemoteEngine:
         for site in [s for s in by_site if s not in self.away and self._catch_up]:
             if self._ready[site] > round:
                 self._ready[site] = -1
-            known = int(max(self.server.tracker.known[client] for client in by_site[site]))
+            known = max(map(self.run.past.known, by_site[site]))
             if self._ready[site] < known:
                 self._bring(site, known, end)
 
     def _bring(self, site: str, to: int, end: float) -> None:
         ready = self._ready[site]
-        updates = self._updates(ready, to)
+        updates = self.run.past.updates(ready, to)
         for first in range(0, max(1, len(updates)), BURST):
             burst = tuple(updates[first : first + BURST])
             order = messages.Recover(ready < 0 and not first, burst)
@@ -302,22 +394,14 @@ class RemoteEngine:
                     return  # silent, perhaps: it is asked again before its next turn
             self._ready[site] = reached
 
-    def _updates(self, first: int, last: int) -> list[bytes]:
-        """Encoded updates of rounds first … last − 1: recent ones are in memory, others on the ledger."""
-        server, tracker, first = self.server, self.server.tracker, max(first, 0)
-        if server.federation.pull_after is None and first >= tracker.oldest:
-            return tracker.history.between(first, last)
-        rounds = server.ledger.rounds(first, last)
-        return [record.update for record in rounds if record.update is not None and not record.dense]
-
     def _measure(self, after: int) -> messages.Measured:
         """By some sites, drawn for each evaluation; where these do not agree, or have data of their own, by all."""
         if self._last is not None and self._last[0] == after:
             return self._last[1]
         sites = sorted(self._ready.keys() - self.away.keys())
-        drawn = [sites[i] for i in self.server.keys.generator("measure", after).permutation(len(sites))]
+        drawn = [sites[i] for i in self.run.plan.keys.generator("measure", after).permutation(len(sites))]
         found = self._measured(drawn[: measuring.MEASURING], after)
-        least = self.server.plan.least_loss
+        least = self.run.plan.least_loss
         if not found or not measuring.settled(found, least):
             found |= self._measured(drawn[measuring.MEASURING :], after)
         if not found:
@@ -349,7 +433,7 @@ class RemoteEngine:
                     self._bring(site, after, end)
                 if site in self.away or self._ready[site] < 0:
                     continue
-                updates = self._updates(self._ready[site], after)
+                updates = self.run.past.updates(self._ready[site], after)
             orders[site] = messages.Measure(tuple(updates), after)
         enough = self._most_of(orders)
         for site, answer in self._ask(orders, messages.Measured, PREPARING, 1 << 20, enough):

@@ -46,8 +46,9 @@ class Link(Protocol):
         """Answers that have come by now from sites that were `Pending`; they are not to be asked before."""
         ...
 
-    def waiting(self) -> Collection[str]:
-        """Sites that are there but have no part in this epoch, or none any more."""
+    def admit(self) -> Collection[str]:
+        """Sites that have come, or come back, since the epoch began, and take part from now on; they know nothing yet.
+        Asked before every round, it waits for nobody. A link that can let nobody in ends the epoch."""
         ...
 
 
