@@ -11,7 +11,20 @@ from fedzero.links.combining import Liars, distances, liars_of, stacked
 from fedzero.links.contract import F32, Combiner
 
 
-class Krum(Combiner, tag="krum"):
+class ByNearness(Combiner):
+    """Scores of Krum: s(i) = Σ of the n − f − 2 smallest ‖v_i − v_j‖², j ≠ i. n ≥ 2f + 3."""
+
+    fraction: Liars = 0.2
+    """f/n, how many of the contributions may be anything; f = ⌊fraction · n⌋, at least 1"""
+
+    def least(self) -> int:
+        return 5
+
+    def withstands(self, count: int) -> int:
+        return liars_of(self.fraction, count, 3)
+
+
+class Krum(ByNearness, tag="krum"):
     """Krum (Blanchard et al., NeurIPS 2017): the contribution whose neighbours are nearest, and no other.
 
         s(i) = Σ of the n − f − 2 smallest ‖v_i − v_j‖², j ≠ i;   v_i with the least s(i)
@@ -19,32 +32,14 @@ class Krum(Combiner, tag="krum"):
     Of equal ones that of the lowest client number counts. n ≥ 2f + 3.
     """
 
-    fraction: Liars = 0.2
-    """f/n, how many of the contributions may be anything; f = ⌊fraction · n⌋, at least 1"""
-
-    def least(self) -> int:
-        return 5
-
-    def withstands(self, count: int) -> int:
-        return liars_of(self.fraction, count, 3)
-
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         rows = stacked(contributions, weights)
         best: F32 = rows[_order(rows, self.withstands(len(rows)))[0]].astype(np.float32)
         return best
 
 
-class MultiKrum(Combiner, tag="multi-krum"):
+class MultiKrum(ByNearness, tag="multi-krum"):
     """Multi-Krum (Blanchard et al., NeurIPS 2017): the mean of the n − f contributions with the least s(i) of Krum."""
-
-    fraction: Liars = 0.2
-    """f/n, how many of the contributions may be anything; f = ⌊fraction · n⌋, at least 1"""
-
-    def least(self) -> int:
-        return 5
-
-    def withstands(self, count: int) -> int:
-        return liars_of(self.fraction, count, 3)
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
         rows = stacked(contributions, weights)

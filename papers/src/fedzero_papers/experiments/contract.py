@@ -9,7 +9,7 @@ then the chosen setting).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import attrgetter
@@ -95,6 +95,15 @@ def gather(
     """One stage with the jobs of all groups; for every group its histories, arranged as the jobs are."""
     found = yield Stage(title, tuple(job for jobs in groups for each in jobs.values() for job in each), ahead)
     return [{key: tuple(found[job.folder] for job in each) for key, each in jobs.items()} for jobs in groups]
+
+
+def every_method(
+    methods: Iterable[str], seeds: int, options: Options, job: Callable[[str, int], Job]
+) -> Generator[Stage, Mapping[str, History], dict[Any, tuple[History, ...]]]:
+    """One stage with a job for each chosen method and seed; by method its histories."""
+    jobs = {method: [job(method, seed) for seed in options.seeds(seeds)] for method in options.chosen(list(methods))}
+    (runs,) = yield from gather("all methods", jobs)
+    return runs
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fedzero.recipe import recipe as recipes
 from fedzero_papers.experiments.communication import figure, findings, table
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, gather
+from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, every_method
 from fedzero_papers.experiments.outcome import Outcome
 
 METHODS = {
@@ -67,9 +67,7 @@ def job(method: str, seed: int, scale: Scale) -> Job:
 
 
 def plan(scale: Scale, options: Options) -> Plan:
-    seeds = options.seeds(scale.seeds)
-    jobs = {method: [job(method, seed, scale) for seed in seeds] for method in options.chosen(list(METHODS))}
-    (runs,) = yield from gather("all methods", jobs)
+    runs = yield from every_method(METHODS, scale.seeds, options, lambda method, seed: job(method, seed, scale))
     drawn = figure("fig3", "FedDisco, figure 3: Fashion-MNIST", runs, METHODS, scale.setting)
     return Outcome((table(runs, METHODS),), (drawn,), tuple(findings(runs, METHODS, "decomfl")))
 
