@@ -33,14 +33,14 @@ from fedzero.oracles.criteria import Supervised, per_sample
 from fedzero.oracles.generation import Decoding
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.low_rank import neighbours
-from fedzero.oracles.reward import Judge, Prompts, RewardObjective
+from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.tasks import images
 from fedzero.tasks.language.pretrained import Pretrained, compile_layers
 from fedzero.tasks.models import initialise
-from fedzero.tasks.own import Material
+from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Iid, split
 from fedzero.tasks.samples import Columns, Part
 
@@ -70,7 +70,7 @@ def perceptron() -> Environment:
     parts = split(Iid(), data.train_y.astype("int64"), CLIENTS, Keys.of_seed(0))
     clients = [Part(whole, part) for part in parts]
     loss = Supervised(per_sample(nn.functional.cross_entropy))
-    return Environment(functions={"mlp": Material(model, loss, clients, clients[:1])})
+    return Environment(functions={"mlp": LocalTask(model, loss, clients, clients[:1])})
 
 
 def rounds(
@@ -236,7 +236,7 @@ def generation(given: argparse.Namespace) -> None:
     module = opt(given)
     params = Params.of_module(module)
     ends = torch.zeros(50272, dtype=torch.bool, device="cuda")
-    judge = Judge(lambda tokens: "", lambda pairs: [0.0] * len(pairs))
+    judge = RewardFunction(lambda tokens: "", lambda pairs: [0.0] * len(pairs))
 
     def ms(points: list[Terms], count: int, exact: bool = False, repeats: int = 4) -> tuple[float, float]:
         """Of all tokens, and of one that is replayed, if it is."""

@@ -31,7 +31,7 @@ from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks import images
 from fedzero.tasks.models import initialise
-from fedzero.tasks.own import Material
+from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet
 from fedzero.tasks.samples import samples
 
@@ -102,7 +102,7 @@ def trained(
     train, test = digits()
     how = "iid" if partition == "iid" else Dirichlet(float(partition))
     criterion = criterion_of(torch.nn.functional.cross_entropy, None, {"accuracy": fedzero.accuracy})
-    material = Material(model, criterion, deal(train, how, CLIENTS, None, seed), [samples(test)])
+    material = LocalTask(model, criterion, deal(train, how, CLIENTS, None, seed), [samples(test)])
     table = {
         "name": "robustness",
         "rounds": rounds,

@@ -17,7 +17,7 @@ import fedzero
 from fedzero import plugins
 from fedzero.engines.local import Local
 from fedzero.engines.ray import Ray
-from fedzero.engines.ray.slices import Dealer
+from fedzero.engines.ray.slices import Scheduler
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.recipe import recipe as recipes
@@ -232,13 +232,13 @@ def test_a_worker_that_is_done_takes_slices_of_one_that_is_slow(
         f.__qualname__ = f"box{seconds}"
         return f
 
-    begin, moved = Dealer._begin, list[tuple[int, int]]()
+    begin, moved = Scheduler._begin, list[tuple[int, int]]()
 
     def noting(dealer: Any, job: Any, worker: int, step: Any) -> None:
         moved.append((job.slice.worker, worker))
         begin(dealer, job, worker, step)
 
-    monkeypatch.setattr(Dealer, "_begin", noting)
+    monkeypatch.setattr(Scheduler, "_begin", noting)
     boxes = [box(seconds) for seconds in (0.2, 0.2, 0.2, 0.0, 0.0, 0.0)]
     method = {"kind": "fedzo", "rate": 0.02, "directions": 2}
     options: dict[str, Any] = {"bounds": (-5, 5), "dimension": 3, "rounds": 1, "algorithm": method, "budget": 20}

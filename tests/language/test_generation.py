@@ -26,7 +26,7 @@ from fedzero.oracles.generation import (
     generate,
     read,
 )
-from fedzero.oracles.reward import Judge, Prompts, RewardObjective
+from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.language import Layers, Lora, attention
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.pretrained import adapt, decodes_upto, load
@@ -324,7 +324,7 @@ def test_what_is_recorded_serves_other_prompts_points_and_weights(small_model, d
     def objective(exact):
         model = load(str(small_model(kind)), torch.float32, device)
         ends = torch.zeros(len(model.head.weight), dtype=torch.bool, device=device)
-        judge, asked = Judge(str, lambda pairs: [0.0] * len(pairs)), asked_of(PROMPTS, False)
+        judge, asked = RewardFunction(str, lambda pairs: [0.0] * len(pairs)), asked_of(PROMPTS, False)
         return model.module, RewardObjective(model.module, model.head, Decoding(MOST, ends), judge, asked, exact=exact)
 
     module, beside = objective(False)

@@ -30,7 +30,7 @@ from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
 from fedzero.recipe.environment import Environment
-from fedzero.tasks.language.given import GIVEN, Given
+from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row
 from fedzero.tasks.partition import Iid, split
@@ -94,7 +94,7 @@ def finetune(
     engine = {"kind": "local", "device": device if module is None else _place(module)}
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
     recipe = recipe_of("finetune", table, own, len(dealt), cohort)
-    rows = Given(module, tokenizer, dealt, tested)
+    rows = InMemoryModel(module, tokenizer, dealt, tested)
     made = trained(module, recipe, Environment(functions={GIVEN: rows, **functions}), own)
     assert rows.opened is not None
     return replace(made, trained=rows.opened.module)

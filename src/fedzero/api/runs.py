@@ -43,7 +43,7 @@ from fedzero.runs import recorded, session, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
 from fedzero.runs.summary import Summary
-from fedzero.web import beside
+from fedzero.web import serving_if
 
 
 class History(Mapping[str, NDArray[Any]]):
@@ -229,7 +229,7 @@ def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: C
     begun = (folder / LEDGER).exists()
     if begun and not options.resume:
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
-    with beside(folder, options.web, lambda text: print(text, file=sys.stderr)):
+    with serving_if(folder, options.web, lambda text: print(text, file=sys.stderr)):
         if begun:
             recorded.recipe_in(folder, recipe)
             # Whoever calls names the same boxes.

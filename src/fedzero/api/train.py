@@ -36,7 +36,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.tasks.contract import BASE
-from fedzero.tasks.own import Material
+from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
 
@@ -96,7 +96,7 @@ def train(
     criterion = criterion_of(loss, objective, metrics)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
     tested = dealt if test is None else several(test, collate)
-    material = Material(model, criterion, dealt, tested)
+    material = LocalTask(model, criterion, dealt, tested)
     table = {
         "algorithm": given.method(method, DEFAULT),
         "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
@@ -198,7 +198,7 @@ def site_task(
     test: Any = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     collate: Callable[[list[Any]], Batch] | None = None,
-) -> Material:
+) -> LocalTask:
     """A model, data and a loss of a site, for `fedzero join KIT --task package.module:name`. Arguments as of `train`.
 
     data: of the site's client; a list of datasets for several clients. The recipe has `[task] kind = "own"` and the
@@ -208,4 +208,4 @@ def site_task(
     given.function(collate, "collate", "a function of a list of items")
     own = several(data, collate, "data")
     tested = own if test is None else several(test, collate)
-    return Material(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)
+    return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)

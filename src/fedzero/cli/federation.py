@@ -194,12 +194,12 @@ def _serve_run(
     from fedzero.deploy.server.conduct import conduct
     from fedzero.deploy.server.queue import supervising
     from fedzero.runs.progress import watch_on
-    from fedzero.web import beside
+    from fedzero.web import serving_if
 
     resume = f"serve {project} --out"
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
-        with beside(folder, web, say):
+        with serving_if(folder, web, say):
             return conduct(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
 
 

@@ -64,11 +64,11 @@ def run(
     from fedzero.recipe import recipe as recipes
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
-    from fedzero.web import beside
+    from fedzero.web import serving_if
 
     loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
     folder = out_ or Path("runs") / loaded.name
-    with interruptible(folder), beside(folder, web_at or web, say):
+    with interruptible(folder), serving_if(folder, web_at or web, say):
         summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
     finish(summary, folder, as_json)
 
@@ -126,10 +126,10 @@ def watch(
     With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed.
     """
     from fedzero.runs.progress import follow, watch_on
-    from fedzero.web import beside
+    from fedzero.web import serving_if
 
     try:
-        with terminable(), beside(folder, web_at or web, tell):
+        with terminable(), serving_if(folder, web_at or web, tell):
             if web or web_at:
                 threading.Event().wait()
             follow(folder, watch_on(err), once)

@@ -41,7 +41,7 @@ LANES, LANES_BYTES = 4, 64 << 20
 Forward = Callable[[Tensor, Tensor, bool], Tensor]
 """Tokens and ends of a batch, and whether its rows are shared, to logits (B, answers)."""
 
-Beside = Callable[[Params, Neighbours, Tensor, Tensor, bool, Tensor | None], Tensor]
+BatchedForward = Callable[[Params, Neighbours, Tensor, Tensor, bool, Tensor | None], Tensor]
 """A base, points around it, tokens and ends of a batch, whether its rows are shared, and the output of the frozen
 layers for it, to logits (points, B, answers)."""
 
@@ -95,7 +95,11 @@ class Recorder:
     """Logits of a model at points, from recordings that are made when first needed."""
 
     def __init__(
-        self, pieces: Piecewise, forward: Forward, prefix: FrozenPrefix | None = None, beside: Beside | None = None
+        self,
+        pieces: Piecewise,
+        forward: Forward,
+        prefix: FrozenPrefix | None = None,
+        beside: BatchedForward | None = None,
     ):
         self.pieces, self.forward, self.prefix, self.beside = pieces, forward, prefix, beside
         self._pool: Any = None

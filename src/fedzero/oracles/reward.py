@@ -75,7 +75,7 @@ class Prompts:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class RewardFunction:
     """`text` of tokens, `scores` of rows and texts; `right`: a reward says whether an answer is right."""
 
     text: Callable[[Sequence[int]], str]
@@ -113,7 +113,7 @@ class RewardObjective:
         module: nn.Module,
         head: nn.Module,
         decoding: Decoding,
-        judge: Judge,
+        judge: RewardFunction,
         test: Prompts,
         tf32: bool = False,
         exact: bool = False,

@@ -37,7 +37,7 @@ from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch, play
 from fedzero.rounds.past import PastRounds
 from fedzero.rounds.server import Server
-from fedzero.runs.keeper import Keeper
+from fedzero.runs.checkpointer import Checkpointer
 from fedzero.runs.recorded import reopen
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
@@ -185,7 +185,7 @@ def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
                 return []
             return [Shown(after, setup.problem.pictures(replica.state.params))]
 
-        keeper = Keeper(folder, ledger, view, replica, recipe.evaluate_every, kept)
+        keeper = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
             play(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
         if replica is not None:

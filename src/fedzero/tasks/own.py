@@ -64,7 +64,7 @@ class Own(Task, tag="own"):
 
     def build(self, clients: int, context: BuildContext) -> Problem:
         found = context.functions.get(self.name)
-        if isinstance(found, Material):
+        if isinstance(found, LocalTask):
             return found.build(clients, self.batch, self.exact)
         return without_data(clients, context, self.name)
 
@@ -92,7 +92,7 @@ class Nothing:
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class LocalTask:
     """A module, what is measured of it, and the samples of every client; `test` are those of evaluations.
 
     `everywhere`: the data of one site, whatever numbers its clients have.

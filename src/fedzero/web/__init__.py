@@ -12,11 +12,11 @@ from fedzero.errors import FedzeroError
 from fedzero.web.address import DEFAULT, address_of, is_loopback, listen
 from fedzero.web.channel import Settings
 
-__all__ = ["DEFAULT", "beside", "serving"]
+__all__ = ["DEFAULT", "serving", "serving_if"]
 
 
 @contextmanager
-def beside(folder: Path, web: bool | str, say: Callable[[str], None]) -> Iterator[None]:
+def serving_if(folder: Path, web: bool | str, say: Callable[[str], None]) -> Iterator[None]:
     """Serve the page while something else goes on. web: whether, or at which HOST:PORT; say: is told the address."""
     if web is False:
         yield

@@ -15,9 +15,9 @@ from msgspec import structs
 
 from fedzero.engines.local import KEPT, attacked
 from fedzero.engines.ray import Ray
-from fedzero.engines.ray.on_ray import Crew, Ref, inlined, workers
-from fedzero.engines.ray.slices import Dealer, Slice, Step
-from fedzero.engines.ray.worker import Blueprint, Replies, Standing, Turn
+from fedzero.engines.ray.on_ray import Ref, WorkerPool, inlined, workers
+from fedzero.engines.ray.slices import Scheduler, Slice, Step
+from fedzero.engines.ray.worker import Blueprint, CatchUp, Replies, Turn
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.model.identity import Identity
@@ -43,7 +43,7 @@ def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
         )
     run.phase("connecting to Ray")
     with workers(how) as actors:
-        yield attacked(setup, ClusterClients(run, Crew(actors, _blueprint(run, how, actors.device)), how.slices))
+        yield attacked(setup, ClusterClients(run, WorkerPool(actors, _blueprint(run, how, actors.device)), how.slices))
 
 
 def _blueprint(run: RunView, how: Ray, device: str) -> Blueprint:
@@ -63,12 +63,12 @@ class ClusterClients:
     """share: slices of a cohort, for each worker. Clients that keep a memory are at the worker that has it: as many
     slices as workers then."""
 
-    def __init__(self, run: RunView, crew: Crew, share: int):
+    def __init__(self, run: RunView, crew: WorkerPool, share: int):
         setup, self.replica = run.built()
         self.run, self.crew, self.measure = run, crew, setup.problem.measure
         self.remembers = self.replica.wire.remembers or setup.chain.feedback
         self.share = 1 if self.remembers else share
-        self.dealer = Dealer(crew, self.replica.digest(), self._standing, run.warn)
+        self.dealer = Scheduler(crew, self.replica.digest(), self._standing, run.warn)
         self.slices: list[Slice] = []
         self._events: Iterator[Sequence[Event]] = iter(())
         self._held: list[dict[int, None]] = [{} for _ in range(crew.size)]
@@ -159,9 +159,9 @@ class ClusterClients:
         for worker in {slice.worker for slice in self.slices if not set(diverged).isdisjoint(slice.clients)}:
             self.dealer.restart(worker)
 
-    def _standing(self) -> Iterator[Standing]:
+    def _standing(self) -> Iterator[CatchUp]:
         for checkpoint, updates in self.run.past.catch_up(PART):
-            yield Standing(checkpoint, updates)
+            yield CatchUp(checkpoint, updates)
 
     # ---- memories
 

@@ -22,11 +22,11 @@ INLINE = 100_000
 """Bytes from which a message is put in the object store once, instead of being sent to every worker."""
 
 
-class Lost(Exception):
+class WorkerRestarting(Exception):
     """The worker died, or cannot be reached, before it answered; Ray starts it again."""
 
 
-class Gone(Lost):
+class WorkerDead(WorkerRestarting):
     """The worker died, and Ray does not start it again."""
 
 
@@ -115,7 +115,7 @@ def _started(how: Ray) -> Iterator[Actors]:
                 ray.kill(handle)
 
 
-class Crew:
+class WorkerPool:
     """The workers of one run, which build what they need from a blueprint."""
 
     def __init__(self, actors: Actors, blueprint: Blueprint):
@@ -151,15 +151,15 @@ class Crew:
                 raise FedzeroError(f"a worker cannot load what it was sent ({why}): {advice}") from None
             raise
         except errors.ActorDiedError as error:
-            raise Gone(str(error)) from error
+            raise WorkerDead(str(error)) from error
         except (errors.RayActorError, errors.ObjectLostError, errors.OutOfMemoryError) as error:
-            raise Lost(str(error)) from error
+            raise WorkerRestarting(str(error)) from error
 
     def restart(self, worker: int) -> None:
         """Whatever is left of it ends; Ray starts it again, from the base model."""
         self._ray.kill(self._actors[worker], no_restart=False)
 
 
-def inlined(crew: Crew, messages: Sequence[bytes]) -> list[Any]:
+def inlined(crew: WorkerPool, messages: Sequence[bytes]) -> list[Any]:
     """Messages as arguments of calls to several workers."""
     return [crew.put(message) if len(message) > INLINE else message for message in messages]

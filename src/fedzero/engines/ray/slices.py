@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedzero.engines.ray.on_ray import Crew, Gone, Lost, Ref
-from fedzero.engines.ray.worker import About, Behind, Rows, Standing
+from fedzero.engines.ray.on_ray import Ref, WorkerDead, WorkerPool, WorkerRestarting
+from fedzero.engines.ray.worker import CatchUp, NeedsCatchUp, PendingQueries, WorkerInfo
 from fedzero.errors import FedzeroError
 
 MOST_LOST = 5
@@ -48,7 +48,7 @@ class _Job:
     caught: list[Ref] = field(default_factory=list)
 
 
-class Dealer:
+class Scheduler:
     """The workers that are alive, and who plays what.
 
     base: the digest that workers must find. standing: what one that is behind is sent, in parts. report: is told, in a
@@ -56,14 +56,14 @@ class Dealer:
     """
 
     def __init__(
-        self, crew: Crew, base: bytes, standing: Callable[[], Iterable[Standing]], report: Callable[[str], None]
+        self, crew: WorkerPool, base: bytes, standing: Callable[[], Iterable[CatchUp]], report: Callable[[str], None]
     ):
         self.crew, self.base, self.standing, self.report = crew, base, standing, report
         self.opened = False
-        self.alive: dict[int, About] = {}
+        self.alive: dict[int, WorkerInfo] = {}
         self.lives = [0] * crew.size
         """how often each worker has died"""
-        self._before: dict[int, About] = {}
+        self._before: dict[int, WorkerInfo] = {}
         """what each was that died last"""
         self._absent: dict[int, Ref] = {worker: crew.about(worker) for worker in range(crew.size)}
 
@@ -80,7 +80,7 @@ class Dealer:
 
     def play(
         self, slices: Sequence[Slice], step: Callable[[Slice], Step]
-    ) -> Iterator[tuple[Slice, Any] | tuple[None, Rows]]:
+    ) -> Iterator[tuple[Slice, Any] | tuple[None, PendingQueries]]:
         """A step of every slice, and its result when it is done; without a slice, queries that are durable once the
         next one is asked for. Where a worker dies later, the steps of its slices are done again."""
         if self._absent:
@@ -103,12 +103,12 @@ class Dealer:
             job = busy.pop(worker)
             try:
                 answer = self.crew.result(ready)
-                if answer == Behind(None):
-                    raise Lost("it died between two calls")
-                if isinstance(answer, Rows):
+                if answer == NeedsCatchUp(None):
+                    raise WorkerRestarting("it died between two calls")
+                if isinstance(answer, PendingQueries):
                     yield None, answer
                 goes_on = self._proceeds(worker, job, answer)
-            except Lost as error:
+            except WorkerRestarting as error:
                 self._lose(worker)
                 job.slice.lost += 1
                 if job.slice.lost == MOST_LOST:
@@ -130,14 +130,14 @@ class Dealer:
 
     def _proceeds(self, worker: int, job: _Job, answer: Any) -> bool:
         """Call the worker again where an answer is not the last of its job."""
-        if isinstance(answer, Behind):
+        if isinstance(answer, NeedsCatchUp):
             if job.caught:
                 for ref in job.caught:
                     self.crew.result(ref)
                 raise FedzeroError(f"a worker stands before round {answer.round} after all that the ledger has")
             job.caught = [self.crew.call(worker, "catch_up", self.crew.put(part)) for part in self.standing()]
             job.ref = job.steps[0](worker)
-        elif isinstance(answer, Rows):
+        elif isinstance(answer, PendingQueries):
             job.ref = self.crew.call(worker, "proceed")
         elif len(job.steps) > 1:
             del job.steps[0]
@@ -174,14 +174,14 @@ class Dealer:
         for ref in self.crew.first(self._absent.values(), seconds):
             worker = next(worker for worker, asked in self._absent.items() if asked == ref)
             try:
-                about: About = self.crew.result(ref)
-            except Gone as error:
+                about: WorkerInfo = self.crew.result(ref)
+            except WorkerDead as error:
                 del self._absent[worker]
                 if not self.alive and not self._absent:
                     raise FedzeroError(f"no worker can be started: {error}") from error
                 self.report(f"worker {worker} cannot be started: {error}")
                 continue
-            except Lost:  # it is still being started
+            except WorkerRestarting:  # it is still being started
                 self._absent[worker] = self.crew.about(worker)
                 continue
             if about == self._before.get(worker):  # it was out of reach, and may have begun what others repeat

@@ -41,7 +41,7 @@ class Blueprint:
 
 
 @dataclass(frozen=True)
-class About:
+class WorkerInfo:
     """Which worker this is, and the digest of the base model that it built."""
 
     pid: int
@@ -68,7 +68,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CatchUp:
     """A part of what brings a replica of the base model to where the run is: a checkpoint, if there is one, comes with
     the first; updates."""
 
@@ -86,20 +86,20 @@ class Replies:
 
 
 @dataclass(frozen=True)
-class Behind:
+class NeedsCatchUp:
     """The replica is not ready for the round, but for this one; None: there is no replica."""
 
     round: int | None
 
 
 @dataclass(frozen=True)
-class Rows:
+class PendingQueries:
     """Queries that must be durable before the slice goes on."""
 
     rows: Sequence[Query]
 
 
-Answer = Replies | Behind | Rows
+Answer = Replies | NeedsCatchUp | PendingQueries
 
 
 class Worker:
@@ -109,16 +109,16 @@ class Worker:
         self._run = ""
         self._player: Player | None = None
 
-    def about(self, run: str, blueprint: Blueprint) -> About:
+    def about(self, run: str, blueprint: Blueprint) -> WorkerInfo:
         """Get ready for a run."""
         if self._player is None or self._run != run:
             self._run, self._player = run, None
             self._player = Player(blueprint)
-        return About(os.getpid(), socket.gethostname(), self._player.base)
+        return WorkerInfo(os.getpid(), socket.gethostname(), self._player.base)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """A method of the player; None of `Behind`: there is no player."""
-        return Behind(None) if self._player is None else getattr(self._player, method)(*arguments)
+        """A method of the player; None of `NeedsCatchUp`: there is no player."""
+        return NeedsCatchUp(None) if self._player is None else getattr(self._player, method)(*arguments)
 
 
 class Player:
@@ -142,7 +142,7 @@ class Player:
         if self.replica.round == at:
             self.replica.follow([update])
 
-    def catch_up(self, standing: Standing) -> None:
+    def catch_up(self, standing: CatchUp) -> None:
         if standing.checkpoint is not None:
             self.replica.state = self.replica.state.restored(*standing.checkpoint)
         replay.fold(self.replica, standing.updates, len(standing.updates))
@@ -150,7 +150,7 @@ class Player:
     def exchange(self, turn: Turn, *messages: bytes) -> Answer:
         self._prepare(turn)  # memories are sent once, also to a replica that is behind
         if self.replica.round != turn.at:
-            return Behind(self.replica.round)
+            return NeedsCatchUp(self.replica.round)
         metered = self.setup.problem.metered
         if metered is None:
             return self._played(turn, messages)
@@ -202,7 +202,7 @@ class _Logged:
         return self._next()
 
     def write(self, rows: Sequence[Query]) -> None:
-        self._answers.put(Rows(rows))
+        self._answers.put(PendingQueries(rows))
         self._written.get()
 
     def proceed(self) -> Answer:
@@ -213,5 +213,5 @@ class _Logged:
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
-        assert isinstance(answer, Replies | Behind | Rows)
+        assert isinstance(answer, Replies | NeedsCatchUp | PendingQueries)
         return answer

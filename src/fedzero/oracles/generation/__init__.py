@@ -14,7 +14,7 @@ from fedzero.oracles.generation.decoder import ENDED, Decoder, Decoding, choose,
 from fedzero.oracles.generation.decoders import Decoders
 from fedzero.oracles.generation.key_values import KeyValues
 from fedzero.oracles.generation.prompts import PaddedPrompts, chunks, common_length, left_padded
-from fedzero.oracles.generation.ways import STEP, Around, Stepwise, Whole, columns_of, read
+from fedzero.oracles.generation.strategies import STEP, Around, Stepwise, Whole, columns_of, read
 
 __all__ = [
     "ENDED",

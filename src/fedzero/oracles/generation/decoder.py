@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedzero.oracles.capture import Replayed
 from fedzero.oracles.generation.key_values import KeyValues
 from fedzero.oracles.generation.prompts import PaddedPrompts
-from fedzero.oracles.generation.ways import Around, Stepwise, Way, Whole, read
+from fedzero.oracles.generation.strategies import Around, GenerationStrategy, Stepwise, Whole, read
 
 ENDED = -1
 """In the place of a token after the end of a row."""
@@ -52,7 +52,7 @@ class Decoder:
     ):
         rows, device = prompts.rows, prompts.own.device
         self.decoding = decoding
-        self.way: Way = (Stepwise if decoding.stepwise else Whole)(module, prompts, decoding.most)
+        self.way: GenerationStrategy = (Stepwise if decoding.stepwise else Whole)(module, prompts, decoding.most)
         self.said = torch.empty(rows, decoding.most, dtype=torch.int64, device=device)
         self.alive = torch.empty(rows, dtype=torch.bool, device=device)
         self.chosen = torch.empty(rows, dtype=torch.int64, device=device)

@@ -12,7 +12,7 @@ from torch import nn
 from fedzero.model.params import Params
 from fedzero.oracles.generation.decoder import Decoder, Decoding
 from fedzero.oracles.generation.prompts import PaddedPrompts
-from fedzero.oracles.generation.ways import columns_of
+from fedzero.oracles.generation.strategies import columns_of
 from fedzero.oracles.low_rank import Neighbours
 
 

@@ -19,7 +19,7 @@ GIVEN = "given:"
 
 
 @dataclass(eq=False)
-class Given:
+class InMemoryModel:
     """`clients`: the rows of every client. `module` and `tokenizer`: None where the recipe names a model to load.
 
     `opened` is the model as it is trained, once the task is built: with its adapters, if it has any.

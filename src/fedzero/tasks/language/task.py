@@ -23,13 +23,13 @@ from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
 from fedzero.oracles.contract import F64
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
-from fedzero.oracles.reward import Judge, Prompts, RewardObjective
+from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.attention import many_rows
 from fedzero.tasks.language.encoding import Encoded, Encoder
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
-from fedzero.tasks.language.given import GIVEN, Given
+from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.made import MADE
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
@@ -104,11 +104,11 @@ class Language(Task, tag="language"):
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
         self._check(text, context)
         given = context.functions.get(GIVEN)
-        if text.train.startswith(GIVEN) and not isinstance(given, Given):
+        if text.train.startswith(GIVEN) and not isinstance(given, InMemoryModel):
             return without_data(clients, context, self.model)
         read = (
             (given.rows, list(given.test))
-            if isinstance(given, Given)
+            if isinstance(given, InMemoryModel)
             else [
                 rows.load(self._file(part, context), context.data, text.unfold, not context.foreign)
                 for part in ("train", "test")
@@ -198,7 +198,7 @@ class Language(Task, tag="language"):
         self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
     ) -> RewardObjective:
         opened = cache(lambda: reward.open(text, context.functions, context.foreign))
-        judge = Judge(
+        judge = RewardFunction(
             reader_of(model, self.generate.stop), lambda pairs: opened()(pairs), reward.right, opened
         )  # who only reads a ledger evaluates nothing: what a recipe names is not even looked for
         tested = Prompts(tuple(read[1].tokens), tuple(read[1].rows))

@@ -11,7 +11,7 @@ from fedzero.ledger.store import Ledger
 from fedzero.protocol.replica import Replica
 
 
-class Keeper:
+class Checkpointer:
     """What it knows of the ledger it reads from the ledger; `kept` is the checkpoint that is there."""
 
     def __init__(

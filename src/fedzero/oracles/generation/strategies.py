@@ -22,7 +22,7 @@ STEP = 8
 """Columns are a multiple of this: attention on a GPU copies any other mask."""
 
 
-class Way(Protocol):
+class GenerationStrategy(Protocol):
     """How the logits after the prompts, and after every further token of each row, are found."""
 
     def load(self, prompts: PaddedPrompts) -> None:
@@ -136,7 +136,7 @@ class Whole:
         return self._read()
 
 
-def read(way: Way, around: Sequence[Around] = ()) -> Tensor:
+def read(way: GenerationStrategy, around: Sequence[Around] = ()) -> Tensor:
     """All passes over the prompts, each with what surrounds it: the logits (R, V) after them."""
     found: Tensor | None = None
     for run, surrounded in zip(way.passes, around or [nullcontext] * len(way.passes), strict=True):
