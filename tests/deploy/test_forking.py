@@ -82,7 +82,7 @@ def test_processes_can_be_looked_at_by_one_with_many_files_open(server):
 
 def test_a_site_that_is_killed_takes_its_process_along_and_no_other(server):
     script = "import sys; from fedzero.deploy.flare.forking import Forked\n"
-    script += f"print(Forked(*{SLEEP!r}, {{}}).pid, flush=True); sys.stdin.read()"
+    script += f"sleeping = Forked(*{SLEEP!r}, {{}}); print(sleeping.pid, flush=True); sys.stdin.read()"
     other = Forked(*SLEEP, dict(os.environ))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", script], **pipes) as site:
@@ -98,7 +98,7 @@ def test_a_site_that_is_killed_takes_its_process_along_and_no_other(server):
 def test_everything_ends_with_whoever_started_the_server():
     script = "import os, sys; from fedzero.deploy.flare.forking import Forked, fork_server\n"
     script += "with fork_server() as found:\n os.environ |= found\n"
-    script += f" print(Forked(*{SLEEP!r}, {{}}).pid, flush=True); sys.stdin.read()"
+    script += f" sleeping = Forked(*{SLEEP!r}, {{}}); print(sleeping.pid, flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", script], **pipes) as starter:
         pid = int(starter.stdout.readline())

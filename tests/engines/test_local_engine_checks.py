@@ -27,12 +27,16 @@ class Spoilt(Engine, tag="spoilt-engine"):
 
 
 class Dropping(Spoilt, tag="dropping-engine"):
+    """The first arrival of every exchange is lost."""
+
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
         yield self.open_with(run, lambda round, exchange, arrivals: arrivals[1:])
 
 
 class Twice(Spoilt, tag="twice-engine"):
+    """The last arrival of every exchange comes twice."""
+
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
         yield self.open_with(run, lambda round, exchange, arrivals: [*arrivals, arrivals[-1]])

@@ -26,6 +26,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.results.history import history
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+from fedzero.runs.summary import summary as of_ledger
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage
 from fedzero_papers.experiments.display import Display, Pace
@@ -94,7 +95,7 @@ def test_the_table_says_what_the_ledgers_say(finished):
     assert len(rows) == 2
     for row, shown in zip(rows, summary["tables"]["table"], strict=True):
         ledger = Ledger.open(out / "runs" / f"final/seed-{row['seed']}" / "ledger.db")
-        found = summary.summary(ledger)
+        found = of_ledger(ledger)
         ledger.close()
         assert float(row["loss"]) == found.final_loss == shown["loss"], "to the last digit"
         assert int(row["queries"]) == found.queries

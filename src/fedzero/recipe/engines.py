@@ -96,7 +96,8 @@ def _table(word: str) -> dict[str, Any]:
     try:
         spread = "workers" in plugins.find("engines", kind).type.__struct_fields__
     except FedzeroError as error:
-        raise Invalid(f"engine = {quoted(word)} is not valid: {error}; or ray:N with N workers") from None
+        advice = ", ".join(plugins.kinds("engines"))
+        raise Invalid(f"engine = {quoted(word)} is not valid: use {advice}, or ray:N with N workers") from error
     if colon and not (spread and workers.isdigit() and int(workers) > 0):
         raise Invalid(f"engine = {quoted(word)} is not valid: use local, ray, or ray:N with N workers")
     return {"kind": kind, "workers": int(workers)} if colon else {"kind": kind}
