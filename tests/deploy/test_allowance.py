@@ -61,7 +61,7 @@ HAPPENS = st.one_of(
 
 
 @given(st.lists(HAPPENS, max_size=40), st.sampled_from([1, MANY // MOST]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_process_makes_more_in_a_day_and_none_is_locked_for_longer(happenings, times) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         machine, set_clock, most = Machine(patch, Path(folder), MOST * times), False, MOST * times

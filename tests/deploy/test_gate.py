@@ -283,6 +283,7 @@ def test_junk_behind_a_good_certificate(project: Path, server: int, junk: bytes)
     assert alive(project)
 
 
+@pytest.mark.slow
 def test_many_callers_without_a_certificate_and_many_connections_of_one(project: Path, server: int) -> None:
     """The server's process has file descriptors for all others; an honest site gets in beside them."""
     where, process = ("127.0.0.1", kits.Project.of(project).port), psutil.Process(server)

@@ -33,6 +33,7 @@ gpu: Any = importlib.import_module("fedzero.directions.gpu")
 primitives: Any = importlib.import_module("fedzero.directions.gpu.primitives")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ALL = not INTERPRETED or os.environ.get("TEST_ALL_KERNELS") == "1"
 CUDA = torch.cuda.is_available() and not INTERPRETED
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 TILE = 8 * gpu.LANES
@@ -134,14 +135,15 @@ def check_advance(x: torch.Tensor, slots: list[np.ndarray], program: Program, te
 
 
 @pytest.mark.skipif(INTERPRETED or CUDA, reason="the tests it would start run in this process")
-def test_interpreter() -> None:
+@pytest.mark.parametrize("all_", ["0", pytest.param("1", marks=pytest.mark.slow)])
+def test_interpreter(all_: str) -> None:
     """The tests marked `kernels`, on CPU tensors."""
     source = str(Path(gpu.__file__).parents[3])
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     others = [str(Path(__file__).with_name(name)) for name in ("test_rank1.py", "test_gpu_layers.py")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:xdist", __file__, *others],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
+        env={**os.environ, "TRITON_INTERPRET": "1", "TEST_ALL_KERNELS": all_, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
@@ -229,7 +231,7 @@ def test_view_is_the_sum_to_nearest_and_leaves_x_alone(dtype: str) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("rule", [Rule.SGD, Rule.ADAM])
+@pytest.mark.parametrize("rule", [Rule.SGD, Rule.ADAM] if ALL else [Rule.ADAM])
 def test_many_tensors_in_one_launch_are_each_by_itself(rule: Rule) -> None:
     """Of all types, some smaller than a tile, some a tile and a bit, one that begins in the middle of another."""
     sizes = {"float32": (5, TILE + 3), "bfloat16": (TILE, 70), "float16": (2 * TILE + 1,)}

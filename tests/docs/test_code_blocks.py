@@ -14,9 +14,13 @@ from doc_blocks import LANGUAGES, NOTES, REASONS, Block, blocks, pages
 from doc_player import Player, commands, declared_extras, extras
 
 PAGES = {name: blocks(path.read_text(encoding="utf-8")) for name, path in pages().items()}
-QUICK = [name for name, found in PAGES.items() if any(block.runs and not block.slow for block in found)]
-SLOW = [name for name, found in PAGES.items() if any(block.runs and block.slow for block in found)]
 TUTORIALS = [name for name in PAGES if name.startswith("tutorials/")]
+QUICK = [
+    name
+    for name, found in PAGES.items()
+    if name not in TUTORIALS and any(block.runs and not block.slow for block in found)
+]
+SLOW = [name for name, found in PAGES.items() if name in TUTORIALS or any(block.runs and block.slow for block in found)]
 
 
 @pytest.fixture

@@ -297,6 +297,7 @@ def test_a_process_that_does_not_answer_does_not_hold_up_the_end(folder: Path) -
     assert time.monotonic() - began < 9 and not child.is_running()
 
 
+@pytest.mark.slow
 def test_where_files_run_out_nothing_spins_and_readers_come_again(folder: Path) -> None:
     with served_elsewhere(folder, files=24) as (process, port):
         assert read_page(port) == 200
@@ -308,6 +309,7 @@ def test_where_files_run_out_nothing_spins_and_readers_come_again(folder: Path) 
         assert read_page(port) == 200
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_beside_more_connections_than_it_may_have_files(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(recipes.to_toml(recipes.decode(RECIPE | {"rounds": 3000})), "utf-8")  # it lasts for seconds

@@ -220,6 +220,7 @@ TINY = replace(
 )
 
 
+@pytest.mark.slow
 def test_a_small_one_for_real(tmp_path: Path, quick_victims: None):
     """Rows of the tables and points of the figures are those of the ledgers."""
     outcome, histories = drive(replace(E4, quick=TINY).plan(Options(quick=True)), tmp_path)

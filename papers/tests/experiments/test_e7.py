@@ -139,6 +139,7 @@ def test_figures_have_two_panels_a_case():
 TINY = Scale((Tuning("recall", 0.3, 2, 2, 0.1),), 2, False, samples=60, clients=3)
 
 
+@pytest.mark.slow
 def test_a_small_one_for_real(tmp_path: Path, monkeypatch):
     """Rows of the table and points of the figure are those of the ledgers."""
     monkeypatch.setenv("FEDZERO_CACHE", str(tmp_path / "cache"))

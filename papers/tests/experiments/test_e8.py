@@ -195,6 +195,7 @@ TINY = replace(
 )
 
 
+@pytest.mark.slow
 def test_a_small_one_for_real(tmp_path: Path):
     """Rows of the table and points of the figure are those of the ledgers, in samples."""
     outcome, histories = drive(replace(E8, quick=TINY).plan(Options(quick=True, only="logistic-iid")), tmp_path)

@@ -236,6 +236,7 @@ def workers_of(parent: int) -> list[int]:
     return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find a killed parent's workers")
 def test_kills_and_ctrl_c_lose_nothing(tmp_path):
     """A worker killed, Ctrl-C, the parent killed: each time the same call goes on, and ends in the same ledgers."""

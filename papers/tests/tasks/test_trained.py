@@ -175,6 +175,7 @@ print(trained({"for": "two processes"}, lambda: nn.Linear(2, 2), train).digest)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_it_once(tmp_path):
     marks = tmp_path / "marks"
     command = [sys.executable, "-c", PROCESS, str(marks)]

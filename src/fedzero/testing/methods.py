@@ -24,7 +24,7 @@ from fedzero.model.updates import Dense
 from fedzero.protocol.messages import Reply, decode_reply, encode_reply
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
-from fedzero.recipe.setup import prepare
+from fedzero.recipe.setup import Setup, prepare
 from fedzero.rounds import guard
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
@@ -33,8 +33,8 @@ from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing.engines import Change, Changing, Counting, LocalSites, Replies
 from fedzero.testing.trial import Check, Trial, expect, federation_for, recipe_of, run_checks, trial
 
-ROUNDS = 13
-"""Past the checkpoint that a dense run writes after ten."""
+SEEDED_ROUNDS, DENSE_ROUNDS = 7, 13
+"""Of a run: past the checkpoint that a dense run writes after ten; a seeded run has none."""
 
 
 def check_method(method: Method, checks: Sequence[Check] | None = None) -> None:
@@ -69,7 +69,8 @@ def replays_and_counts(method: Method, folder: Path, merge: bool = False, **opti
     shared.engine = passed = Changing(shared.engine)
     real.engine = Changing(real.engine, lambda replies, round, _: replies[round % 3 :][::-1] + replies[: round % 3])
     digests, states, new = [], {bits(shared.replica.state)}, set(range(shared.setup.recipe.federation.clients))
-    for round in range(ROUNDS):
+    rounds = _rounds(shared.setup)
+    for round in range(rounds):
         digests.append(shared.replica.digest())
         before = counting.evaluations
         shared.play(1)
@@ -87,14 +88,18 @@ def replays_and_counts(method: Method, folder: Path, merge: bool = False, **opti
             expect(sent == {size}, f"round {round}: replies of {sorted(sent)} bytes of numbers, {said}")
         expect((round, len(wire.replies)) not in passed.sizes, "there are more exchanges than wire() says")
     _expect_bytes(shared, passed)
-    expect(len(states) == ROUNDS + 1, "there are rounds that do not change the state")
+    expect(len(states) == rounds + 1, "there are rounds that do not change the state")
     if not merge:
-        real.play(ROUNDS)
+        real.play(rounds)
         expect(
             shared.records == real.records, "clients with models of their own send other numbers (apply or delivery)"
         )
         expect(bits(shared.replica.state) == bits(real.replica.state), "models of their own end elsewhere")
     _expect_replays(shared, digests)
+
+
+def _rounds(setup: Setup) -> int:
+    return SEEDED_ROUNDS if setup.plan.wire(0).seeded else DENSE_ROUNDS
 
 
 def _expect_bytes(run: Trial, passed: Changing) -> None:
@@ -110,7 +115,7 @@ def _expect_replays(run: Trial, digests: Sequence[bytes]) -> None:
     expect(bits(whole.state) == bits(run.replica.state), "the ledger replays to other bits than the run's")
     expect(whole.round == run.replica.round, "the ledger replays to another round")
     wire = run.server.plan.wire(0)
-    for round in (0 if wire.seeded else 10, 11):
+    for round in (0, len(digests) - 2) if wire.seeded else (10, 11):
         then = run.replayed(round)
         same = (then.round, then.digest()) == (round, digests[round])
         expect(same, f"the ledger replays to another model before round {round}, or to one of another round")
@@ -136,18 +141,14 @@ class _StopAt(Silent):
             raise _Stopped
 
 
-def resumes(
-    method: Method,
-    folder: Path,
-    filters: Sequence[Any] = (),
-    stops: Sequence[int] = (4, 10),
-    federation: Federation | None = None,
-) -> None:
+def resumes(method: Method, folder: Path, filters: Sequence[Any] = (), federation: Federation | None = None) -> None:
     """However often a run is interrupted, it ends in the ledger of one that was not.
 
     Clients are refused every other round, and twice nobody answers, once just before a checkpoint.
     """
-    recipe = recipe_of(method, federation, rounds=ROUNDS, replicas=True, filters=filters)
+    rounds = _rounds(prepare(recipe_of(method, federation, filters=filters), Environment()))
+    stops = (4, 10) if rounds == DENSE_ROUNDS else (4,)
+    recipe = recipe_of(method, federation, rounds=rounds, replicas=True, filters=filters)
 
     def play(name: str, stop: int | None = None) -> Summary:
         if (folder / name / LEDGER).exists():
