@@ -359,8 +359,8 @@ def test_a_flood_from_one_site(project: Path, server: int, what: str) -> None:
 
     def flooded() -> None:
         with ThreadPoolExecutor(1) as pool:
-            sent = pool.submit(flood, project, FLOODS[what], 6.0)
-            time.sleep(2)
+            sent = pool.submit(flood, project, FLOODS[what], 2.5)
+            time.sleep(1)
             waited.extend(answered(project) for _ in range(3))
             print(what, sent.result(), "sent")
 
