@@ -59,7 +59,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
         "if round >= milestone:\n                rate",
         "if round > milestone:\n                rate",
     ),
-    ("methods/rules/optimizers.py", "power(self.beta1, step + 1)", "power(self.beta1, step + 2)"),
+    ("methods/rules/kernels.py", "power(self.beta1, step + 1)", "power(self.beta1, step + 2)"),
     ("ledger/outline.py", "self.moved = self.done", "self.moved = self.done - 1"),
     ("oracles/blackbox/objective.py", "if left < need:", "if left < 0:"),
 )

@@ -20,7 +20,7 @@ from fedzero.links import mean
 from fedzero.links.quantise import Quantise
 from fedzero.methods import Federation, FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
 from fedzero.methods.contract import Scale
-from fedzero.methods.rules.optimizers import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
+from fedzero.methods.rules.kernels import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
 from fedzero.model.params import Params
 
 METHODS: dict[str, Any] = {

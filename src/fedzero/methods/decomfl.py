@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedzero.methods.contract import NOTHING, State
-from fedzero.methods.rules.optimizers import Optimizer, Sgd
+from fedzero.methods.rules.kernels import Optimizer, Sgd
 from fedzero.methods.shared.seeded import Moments, SeededMethod
 from fedzero.model.params import Params
 

@@ -33,7 +33,7 @@ from fedzero.directions import Keys, Program, Terms
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference
 from fedzero.methods.contract import EVERYTHING, Carry, Numbers, Part, Scale, State, Wire, rounds_of
-from fedzero.methods.rules.stepping import factor
+from fedzero.methods.rules.weighting import factor
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts

@@ -63,7 +63,7 @@ from fedzero.methods.contract import (
     Work,
     rounds_of,
 )
-from fedzero.methods.rules.optimizers import Adam, Moments, Optimizer, dense_step
+from fedzero.methods.rules.kernels import Adam, Moments, Optimizer, dense_step
 from fedzero.methods.shared.corrections import Constant, Gamma, Inverse, transferred
 from fedzero.methods.shared.local_steps import Box, add_within, refuse_empty, vector_of
 from fedzero.methods.shared.seeded import Samples

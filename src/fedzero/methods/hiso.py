@@ -30,8 +30,8 @@ from torch import Tensor
 from fedzero.directions import Keys, Terms
 from fedzero.estimators.spsa import slopes
 from fedzero.methods.contract import Carry, Contribution, State, Turn, Vectors, Work, rounds_of
-from fedzero.methods.rules.optimizers import root
-from fedzero.methods.rules.stepping import factor
+from fedzero.methods.rules.arithmetic import root
+from fedzero.methods.rules.weighting import factor
 from fedzero.methods.shared.seeded import SeededMethod, average
 from fedzero.model.numbers import NonNegative, ProperFraction
 from fedzero.model.params import Params

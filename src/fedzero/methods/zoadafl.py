@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedzero.directions import Distribution, Keys
 from fedzero.methods.contract import Carry, Part, State, Turn, Vectors, Work, rounds_of
-from fedzero.methods.rules.optimizers import root
+from fedzero.methods.rules.arithmetic import root
 from fedzero.methods.shared.local_steps import OwnDirections, mean_walk, run_walk, vector_of
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params

@@ -27,7 +27,7 @@ from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.methods.rules.pacing import SHARE, Pace
+from fedzero.methods.rules.auto_rate import SHARE, Pace
 from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Engine, Wanted, chosen, local

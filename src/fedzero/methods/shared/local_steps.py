@@ -38,7 +38,7 @@ from fedzero.methods.contract import (
     Work,
     rounds_of,
 )
-from fedzero.methods.rules.optimizers import Moments, Optimizer, Sgd, dense_step
+from fedzero.methods.rules.kernels import Moments, Optimizer, Sgd, dense_step
 from fedzero.methods.shared.seeded import Samples, Sampling, average, joined
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at

@@ -6,8 +6,8 @@
     everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]  when it next needs the model
 
 A method overrides the member in which its paper differs: `direction_keys` (where directions come from), `check`, or one
-of the four of the contract. `rate = "auto"` is in pacing.py: what it knows is carried in the state; what `step` and
-`average` do is in stepping.py.
+of the four of the contract. `rate = "auto"` is in rules/auto_rate.py: what it knows is carried in the state;
+`step` is in rules/weighting.py, `average` in rules/averaging.py.
 
 `hold = ν` is LOZO (Chen et al., "Enhancing zeroth-order fine-tuning for language models with low-rank structures"):
 with z = a bᵀ for every matrix, a is fresh in every step and b is kept for ν rounds. A rank-one stream makes b from the
@@ -52,9 +52,10 @@ from fedzero.methods.contract import (
     Work,
     rounds_of,
 )
-from fedzero.methods.rules.optimizers import Optimizer, Sgd
-from fedzero.methods.rules.pacing import Pace, Rate, measures
-from fedzero.methods.rules.stepping import Step, Window, factor, longest
+from fedzero.methods.rules.auto_rate import Pace, Rate, measures
+from fedzero.methods.rules.averaging import Window
+from fedzero.methods.rules.kernels import Optimizer, Sgd
+from fedzero.methods.rules.weighting import Step, factor, longest
 from fedzero.model.numbers import Natural
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at

@@ -14,8 +14,9 @@ from harness import small
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.methods import Baffle, DeComFL, Federation, FeedSign, MeZO
-from fedzero.methods.rules.optimizers import Momentum
-from fedzero.methods.rules.stepping import Window, factor, longest
+from fedzero.methods.rules.averaging import Window
+from fedzero.methods.rules.kernels import Momentum
+from fedzero.methods.rules.weighting import factor, longest
 from fedzero.model.params import Params
 from fedzero.model.schedules import Piecewise
 from fedzero.model.updates import unpack

@@ -14,7 +14,7 @@ from fedzero.errors import FedzeroError
 from fedzero.links.median import Median
 from fedzero.methods import DeComFL
 from fedzero.methods.contract import Federation
-from fedzero.methods.rules.pacing import CLIP, SHARE, WARM_UP, Pace, measures
+from fedzero.methods.rules.auto_rate import CLIP, SHARE, WARM_UP, Pace, measures
 from fedzero.model.params import Params
 from fedzero.protocol.messages import decode_reply
 from fedzero.recipe import recipe as recipes
