@@ -14,7 +14,7 @@ from harness import small
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.methods import Baffle, DeComFL, Federation, FeedSign, MeZO
-from fedzero.methods.rules.averaging import Window
+from fedzero.methods.rules.averaging import AveragingState
 from fedzero.methods.rules.kernels import Momentum
 from fedzero.methods.rules.weighting import factor, longest
 from fedzero.model.params import Params
@@ -52,7 +52,7 @@ def test_no_step_is_longer_than_gain_says(step) -> None:
     for g in (G, np.ones(4, np.float32) * 1e-30, np.array([one, one, one, np.nextafter(one, 2 * one)])):
         assert np.abs(factor(step, g) * g).sum() / 4 <= longest(step, 4) * (1 + 1e-6)
     algorithm = DeComFL(rate=1e-3, directions=4, local_steps=3, step=step)
-    assert algorithm.gain(None, 0) == pytest.approx(7 * 1e-3 * 3 * longest(step, 4))
+    assert algorithm.max_update_scale(None, 0) == pytest.approx(7 * 1e-3 * 3 * longest(step, 4))
 
 
 def by_hand(
@@ -195,14 +195,14 @@ def test_a_client_that_pulls_in_the_middle_of_a_window_is_sent_it(tmp_path: Path
 
 
 def test_a_window_that_is_empty_again_empties_that_of_others() -> None:
-    window = Window({3: b"abcd"})
+    window = AveragingState({3: b"abcd"})
     assert window.with_numbers(window.numbers()) == window
-    assert window.with_numbers(Window().numbers()) == Window()
+    assert window.with_numbers(AveragingState().numbers()) == AveragingState()
 
 
 def test_what_a_window_carries_is_small() -> None:
     g = np.arange(10, dtype=np.float32)
-    window = Window()
+    window = AveragingState()
     for round in range(8, 15):
         window = window.after(round, g, 8)
     assert sorted(window.coefficients) == [9, 10, 11, 12, 13, 14]

@@ -32,7 +32,7 @@ from torch import Tensor
 from fedzero.directions import Keys, Program, Terms
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference
-from fedzero.methods.contract import EVERYTHING, Carry, Numbers, Part, Scale, State, Wire, rounds_of
+from fedzero.methods.contract import EVERYTHING, Numbers, Part, RuleState, Scale, State, Wire, advance_round
 from fedzero.methods.rules.weighting import factor
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
@@ -43,7 +43,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Accumulators(Carry):
+class Accumulators(RuleState):
     """A, (S,), float32, indexed like the pool; and x_0, where the model is made from both."""
 
     A: Tensor
@@ -55,7 +55,7 @@ class Accumulators(Carry):
     def numbers(self) -> Numbers:
         return 0
 
-    def with_numbers(self, numbers: Numbers) -> Carry:
+    def with_numbers(self, numbers: Numbers) -> RuleState:
         return self  # x_0 never travels: everybody begins with it
 
 
@@ -104,15 +104,15 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
             places = [self.drawn(state, keys, update.round, k, row.size) for k, row in enumerate(g)]
             for drawn, row in zip(places, g, strict=True):
                 self.accumulate(state, drawn, row)
-        state = rounds_of(self._advance(state, rounds), updates)
-        return self.remade(state, keys) if updates else state
+        state = advance_round(self._advance(state, rounds), updates)
+        return self.rebuild_params(state, keys) if updates else state
 
     def accumulate(self, state: State, places: Places, g: F32) -> None:
         """A[s] ← A[s] + g (1/P), in place, one after the other."""
         added = g.astype(np.float64) * (factor(self.step, g) / g.size)
         np.add.at(state.carry.A.numpy(), places, added.astype(np.float32))
 
-    def remade(self, state: State, keys: Keys) -> State:
+    def rebuild_params(self, state: State, keys: Keys) -> State:
         """x_0 − η Σ_s A[s] z_s, in the order of the pool; one rounding of 16 bits, the same in every round."""
         base = state.carry.base
         if base is None:

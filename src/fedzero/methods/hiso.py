@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.estimators.spsa import slopes
-from fedzero.methods.contract import Carry, Contribution, State, Turn, Vectors, Work, rounds_of
+from fedzero.methods.contract import Contribution, RuleState, State, Turn, Vectors, Work, advance_round
 from fedzero.methods.rules.arithmetic import root
 from fedzero.methods.rules.weighting import factor
 from fedzero.methods.shared.seeded import SeededMethod, average
@@ -44,7 +44,7 @@ LARGEST = 1e30
 
 
 @dataclass(frozen=True)
-class Diagonal(Carry):
+class Diagonal(RuleState):
     """h."""
 
     h: Vectors
@@ -97,7 +97,7 @@ class HiSo(SeededMethod, tag="hiso"):
             pieces = zip(h.slots, state.params.split(total), strict=True)
             G = torch.cat([self._renewed(slot, piece) for (slot,), piece in pieces])
             state.params.add(G * -rate, keys.rounding(update.round))
-        return rounds_of(state, updates)
+        return advance_round(state, updates)
 
     def _renewed(self, h: Tensor, total: Tensor) -> Tensor:
         """G of one tensor, from Σ g u / P; h is brought up to date in place."""
@@ -105,9 +105,9 @@ class HiSo(SeededMethod, tag="hiso"):
         h.mul_(self.nu).add_(((G * G).clamp_(max=LARGEST) + self.epsilon) * (1 - self.nu))
         return G
 
-    def gain(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State | None, round: int) -> float:
         """A step is divided by √h."""
         if state is None:
             return math.inf
         least = min((float(slot.min()) for (slot,) in state.carry.h.slots if slot.numel()), default=1.0)
-        return SeededMethod.gain(self, state, round) / math.sqrt(least) if least else math.inf
+        return SeededMethod.max_update_scale(self, state, round) / math.sqrt(least) if least else math.inf

@@ -30,7 +30,18 @@ from fedzero.directions import Domain, Keys
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
 from fedzero.estimators.subspace import coordinates, orthonormal
-from fedzero.methods.contract import Carry, Contribution, Gathered, Part, Scale, State, Turn, Vectors, Work, rounds_of
+from fedzero.methods.contract import (
+    Contribution,
+    Gathered,
+    Part,
+    RuleState,
+    Scale,
+    State,
+    Turn,
+    Vectors,
+    Work,
+    advance_round,
+)
 from fedzero.methods.fedzo import FedZO
 from fedzero.methods.shared.local_steps import OwnDirections, difference_of, mean_walk, shares_of
 from fedzero.methods.shared.seeded import average
@@ -43,7 +54,7 @@ from fedzero.oracles.contract import F64
 
 
 @dataclass(frozen=True)
-class Trajectory(Carry):
+class Trajectory(RuleState):
     """Vectors 0 … τ−1: the last changes (that of round r in place r mod τ); τ … 2τ−1: the columns of Q.
 
     `renewals` counts how often Q was made.
@@ -181,7 +192,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
             state.carry.vectors.set(update.round % self.tau, delta)
             if (update.round + 1) % self.tau == 0:
                 state = self._renewed(state, update)
-            state = rounds_of(state, [update])
+            state = advance_round(state, [update])
         return state
 
     def _renewed(self, state: State, update: Update) -> State:

@@ -74,7 +74,7 @@ class Replica:
         if isinstance(instruction, Snapshot):
             part = self.state.carry.part(client)
             state = self.state.restored(instruction.state, instruction.round, instruction.numbers, part)
-            self.state = state if part.params else self.algorithm.remade(state, self.keys)
+            self.state = state if part.params else self.algorithm.rebuild_params(state, self.keys)
         elif isinstance(instruction, Close):
             self.follow([instruction.update])
         else:

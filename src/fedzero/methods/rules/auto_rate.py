@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedzero.directions.terms import F32
-from fedzero.methods.contract import Carry
+from fedzero.methods.contract import RuleState
 from fedzero.model.schedules import Schedule
 
 Auto = Literal["auto"]
@@ -52,7 +52,7 @@ def _product(a: Iterable[float], b: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Pace(Carry):
+class AutoRateState(RuleState):
     """What is known of the rate after the rounds so far."""
 
     measured: float = 0.0
@@ -64,7 +64,7 @@ class Pace(Carry):
     last: int = -1
     """the last round that had an update"""
 
-    def begun(self, g: F32, reach: float) -> Pace:
+    def begun(self, g: F32, reach: float) -> AutoRateState:
         """With the first rate, if there is none yet: a step along g (steps, P) moves a coordinate by `reach`."""
         now = tuple(map(float, g.flat))
         square = _product(now, now) / g.size
@@ -76,7 +76,7 @@ class Pace(Carry):
         """η of a round, before its scalars are known."""
         return self.measured * (1.0 if measures(round + 1) else SHARE)
 
-    def after(self, round: int, g: F32, reach: float) -> tuple[Pace, float]:
+    def after(self, round: int, g: F32, reach: float) -> tuple[AutoRateState, float]:
         """(what is known after a round's scalars (steps, P), η of the round)."""
         now, pace = tuple(map(float, g.flat)), self.begun(g, reach)
         length, measured = _product(now, now), pace.measured
@@ -86,7 +86,7 @@ class Pace(Carry):
             measured = measured * (1 + c) if c > 0 else measured / (1 - c)
         square = KEPT * pace.square + (1 - KEPT) * length / len(now)
         kept = now if measures(round + 1) else ()
-        after = Pace(measured=measured, square=square, scalars=kept, last=round)
+        after = AutoRateState(measured=measured, square=square, scalars=kept, last=round)
         longest = CLIP * math.sqrt(square)
         found = math.sqrt(length / len(now))
         return after, after.rate(round) * (min(1.0, longest / found) if found else 1.0)

@@ -19,25 +19,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedzero.directions.terms import F32
-from fedzero.methods.contract import Carry, Numbers
+from fedzero.methods.contract import Numbers, RuleState
 from fedzero.model.updates import pack, unpack
 
 
 @dataclass(frozen=True)
-class Window(Carry):
+class AveragingState(RuleState):
     """Coefficients of the window's rounds so far, float32, by round."""
 
     coefficients: Mapping[int, bytes] = field(default_factory=dict)
 
-    def with_numbers(self, numbers: Numbers) -> Carry:
-        return Carry.with_numbers(self, numbers) if numbers else Window()  # 0: it is empty there
+    def with_numbers(self, numbers: Numbers) -> RuleState:
+        return RuleState.with_numbers(self, numbers) if numbers else AveragingState()  # 0: it is empty there
 
-    def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> Window:
+    def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> AveragingState:
         """With a round's; windows are counted from round `first`. The first round of each is left out: Δ_1 is in all of
         its iterates."""
         start = round - (round - first) % length
         kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
-        return Window(kept | ({round: pack(coefficients)} if round > start else {}))
+        return AveragingState(kept | ({round: pack(coefficients)} if round > start else {}))
 
     def correction(self, length: int, first: int = 0) -> dict[int, F32]:
         """By round, the coefficients that take x_n to the mean."""

@@ -36,7 +36,7 @@ from fedzero.methods.contract import (
     Turn,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
 from fedzero.methods.rules.kernels import Moments, Optimizer, Sgd, dense_step
 from fedzero.methods.shared.seeded import Samples, Sampling, average, joined
@@ -106,7 +106,7 @@ class OwnDirections(Sampling):
             return Wire((self.scalars,), queries, comparable=False)
         return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
 
-    def gain(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State | None, round: int) -> float:
         return rate_at(self.rate, round) if state is not None and self.seeded(state.scale) else 1.0
 
     def aggregate(self, gathered: Gathered) -> Update:
@@ -246,7 +246,7 @@ def advanced(
             rounding.append(keys.rounding(update.round))
     if steps:
         state.params.advance(Program.of(steps, rounding))
-    return rounds_of(state, updates)
+    return advance_round(state, updates)
 
 
 def run_walk(

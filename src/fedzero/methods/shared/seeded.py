@@ -37,23 +37,23 @@ from fedzero.estimators.spsa import (
     slopes,
 )
 from fedzero.methods.contract import (
-    FARTHEST,
+    MAX_ABS_COORDINATE,
     NOTHING,
-    Carry,
     Contribution,
     Federation,
     Gathered,
     Method,
+    RuleState,
     Scale,
     State,
     Turn,
     Vectors,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
-from fedzero.methods.rules.auto_rate import Pace, Rate, measures
-from fedzero.methods.rules.averaging import Window
+from fedzero.methods.rules.auto_rate import AutoRateState, Rate, measures
+from fedzero.methods.rules.averaging import AveragingState
 from fedzero.methods.rules.kernels import Optimizer, Sgd
 from fedzero.methods.rules.weighting import Step, factor, longest
 from fedzero.model.numbers import Natural
@@ -98,7 +98,7 @@ class Sampling(Method):
 
 
 @dataclass(frozen=True)
-class Moments(Carry):
+class Moments(RuleState):
     """What an optimizer remembers: momentum or moments, and how many steps it has taken."""
 
     vectors: Vectors
@@ -192,7 +192,7 @@ class SeededMethod(Sampling):
         return direction_keys(keys, round, step, count)
 
     def init(self, params: Params, clients: int) -> State:
-        carry = Pace() if self.rate == "auto" else Window() if self.average else NOTHING
+        carry = AutoRateState() if self.rate == "auto" else AveragingState() if self.average else NOTHING
         return State(params, carry, clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
@@ -225,21 +225,21 @@ class SeededMethod(Sampling):
             if self.average:
                 state, correction = self._averaged(state, update.round, steps, keys)
                 rounds += correction
-        return rounds_of(self._advance(state, rounds), updates)
+        return advance_round(self._advance(state, rounds), updates)
 
-    def gain(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State | None, round: int) -> float:
         if self.rate != "auto":
             rate = rate_at(self.rate, round)
             if self.step == "plain":
                 return rate
-            return FARTHEST * rate * self.local_steps * longest(self.step, count_at(self.directions, round))
+            return MAX_ABS_COORDINATE * rate * self.local_steps * longest(self.step, count_at(self.directions, round))
         # Before the first scalars nothing is known of it; after them it doubles in a round at most.
         return math.inf if state is None else 2 * self._pace(state).measured or math.inf
 
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
         expected = self.local_steps * count_at(self.directions, update.round)
-        scalars = self.numbers_of(update) if isinstance(update, Seeded) else None
+        scalars = self.decode_update(update) if isinstance(update, Seeded) else None
         if scalars is None or scalars.size != expected:
             found = "none" if scalars is None else scalars.size
             raise FedzeroError(f"round {update.round} has {found} scalars where {self.name} has {expected}")
@@ -256,8 +256,8 @@ class SeededMethod(Sampling):
         held = self.direction_keys(keys, own - own % self.hold, step, count)
         return tuple((new & ~LOW) | (old & LOW) for new, old in zip(fresh, held, strict=True))
 
-    def _pace(self, state: State) -> Pace:
-        if not isinstance(state.carry, Pace):
+    def _pace(self, state: State) -> AutoRateState:
+        if not isinstance(state.carry, AutoRateState):
             raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.rate = 'auto'")
         return state.carry
 
@@ -273,7 +273,7 @@ class SeededMethod(Sampling):
 
     def _averaged(self, state: State, round: int, steps: Steps, keys: Keys) -> tuple[State, list[Steps]]:
         """The state with a round's coefficients noted, and what takes the model to its mean, if a window ends."""
-        if not isinstance(state.carry, Window):
+        if not isinstance(state.carry, AveragingState):
             raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.average")
         if round < self.average_from:
             return state, []
@@ -285,7 +285,7 @@ class SeededMethod(Sampling):
             for r, coefficients in window.correction(self.average, self.average_from).items()
         ]
         correction = Steps([joined(parts)], [keys.rounding(round, self.local_steps)], 0.0) if parts else None
-        return replace(state, carry=Window()), [] if correction is None else [correction]
+        return replace(state, carry=AveragingState()), [] if correction is None else [correction]
 
     def _all_directions(self, state: State, keys: Keys, round: int) -> U64:
         """Keys of the terms of all local steps of a round."""
