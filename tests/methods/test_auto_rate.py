@@ -140,5 +140,5 @@ def test_one_client_does_not_make_the_rate_vanish_or_explode_where_the_median_co
         run = trial(tmp_path / name, trial_recipe(method, federation, Quadratic(dimension=50, noise=0.1), [Median()]))
         run.engine = Changing(run.engine, change)
         run.play(200)
-        found[name] = run.replica.state.carry.measured
+        found[name] = run.replica.state.carry.of(AutoRateState).measured
     assert found["honest"] / 20 < found["attacked"] < 20 * found["honest"]

@@ -190,6 +190,9 @@ class RuleState:
         """The model that this client's values are computed on."""
         return params
 
+    def rebuild_params(self, params: Params, keys: Keys) -> None:
+        """Overwrite parameters that a state came without (see `part`): they follow from the rest of it."""
+
     def estimate(self) -> tuple[float, float] | None:
         """Where the method has one: the objective's value at the parameters, and its standard error."""
         return None
@@ -225,6 +228,11 @@ class RuleState:
         if len(plain) == 1 and isinstance(getattr(self, plain[0]), int):
             return replace(self, **{plain[0]: numbers})
         return self
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is carried: there is no value to write."""
+        return type(self) is RuleState
 
     def clone(self) -> RuleState:
         copied = {
@@ -410,11 +418,7 @@ class Method(Value):
         """The numbers of an update, for those who look at their size."""
         return unpack(update.values if isinstance(update, Dense) else update.scalars)
 
-    def rebuild_params(self, state: State, keys: Keys) -> State:
-        """A state that came without parameters (see `RuleState.part`), with them, where they follow from the rest."""
-        return state
-
-    def max_update_scale(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State, round: int) -> float:
         """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ scale · |what the update sums to|.
 
         Only to tell cheaply that an update is harmless; what may not be is tried before it is made durable.

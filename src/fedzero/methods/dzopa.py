@@ -98,9 +98,8 @@ class Dzopa(OwnDirections, tag="dzopa"):
     def wire(self, round: int, scale: Scale) -> Wire:
         return replace(OwnDirections.wire(self, round, scale), comparable=False)  # every node speaks of its own model
 
-    def max_update_scale(self, state: State | None, round: int) -> float:
-        mixing = 0.0 if state is None else 2 * self.gamma * state.clients
-        return OwnDirections.max_update_scale(self, state, round) + mixing
+    def max_update_scale(self, state: State, round: int) -> float:
+        return OwnDirections.max_update_scale(self, state, round) + 2 * self.gamma * state.clients
 
     def init(self, params: Params, clients: int) -> State:
         _expect_few(clients)

@@ -46,6 +46,7 @@ from fedzero.methods.contract import (
     Work,
     advance_round,
 )
+from fedzero.methods.rules.contract import joined
 from fedzero.methods.shared.corrections import control_variate
 from fedzero.methods.shared.local_steps import (
     LastTurns,
@@ -60,7 +61,6 @@ from fedzero.methods.shared.local_steps import (
     walk,
     walk_terms,
 )
-from fedzero.methods.shared.seeded import joined
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack

@@ -75,7 +75,7 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
                 v.fill_(self.v0)
         return State(params, AdaptiveMoments(moments), clients=clients)
 
-    def max_update_scale(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State, round: int) -> float:
         """A step is α times a ratio of moments, which stays near 1 whatever Δ is."""
         return max(OwnDirections.max_update_scale(self, state, round), 10 * rate_at(self.server_rate, round))
 

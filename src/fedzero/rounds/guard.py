@@ -51,10 +51,11 @@ class Guard:
         """the largest number of the shortest type of the parameters; 0: not asked for yet"""
 
     def admits(self, state: State | None, update: Update) -> bool:
-        size, scale = size_of(update, self.method), self.method.max_update_scale(state, update.round)
+        size = size_of(update, self.method)
         if state is None:
             return size <= SQUARED
         if size <= SQUARED:
+            scale = self.method.max_update_scale(state, update.round)
             self._limit = self._limit or min(torch.finfo(t.dtype).max for t in state.params.tensors.values())
             for look in (False, True):
                 if look:

@@ -240,10 +240,10 @@ def _takes_auto(recipe: Recipe) -> bool:
 
 def _found(folder: Path, environment: Environment) -> float:
     """The rate that a run with `rate = "auto"` has found so far."""
-    pace = recorded.replayed(folder, environment, None).state.carry
-    if not isinstance(pace, AutoRateState) or not pace.measured:
+    found: AutoRateState | None = recorded.replayed(folder, environment, None).state.carry.of(AutoRateState)
+    if found is None or not found.measured:
         raise FedzeroError("all slopes are 0, so no rate can be found: give --from and --to")
-    return pace.measured * SHARE
+    return found.measured * SHARE
 
 
 def _own(recipe: Recipe, key: str) -> Value:

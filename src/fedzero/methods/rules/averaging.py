@@ -15,11 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
+from fedzero.directions import Terms
 from fedzero.directions.terms import F32
 from fedzero.methods.contract import Numbers, RuleState
+from fedzero.methods.rules.contract import At, Rule, RuleTraits, Step, joined
+from fedzero.model.numbers import Natural
 from fedzero.model.updates import pack, unpack
 
 
@@ -45,3 +50,46 @@ class AveragingState(RuleState):
             round: (unpack(packed).astype(np.float64) * (-((round - first) % length) / length)).astype(np.float32)
             for round, packed in sorted(self.coefficients.items())
         }
+
+
+class Averaging(Rule, tag="averaging"):
+    """After every n rounds the model becomes the mean of its last n iterates."""
+
+    rounds: Annotated[int, Meta(ge=1, le=1 << 16)]
+    """n"""
+    first: Natural = 0
+    """the first round that is averaged; windows of n rounds are counted from it"""
+
+    @property
+    def traits(self) -> RuleTraits:
+        return RuleTraits(
+            needs={
+                "own": "steps that are the round's own",
+                "sum": "plain steps, whose mean is a sum of the same directions",
+                "rounds": "scalars by the round of their directions",
+                "state": "a place for the scalars of a window",
+            },
+            lacks={"own": "averaging adds steps along directions of earlier rounds: put it right before the last rule"},
+        )
+
+    def init(self) -> RuleState:
+        return AveragingState()
+
+    def corrects(self, round: int) -> bool:
+        return self.rounds > 1 and round >= self.first and (round + 1 - self.first) % self.rounds == 0
+
+    def update(self, steps: list[Step], state: AveragingState, at: At) -> tuple[list[Step], AveragingState]:
+        """The round's coefficients are noted; where a window ends, a step more takes the model to its mean."""
+        if at.round < self.first or not steps:
+            return steps, state
+        of_round = joined([step.change() for step in steps])
+        own = Step.ready(of_round, steps[0].rounding)
+        window = state.after(at.round, own.scalars, self.rounds, self.first)
+        if (at.round + 1 - self.first) % self.rounds:
+            return [own], window
+        parts = [
+            Terms(at.terms_of(r), coefficients, of_round.stream)
+            for r, coefficients in window.correction(self.rounds, self.first).items()
+        ]
+        correction = [Step.ready(joined(parts), at.keys.rounding(at.round, at.local_steps))] if parts else []
+        return [own, *correction], AveragingState()

@@ -17,17 +17,19 @@ same bits. Scalars that are all zero (or, for s, all equal) make no step.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from fedzero.directions.terms import F32
+from fedzero.methods.contract import MAX_ABS_COORDINATE
+from fedzero.methods.rules.contract import At, Fact, Rule, RuleTraits, Step
 
-Step = Literal["plain", "normalised", "rms"]
+Weights = Literal["plain", "normalised", "rms"]
 
 STEEPEST = 2.0**24
 """|mean|/s of float32 numbers that are not all equal is below this times √P: neighbours differ by 2⁻²⁴ or more."""
 
 
-def factor(step: Step, g: F32) -> float:
+def factor(step: Weights, g: F32) -> float:
     """What the scalars of a step (P,) are multiplied with, before (η/P) Σ."""
     if step == "plain":
         return 1.0
@@ -40,6 +42,32 @@ def factor(step: Step, g: F32) -> float:
     return 1 / math.sqrt(square) if square else 0.0
 
 
-def longest(step: Step, directions: int) -> float:
+def longest(step: Weights, directions: int) -> float:
     """Σ_p |factor · g_p| / P at most, whatever g is, for steps that do not grow with it."""
     return math.sqrt(directions) * (STEEPEST if step == "normalised" else 1.0)
+
+
+class Weighting(Rule, tag="weighting"):
+    """Scalars are divided by their deviation, or so that η is how far a step moves a weight."""
+
+    step: Literal["normalised", "rms"]
+    """by their deviation over the directions (normalised), or by their root mean square (rms)"""
+
+    @property
+    def traits(self) -> RuleTraits:
+        needs: dict[Fact, str] = {
+            "own": "scalars that are the round's own",
+            "unrated": "scalars before a rate is found from them",
+        }
+        if self.step == "normalised":
+            needs["deviation"] = "a deviation over directions"
+        return RuleTraits(needs)
+
+    def update(self, steps: list[Step], state: Any, at: At) -> tuple[list[Step], Any]:
+        return self.local(steps, state, at), state
+
+    def local(self, steps: list[Step], state: Any, at: At) -> list[Step]:
+        return [step._replace(weight=step.weight * factor(self.step, step.scalars)) for step in steps]
+
+    def max_update_scale(self, scale: float, state: Any, at: At) -> float:
+        return MAX_ABS_COORDINATE * scale * at.local_steps * longest(self.step, at.directions)
