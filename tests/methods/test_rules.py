@@ -16,6 +16,7 @@ from fedzero.directions import Keys, Program
 from fedzero.errors import FedzeroError
 from fedzero.methods import Baffle, DeComFL, Federation, FedKSeed, FeedSign, HiSo, MeZO
 from fedzero.methods.contract import Method, State
+from fedzero.methods.rules import Rule, Step
 from fedzero.methods.rules.auto_rate import WARM_UP, AutoRate, AutoRateState, measures
 from fedzero.methods.rules.averaging import Averaging, AveragingState
 from fedzero.methods.rules.chain import ChainState, KernelState
@@ -25,7 +26,9 @@ from fedzero.methods.rules.weighting import Weighting
 from fedzero.model.params import Params
 from fedzero.model.updates import Seeded, pack
 from fedzero.recipe import recipe as recipes
+from fedzero.testing import CheckFailed, check_rule
 from fedzero.testing import methods as checks
+from fedzero.testing import rules as rule_checks
 
 SOME = Federation(clients=10, cohort=4)
 KEYS = Keys.of_seed(7)
@@ -249,3 +252,48 @@ def test_rules_are_written_only_where_they_are_used(tmp_path: Path) -> None:
 def test_a_rule_that_is_wrong_is_named(rules, why) -> None:
     with pytest.raises((FedzeroError, msgspec.ValidationError), match=why):
         recipes.decode(table(rules=rules))
+
+
+# ---- what every rule must do, for ours
+
+
+OURS = {
+    "auto-rate": AutoRate(),
+    "averaging": Averaging(rounds=3),
+    "reuse-factor": ReuseFactor(rounds=3),
+    "weighting": Weighting(step="normalised"),
+    "adam": Adam(),
+}
+
+
+@pytest.mark.parametrize("rule", OURS.values(), ids=OURS)
+def test_ours_conform(rule) -> None:
+    check_rule(rule, [each for each in rule_checks.CHECKS if each is not rule_checks.runs])
+
+
+class Forgetful(Rule, tag="forgetful"):
+    """Counts its steps where nobody else can see it, and writes into what it is given."""
+
+    def update(self, steps: list[Step], state: Any, at: Any) -> tuple[list[Step], Any]:
+        SEEN.append(at.round)
+        for step in steps:
+            step.scalars[:] *= len(SEEN)
+        return steps, state
+
+
+class Unbounded(Rule, tag="unbounded"):
+    def update(self, steps: list[Step], state: Any, at: Any) -> tuple[list[Step], Any]:
+        return [step._replace(weight=step.weight * 1e6) for step in steps], state
+
+
+SEEN: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [(Forgetful(), "writes into the scalars(.|\\n)*|lead elsewhere"), (Unbounded(), "max_update_scale says")],
+    ids=["forgetful", "unbounded"],
+)
+def test_the_checks_find_what_is_wrong(rule, why) -> None:
+    with pytest.raises(CheckFailed, match=why):
+        check_rule(rule, [rule_checks.folds_in_one_pass, rule_checks.keeps_scalars_and_bounds])

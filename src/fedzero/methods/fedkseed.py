@@ -119,7 +119,7 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
                 self._step(self.keys_at(keys, drawn), row, update.round, k, keys)
                 for k, (drawn, row) in enumerate(zip(places, g, strict=True))
             ]
-            steps, _ = chain.changed(own, state.carry, self._at(chain, state, update.round, keys))
+            steps, _ = chain.changed(own, state.carry, self.at(chain, state, update.round, keys))
             if self.order == "rounds":
                 rounds.append(chain.kernel.lines(steps, 0))
             for drawn, step in zip(places, steps, strict=True):

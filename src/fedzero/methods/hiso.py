@@ -92,7 +92,7 @@ class HiSo(SeededMethod, tag="hiso"):
         h: Vectors = state.carry.h
         chain = self.chain
         for update in updates:
-            rate, at = rate_at(self.rate, update.round), self._at(chain, state, update.round, keys)
+            rate, at = rate_at(self.rate, update.round), self.at(chain, state, update.round, keys)
             steps, _ = chain.changed(self.own_steps(state, update, keys), state.carry, at)
             total = state.params.total(joined([step.sum() for step in steps]))
             pieces = zip(h.slots, state.params.split(total), strict=True)

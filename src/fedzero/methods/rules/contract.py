@@ -23,7 +23,8 @@ import numpy as np
 from fedzero.directions import Keys, LowRank, Stream, Terms
 from fedzero.directions import Rule as Kernel
 from fedzero.directions.terms import F32, F64, U64
-from fedzero.methods.contract import NOTHING, RuleState
+from fedzero.methods.contract import NOTHING
+from fedzero.methods.contract import RuleState as RuleState
 from fedzero.model.value import Value
 
 Fact = Literal["own", "sum", "rounds", "state", "step", "factors", "deviation", "unrated", "fresh"]

@@ -242,7 +242,7 @@ class SeededMethod(Sampling):
     def client(self, state: State, turn: Turn) -> Work:
         K, P, local = self.local_steps, count_at(self.directions, turn.round), state
         chain = self.chain
-        at = self._at(chain, state, turn.round, turn.keys)
+        at = self.at(chain, state, turn.round, turn.keys)
         g, loss, steps = np.empty((K, P), np.float32), 0.0, list[Step]()
         for k in range(K):
             keys = self.directions_of(state, turn.keys, turn.round, k, P)
@@ -260,7 +260,7 @@ class SeededMethod(Sampling):
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         chain, rounds = self.chain, []
         for update in updates:
-            at = self._at(chain, state, update.round, keys)
+            at = self.at(chain, state, update.round, keys)
             lines, carry = chain.update(self.own_steps(state, update, keys), state.carry, at)
             state = State(state.params, carry, state.round, state.clients)
             rounds.append(lines)
@@ -269,7 +269,7 @@ class SeededMethod(Sampling):
 
     def max_update_scale(self, state: State, round: int) -> float:
         chain = self.chain
-        return chain.max_update_scale(self._rate(round), state.carry, self._at(chain, state, round, NO_KEYS))
+        return chain.max_update_scale(self._rate(round), state.carry, self.at(chain, state, round, NO_KEYS))
 
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
@@ -303,7 +303,8 @@ class SeededMethod(Sampling):
         """η before the rules; 1 where one of them finds it."""
         return 1.0 if self.rate == "auto" else rate_at(self.rate, round)
 
-    def _at(self, chain: Chain, state: State, round: int, keys: Keys) -> At:
+    def at(self, chain: Chain, state: State, round: int, keys: Keys) -> At:
+        """What rules are told of a round."""
         return At(
             round=round,
             keys=keys,
