@@ -20,7 +20,7 @@ import numpy as np
 import fedzero
 from fedzero.directions import Domain, Keys, Program, Terms
 from fedzero.estimators.spsa import direction_keys, points_of
-from fedzero.methods.contract import Contribution, Gathered, Scale, State, Turn, Wire, Work, rounds_of
+from fedzero.methods.contract import Contribution, Gathered, Scale, State, Turn, Wire, Work, advance_round
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
@@ -56,7 +56,7 @@ class SignVote(fedzero.Method, tag="sign-vote"):
             votes = unpack(update.scalars) * np.float32(-rate_at(self.rate, update.round) / self.directions)
             steps.append(Terms.of(direction_keys(keys, update.round, 0, self.directions), votes, Domain.RADEMACHER))
         state.params.advance(Program.of(steps, [keys.rounding(update.round) for update in updates]))
-        return rounds_of(state, updates)
+        return advance_round(state, updates)
 
 
 def main(rounds: int = 300) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from fedzero.links.nnm import NearestNeighbours
 from fedzero.links.server_clip import ServerClip
 from fedzero.methods import DeComFL, FedAvg
 from fedzero.methods.contract import Federation
-from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.rules.kernels import Adam
 from fedzero.model.params import Params
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment

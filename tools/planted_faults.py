@@ -27,7 +27,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("estimators/spsa.py", "(values[0::2] - values[1::2]) / (2 * radius)", "(values[0::2] - values[1::2]) / radius"),
     ("estimators/spsa.py", "raw = (values[1:] - values[0]) / radius", "raw = (values[1:] - values[1]) / radius"),
     ("links/combining.py", "total / sum(weights[client] for client in clients)", "total / len(clients)"),
-    ("methods/shared/seeded.py", "(factor / len(keys) * g", "(factor * g"),
+    ("methods/rules/contract.py", "(factor / len(keys) * g", "(factor * g"),
     ("directions/keys.py", '"direction", round, step, direction, client)', '"direction", round, 0, direction, client)'),
     ("directions/keys.py", '"rounding", round, step)', '"rounding", 0, 0)'),
     ("ledger/store.py", "if chain != stored:", "if False:"),
@@ -59,7 +59,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
         "if round >= milestone:\n                rate",
         "if round > milestone:\n                rate",
     ),
-    ("methods/rules/optimizers.py", "power(self.beta1, step + 1)", "power(self.beta1, step + 2)"),
+    ("methods/rules/kernels.py", "power(self.beta1, step + 1)", "power(self.beta1, step + 2)"),
     ("ledger/outline.py", "self.moved = self.done", "self.moved = self.done - 1"),
     ("oracles/blackbox/objective.py", "if left < need:", "if left < 0:"),
 )

@@ -10,6 +10,7 @@
     fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
     fedzero.Method, SeededMethod, Task             bases of methods and tasks of your own
     fedzero.Link, Shaper, Coder, Mixer, Combiner   bases of links (filters) of your own
+    fedzero.Rule                                   base of rules of your own: what becomes of a round's scalars
     fedzero.register(kind)                         make one known to this process; distributions use entry points
     fedzero.DeComFL, FedZO, FZooS, …               every method that is installed, by the name of its class
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.methods import ZoneS as ZoneS
     from fedzero.methods.contract import Federation as Federation
     from fedzero.methods.contract import Method as Method
+    from fedzero.methods.rules.contract import Rule as Rule
     from fedzero.methods.shared.seeded import SeededMethod as SeededMethod
     from fedzero.oracles.criteria import accuracy as accuracy
     from fedzero.plugins import register as register
@@ -90,6 +92,7 @@ _PUBLIC = {
     "Method": "fedzero.methods.contract",
     "Federation": "fedzero.methods.contract",
     "SeededMethod": "fedzero.methods.shared.seeded",
+    "Rule": "fedzero.methods.rules.contract",
     "Task": "fedzero.tasks.contract",
     "Problem": "fedzero.tasks.contract",
     "BuildContext": "fedzero.tasks.contract",

@@ -13,7 +13,7 @@ from byhand import EPS, D, How, Losing, assert_near, federation, model, params, 
 from harness import Free, small
 
 from fedzero.methods import Baffle, DeComFL, Dzopa, FedProxZO, FedZO, MeZO, ScaffoldZO, ZOAdaFL, ZOFedHT, ZoneS
-from fedzero.methods.rules.optimizers import Adam, Momentum, Sgd, Sign
+from fedzero.methods.rules.kernels import Adam, Momentum, Sgd, Sign
 from fedzero.methods.shared.graphs import Edges, Ring
 from fedzero.protocol.messages import Work
 from fedzero.protocol.replica import Replica

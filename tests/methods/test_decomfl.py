@@ -12,7 +12,7 @@ from harness import Free, small
 from fedzero.directions import Keys, reference
 from fedzero.errors import FedzeroError
 from fedzero.methods import DeComFL, MeZO
-from fedzero.methods.rules.optimizers import Adam, Momentum, Sgd, Sign
+from fedzero.methods.rules.kernels import Adam, Momentum, Sgd, Sign
 from fedzero.model.schedules import Count, Piecewise
 from fedzero.model.updates import decode_update
 from fedzero.protocol.messages import Work, encode

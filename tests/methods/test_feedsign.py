@@ -86,4 +86,4 @@ def test_bits_are_signs() -> None:
 def test_an_update_of_another_length_is_refused() -> None:
     algorithm = FeedSign(rate=ETA, directions=9)
     with pytest.raises(FedzeroError, match="round 4 has 3 bytes of signs where feedsign has 2"):
-        algorithm.numbers_of(Seeded(4, bytes(3)))
+        algorithm.decode_update(Seeded(4, bytes(3)))

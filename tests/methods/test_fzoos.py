@@ -12,7 +12,7 @@ from fedzero.directions import SHARED
 from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import Active, Matern, Nearest, Recent, Surrogate, Transfer
 from fedzero.methods import Federation, FZooS
-from fedzero.methods.rules.optimizers import Adam, Sgd
+from fedzero.methods.rules.kernels import Adam, Sgd
 from fedzero.methods.shared.corrections import Constant, Corollary, Inverse
 from fedzero.tasks import Quadratic
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from byhand import assert_near, bound, federation, model, start
 
-from fedzero.methods import DeComFL, HiSo
+from fedzero.errors import FedzeroError
+from fedzero.methods import DeComFL, Federation, HiSo
 from fedzero.recipe import recipe as recipes
 
 ETA, MU, NU, EPSILON = 2e-2, 0.1, 0.8, 1e-3
@@ -69,7 +70,12 @@ def test_many_rounds_at_once_are_one_after_the_other(tmp_path: Path) -> None:
     assert np.abs(model(run) - start()).max() > 0.01
 
 
-@pytest.mark.parametrize("option", [{"average": 5}, {"local_steps": 2}, {"distribution": "sphere"}, {"rate": "auto"}])
+@pytest.mark.parametrize("option", [{"local_steps": 2}, {"distribution": "sphere"}, {"rate": "auto"}])
 def test_what_has_no_meaning_is_refused(option) -> None:
     with pytest.raises(msgspec.ValidationError, match=r"algorithm\."):
         recipes.method({"kind": "hiso", "rate": 1e-3} | option)
+
+
+def test_rules_that_need_a_plain_step_are_refused() -> None:
+    with pytest.raises(FedzeroError, match=r"algorithm\.average = 5 needs plain steps, .* hiso is scaled"):
+        HiSo(rate=1e-3, average=5).check(Federation(clients=10, cohort=4))

@@ -20,7 +20,7 @@ from fedzero.links import mean
 from fedzero.links.quantise import Quantise
 from fedzero.methods import Federation, FedProxZO, FedZO, ScaffoldZO, ZOAdaFL
 from fedzero.methods.contract import Scale
-from fedzero.methods.rules.optimizers import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
+from fedzero.methods.rules.kernels import Adam, Moments, Momentum, Optimizer, Sgd, Sign, dense_step
 from fedzero.model.params import Params
 
 METHODS: dict[str, Any] = {
@@ -213,11 +213,11 @@ def test_a_dense_step_has_the_bits_of_a_fold(rule) -> None:
     """Of one term, so that the gradient is the same to the last bit."""
     optimizer, eta = RULES[rule][0], 0.01
     x, y, moments = params(), params(), Moments()
-    slots = x.slots(optimizer.rule.slots)
+    slots = x.slots(optimizer.kernel.slots)
     for k in range(6):
         terms = Terms.of([100 + k], [1.5 - 0.4 * k], Domain.GAUSSIAN)
         folded = Terms.of([100 + k], [-eta * (1.5 - 0.4 * k)], Domain.GAUSSIAN) if rule == "sgd" else terms
-        x.advance(Program.of([folded], [0], optimizer.rule, [optimizer.hypers(eta, k)]), slots)
+        x.advance(Program.of([folded], [0], optimizer.kernel, [optimizer.hypers(eta, k)]), slots)
         change, moments = dense_step(optimizer, moments, y.total(terms), eta, k)
         y.add(change)
         if rule == "sgd":  # a fold multiplies rate and scalar before the direction comes in

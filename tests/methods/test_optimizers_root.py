@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedzero.methods.rules.optimizers import root
+from fedzero.methods.rules.arithmetic import root
 
 
 def test_the_root_is_correctly_rounded() -> None:

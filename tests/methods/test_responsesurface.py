@@ -97,7 +97,7 @@ def test_where_a_party_has_no_value_there_is_none_of_the_mean():
     _, state = played(method, state, 0, functions)
     update, state = played(method, state, 1, {i: f for i, f in functions.items() if i})
     assert np.isnan(np.frombuffer(state.carry.values)[D + 1 :]).all()
-    assert np.isfinite(method.numbers_of(update)).all()
+    assert np.isfinite(method.decode_update(update)).all()
     best = points[int(np.argmin(np.frombuffer(state.carry.values)[: D + 1]))]
     assert state.params.vector().numpy() == pytest.approx(best, abs=1e-6)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE = 300
-KINDS = ("method", "task", "link", "engine")
+KINDS = ("method", "task", "link", "rule", "engine")
 ONE_AFTER_ANOTHER = """
 import json, sys
 from fedzero.cli import main
@@ -73,7 +73,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> tuple[Environment, Path]:
 def test_generated_packages_pass_their_own_tests(there) -> None:
     environment, folder = there
     packages = [folder / f"strange-{kind}" for kind in KINDS]
-    assert "8 passed" in environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *packages)
+    assert "10 passed" in environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *packages)
 
 
 def test_the_list_says_where_they_come_from(there) -> None:
@@ -100,6 +100,7 @@ def test_from_a_recipe_to_a_report_with_a_kill_between(there) -> None:
     recipe = folder / "strange-method" / "example.toml"
     recipe.write_text(
         recipe.read_text().replace('kind = "quadratic"', 'kind = "strange-task"').replace("rate = 5e-3", "rate = 1e-4")
+        + '\n[[algorithm.rules]]\nkind = "strange-rule"\n[[algorithm.rules]]\nkind = "sgd"\n'
         + '\n[[filters]]\nkind = "strange-link"\n[engine]\nkind = "strange-engine"\nbandwidth = 1e9\n'
     )
     settings = ("--rounds", 400, "--set", "algorithm.keep=0.4", "--set", "engine.merge=false")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toy import drive
 
-from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.rules.kernels import Adam
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare

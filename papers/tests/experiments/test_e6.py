@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from toy import drive
 
-from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.rules.kernels import Adam
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.baselines import METHODS, Baseline, Comparison
 from fedzero_papers.experiments.contract import Options, Stage

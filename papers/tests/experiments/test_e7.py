@@ -12,7 +12,7 @@ import pytest
 from toy import drive
 
 from fedzero.methods.fzoos import FZooS
-from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.rules.kernels import Adam
 from fedzero.report.history import History, Point
 from fedzero_papers.experiments.baselines import METHODS
 from fedzero_papers.experiments.contract import Options, Stage

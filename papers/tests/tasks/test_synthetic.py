@@ -14,7 +14,7 @@ from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.methods import FedAvg, FedZO
 from fedzero.methods.contract import Federation
-from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.rules.kernels import Adam
 from fedzero.model.params import Params
 from fedzero.oracles import ALL_DATA, Basis
 from fedzero.recipe import recipe as recipes

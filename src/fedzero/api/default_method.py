@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fedzero.estimators.surrogate import Active, Nearest, Surrogate, Transfer
 from fedzero.methods import FedZO, FZooS, ResponseSurface
-from fedzero.methods.rules.optimizers import Adam
+from fedzero.methods.rules.kernels import Adam
 from fedzero.methods.shared.corrections import Constant
 from fedzero.model.schedules import Count, Counts, InverseSqrt
 

@@ -24,12 +24,13 @@ def list_(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An algorithm, filter or task: all of its options. A recipe: its text. `recipe`: all other keys. "
-            "`recipes`: all recipes. `site`: what a site decides for itself, in the file that `fedzero join` keeps."
+            help="An algorithm, filter, rule or task: all of its options. A recipe: its text. `recipe`: all other "
+            "keys. `recipes`: all recipes. `site`: what a site decides for itself, in the file that `fedzero join` "
+            "keeps."
         ),
     ] = None,
 ) -> None:
-    """Algorithms, filters, tasks and recipes, one line each; or one of them in full."""
+    """Algorithms, filters, rules, tasks and recipes, one line each; or one of them in full."""
     from fedzero import plugins
     from fedzero.recipe import schema
 
@@ -101,9 +102,11 @@ def _in_full(name: str, known: list[str]) -> None:
             if name in plugins.broken(group):
                 raise FedzeroError(plugins.broken(group)[name])
         advice = near(name, known) or "`fedzero list` shows all"
-        raise FedzeroError(f"{name}: there is no algorithm, filter, task, engine or recipe of that name; {advice}")
+        kinds = "algorithm, filter, rule, task, engine or recipe"
+        raise FedzeroError(f"{name}: there is no {kinds} of that name; {advice}")
     for section in sections:
-        place = f"[[{section.place}]]" if section.place == "filters" else f"[{section.place}]" if section.place else ""
+        several = section.place in ("filters", "algorithm.rules")
+        place = f"[[{section.place}]]" if several else f"[{section.place}]" if section.place else ""
         chosen = f' kind = "{section.kind}"' if section.kind else ""
         out.print(f"[bold cyan]{escape((place + chosen).strip() or f'A {name}')}", highlight=False)
         out.print(escape(section.about), highlight=False)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fedzero.estimators.spsa import Difference
 from fedzero.methods.contract import Federation, Form, Method, Scale, Wire
-from fedzero.methods.shared.seeded import Samples, SeededMethod
+from fedzero.methods.shared.seeded import Samples, SeededMethod, sample_of
 from fedzero.model.schedules import Counts
 
 
@@ -21,8 +21,11 @@ class Baffle(SeededMethod, tag="baffle"):
 
     directions: Counts = 20
     difference: Difference = "central"
-    samples: Samples = "batch"  # type: ignore[misc]
+    samples: Samples = "batch"
     form: Form = "dense"
+
+    def sample(self, step: int) -> int:
+        return sample_of(self.samples, step)
 
     def check(self, federation: Federation) -> None:
         SeededMethod.check(self, federation)

@@ -57,7 +57,7 @@ Numbers = int | bytes
 """What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
 
 
-FARTHEST = 7.0
+MAX_ABS_COORDINATE = 7.0
 """No coordinate of a direction is larger: Box–Muller of 32 bits reaches √(2 ln 2³³) = 6.8."""
 MOST_CLIENTS = 10_000_000
 """The server keeps two numbers for each, from the first round on."""
@@ -175,7 +175,7 @@ EVERYTHING = Part()
 
 
 @dataclass(frozen=True)
-class Carry:
+class RuleState:
     """What a method's rule carries from round to round beside the parameters.
 
     Derive a frozen dataclass whose fields are `Vectors`, tensors, and plain values that msgpack can write. All of it is
@@ -189,6 +189,9 @@ class Carry:
     def model(self, params: Params, client: int) -> Params:
         """The model that this client's values are computed on."""
         return params
+
+    def rebuild_params(self, params: Params, keys: Keys) -> None:
+        """Overwrite parameters that a state came without (see `part`): they follow from the rest of it."""
 
     def estimate(self) -> tuple[float, float] | None:
         """Where the method has one: the objective's value at the parameters, and its standard error."""
@@ -212,7 +215,7 @@ class Carry:
             return 0
         return plain[0] if len(plain) == 1 and isinstance(plain[0], int) else msgspec.msgpack.encode(plain)
 
-    def with_numbers(self, numbers: Numbers) -> Carry:
+    def with_numbers(self, numbers: Numbers) -> RuleState:
         """This value with the plain values that `numbers` gave."""
         plain = [each.name for each in fields(self) if not isinstance(getattr(self, each.name), Vectors | Tensor)]
         if isinstance(numbers, bytes):
@@ -226,7 +229,12 @@ class Carry:
             return replace(self, **{plain[0]: numbers})
         return self
 
-    def clone(self) -> Carry:
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is carried: there is no value to write."""
+        return type(self) is RuleState
+
+    def clone(self) -> RuleState:
         copied = {
             each.name: value.clone()
             for each in fields(self)
@@ -249,7 +257,10 @@ def _like(before: Any, value: Any) -> Any:
     return found
 
 
-NOTHING = Carry()
+NOTHING = RuleState()
+
+Carry = RuleState
+"""Its name in 0.2."""
 
 
 @dataclass(frozen=True)
@@ -403,16 +414,12 @@ class Method(Value):
         """What everybody is sent of what clients shared; only for rounds of several exchanges."""
         raise NotImplementedError
 
-    def numbers_of(self, update: Update) -> F32:
+    def decode_update(self, update: Update) -> F32:
         """The numbers of an update, for those who look at their size."""
         return unpack(update.values if isinstance(update, Dense) else update.scalars)
 
-    def remade(self, state: State, keys: Keys) -> State:
-        """A state that came without its parameters (see `Carry.part`), with them, where they follow from the rest."""
-        return state
-
-    def gain(self, state: State | None, round: int) -> float:
-        """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ gain · |what the update sums to|.
+    def max_update_scale(self, state: State, round: int) -> float:
+        """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ scale · |what the update sums to|.
 
         Only to tell cheaply that an update is harmless; what may not be is tried before it is made durable.
         """
@@ -424,7 +431,7 @@ class Method(Value):
         federation.expect(f"{self.name} {why}", private=False, server_model=True, sync=False, pull_after=None)
 
 
-def rounds_of(state: State, updates: Sequence[Update]) -> State:
+def advance_round(state: State, updates: Sequence[Update]) -> State:
     """Check that `updates` carry on where the state stands, in order; the state after them, tensors aside."""
     expected = state.round
     for update in updates:
@@ -432,3 +439,7 @@ def rounds_of(state: State, updates: Sequence[Update]) -> State:
             raise FedzeroError(f"update of round {update.round} comes after round {expected - 1} was applied")
         expected = update.round + 1
     return replace(state, round=expected)
+
+
+rounds_of = advance_round
+"""Its name in 0.2."""

@@ -16,19 +16,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedzero.methods.contract import NOTHING, State
-from fedzero.methods.rules.optimizers import Optimizer, Sgd
-from fedzero.methods.shared.seeded import Moments, SeededMethod
+from fedzero.methods.contract import State
+from fedzero.methods.rules.chain import ChainState, KernelState
+from fedzero.methods.rules.contract import KernelRule
+from fedzero.methods.rules.kernels import Optimizer, Sgd
+from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
 
 
 class DeComFL(SeededMethod, tag="decomfl"):
     """Shared directions, scalars up, scalars down; cost independent of the model's size."""
 
-    optimizer: Optimizer = Sgd()  # type: ignore[misc]
+    optimizer: Optimizer = Sgd()
     """Of the server's step; everybody repeats it, so its state never travels."""
+
+    def kernel_rule(self) -> KernelRule:
+        return self.optimizer
 
     def init(self, params: Params, clients: int) -> State:
         begun = SeededMethod.init(self, params, clients)
-        plain = begun.carry is NOTHING
-        return replace(begun, carry=Moments.of(self.optimizer, params)) if plain else begun
+        states = begun.carry.states
+        if not all(state.empty for state in states):
+            return begun
+        counted = KernelState.of(self.chain.kernel, params)  # plain steps alone are counted: so ledgers have it
+        return replace(begun, carry=ChainState((*states[:-1], counted)))

@@ -27,19 +27,19 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.methods.contract import (
-    Carry,
     Contribution,
     Federation,
     Gathered,
     Numbers,
     Part,
+    RuleState,
     Scale,
     State,
     Turn,
     Vectors,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
 from fedzero.methods.shared.graphs import Complete, Graph
 from fedzero.methods.shared.local_steps import OwnDirections, estimate, scalars_of_all, walk_terms
@@ -52,7 +52,7 @@ MOST_NODES = 1024
 
 
 @dataclass(frozen=True)
-class Nodes(Carry):
+class Nodes(RuleState):
     """Vector i is the model of node i; the parameters are their mean."""
 
     models: Vectors
@@ -98,9 +98,8 @@ class Dzopa(OwnDirections, tag="dzopa"):
     def wire(self, round: int, scale: Scale) -> Wire:
         return replace(OwnDirections.wire(self, round, scale), comparable=False)  # every node speaks of its own model
 
-    def gain(self, state: State | None, round: int) -> float:
-        mixing = 0.0 if state is None else 2 * self.gamma * state.clients
-        return OwnDirections.gain(self, state, round) + mixing
+    def max_update_scale(self, state: State, round: int) -> float:
+        return OwnDirections.max_update_scale(self, state, round) + 2 * self.gamma * state.clients
 
     def init(self, params: Params, clients: int) -> State:
         _expect_few(clients)
@@ -145,7 +144,7 @@ class Dzopa(OwnDirections, tag="dzopa"):
             for node, change in zip(nodes, changes, strict=True):
                 state.carry.models.set(node, state.carry.models[node] + change)
             self._take_the_mean(state)
-            state = rounds_of(state, [update])
+            state = advance_round(state, [update])
         return state
 
     def _take_the_mean(self, state: State) -> None:

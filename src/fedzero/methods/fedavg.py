@@ -15,7 +15,7 @@ import torch
 from msgspec import Meta
 
 from fedzero.directions import Keys
-from fedzero.methods.contract import Contribution, Gathered, Method, Scale, State, Turn, Wire, Work, rounds_of
+from fedzero.methods.contract import Contribution, Gathered, Method, Scale, State, Turn, Wire, Work, advance_round
 from fedzero.methods.shared.local_steps import difference_of, vector_of
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.schedules import Schedule, rate_at
@@ -51,4 +51,4 @@ class FedAvg(Method, tag="fedavg"):
         for update in updates:
             assert isinstance(update, Dense)
             state.params.add(vector_of(update, state.params), keys.rounding(update.round))
-        return rounds_of(state, updates)
+        return advance_round(state, updates)

@@ -29,11 +29,11 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedzero.directions import Keys, Program, Terms
+from fedzero.directions import Keys, Program, Stream, Terms
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference
-from fedzero.methods.contract import EVERYTHING, Carry, Numbers, Part, Scale, State, Wire, rounds_of
-from fedzero.methods.rules.stepping import factor
+from fedzero.methods.contract import EVERYTHING, Numbers, Part, RuleState, Scale, State, Wire, advance_round
+from fedzero.methods.rules.contract import Fact
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts
@@ -43,10 +43,12 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Accumulators(Carry):
-    """A, (S,), float32, indexed like the pool; and x_0, where the model is made from both."""
+class Accumulators(RuleState):
+    """A, (S,), float32, indexed like the pool; η and the directions; and x_0, where the model is made from them."""
 
     A: Tensor
+    rate: float
+    stream: Stream
     base: Params | None = None
 
     def part(self, client: int) -> Part:
@@ -55,8 +57,18 @@ class Accumulators(Carry):
     def numbers(self) -> Numbers:
         return 0
 
-    def with_numbers(self, numbers: Numbers) -> Carry:
+    def with_numbers(self, numbers: Numbers) -> RuleState:
         return self  # x_0 never travels: everybody begins with it
+
+    def rebuild_params(self, params: Params, keys: Keys) -> None:
+        """x_0 − η Σ_s A[s] z_s, in the order of the pool; one rounding of 16 bits, the same in every round."""
+        assert self.base is not None
+        A, pool = self.A.numpy().astype(np.float64), _pool(keys, len(self.A))
+        drawn = np.flatnonzero(A)
+        params.load(self.base.tensors)
+        if drawn.size:
+            terms = Terms.of([pool[s] for s in drawn], -self.rate * A[drawn], self.stream)
+            params.advance(Program.of([terms], [keys.rounding(0)]))
 
 
 class FedKSeed(SeededMethod, tag="fedkseed"):
@@ -74,18 +86,21 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
     radius: Annotated[float, Meta(gt=0)] = 5e-4
     """μ"""
     difference: Difference = "central"
-    average: Literal[0] = 0
-    """accumulators do not record the round of a scalar"""
-    hold: Literal[1] = 1
-    """keys of the pool are kept for the whole run"""
+
+    def lacks(self) -> dict[Fact, str]:
+        why = f"{self.name} adds scalars up by key of its pool, whatever their round: leave it out"
+        return SeededMethod.lacks(self) | {"sum": why, "rounds": why, "state": why, "step": why}
 
     def wire(self, round: int, scale: Scale) -> Wire:
         wire = SeededMethod.wire(self, round, scale)
         return replace(wire, delivery="fewer") if self.order == "pool" else wire
 
     def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
+        return self.keys_at(keys, self.drawn(state, keys, round, step, count))
+
+    def keys_at(self, keys: Keys, places: Places) -> tuple[int, ...]:
         pool = _pool(keys, self.pool)
-        return tuple(pool[s] for s in self.drawn(state, keys, round, step, count))
+        return tuple(pool[s] for s in places)
 
     def drawn(self, state: State, keys: Keys, round: int, step: int, count: int) -> Places:
         """Which of the pool a step takes, with replacement, (P,)."""
@@ -93,37 +108,31 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
 
     def init(self, params: Params, clients: int) -> State:
         base = params.clone() if self.order == "pool" else None
-        return State(params, Accumulators(torch.zeros(self.pool), base), clients=clients)
+        return State(params, Accumulators(torch.zeros(self.pool), self.rate, self.stream, base), clients=clients)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        rounds = []
+        chain, rounds = self.chain, []
         for update in updates:
             g = self.scalars_of(update).reshape(self.local_steps, -1)
-            if self.order == "rounds":
-                rounds.append(self._steps(state, update.round, 0, g, keys, self.rate))
             places = [self.drawn(state, keys, update.round, k, row.size) for k, row in enumerate(g)]
-            for drawn, row in zip(places, g, strict=True):
-                self.accumulate(state, drawn, row)
-        state = rounds_of(self._advance(state, rounds), updates)
-        return self.remade(state, keys) if updates else state
+            own = [
+                self._step(self.keys_at(keys, drawn), row, update.round, k, keys)
+                for k, (drawn, row) in enumerate(zip(places, g, strict=True))
+            ]
+            steps, _ = chain.changed(own, state.carry, self.at(chain, state, update.round, keys))
+            if self.order == "rounds":
+                rounds.append(chain.kernel.lines(steps, 0))
+            for drawn, step in zip(places, steps, strict=True):
+                self.accumulate(state, drawn, step.scalars, step.weight)
+        self._advance(state, chain, rounds)
+        if updates and state.carry.base is not None:
+            state.carry.rebuild_params(state.params, keys)
+        return advance_round(state, updates)
 
-    def accumulate(self, state: State, places: Places, g: F32) -> None:
-        """A[s] ← A[s] + g (1/P), in place, one after the other."""
-        added = g.astype(np.float64) * (factor(self.step, g) / g.size)
+    def accumulate(self, state: State, places: Places, g: F32, weight: float) -> None:
+        """A[s] ← A[s] + g (1/P), in place, one after the other; g with the weight that rules give it."""
+        added = g.astype(np.float64) * (weight / g.size)
         np.add.at(state.carry.A.numpy(), places, added.astype(np.float32))
-
-    def remade(self, state: State, keys: Keys) -> State:
-        """x_0 − η Σ_s A[s] z_s, in the order of the pool; one rounding of 16 bits, the same in every round."""
-        base = state.carry.base
-        if base is None:
-            return state
-        A, pool = state.carry.A.numpy().astype(np.float64), _pool(keys, self.pool)
-        drawn = np.flatnonzero(A)
-        state.params.load(base.tensors)
-        if drawn.size:
-            terms = Terms.of([pool[s] for s in drawn], -self.rate * A[drawn], self.stream)
-            state.params.advance(Program.of([terms], [keys.rounding(0)]))
-        return state
 
 
 @lru_cache(maxsize=4)

@@ -48,7 +48,9 @@ class FedKSeedPro(FedKSeed, tag="fedkseed-pro"):
     def init(self, params: Params, clients: int) -> State:
         state = FedKSeed.init(self, params, clients)
         total, count = torch.zeros(self.pool), torch.zeros(self.pool, dtype=torch.int32)
-        carry = History(A=state.carry.A, base=state.carry.base, total=total, count=count)
+        carry = History(
+            A=state.carry.A, rate=self.rate, stream=self.stream, base=state.carry.base, total=total, count=count
+        )
         return State(params, carry, clients=clients)
 
     def drawn(self, state: State, keys: Keys, round: int, step: int, count: int) -> Places:
@@ -64,8 +66,8 @@ class FedKSeedPro(FedKSeed, tag="fedkseed-pro"):
         spread = a.max() - a.min()
         return exponential((a - a.min()) / spread if spread else np.zeros_like(a))
 
-    def accumulate(self, state: State, places: Places, g: F32) -> None:
-        FedKSeed.accumulate(self, state, places, g)
+    def accumulate(self, state: State, places: Places, g: F32, weight: float) -> None:
+        FedKSeed.accumulate(self, state, places, g, weight)
         np.add.at(state.carry.total.numpy(), places, np.abs(g).clip(max=np.float32(self.clip)))
         np.add.at(state.carry.count.numpy(), places, 1)
 

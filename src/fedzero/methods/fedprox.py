@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from fedzero.directions import Keys
 from fedzero.methods.contract import State, Turn, Work
-from fedzero.methods.rules.optimizers import power
+from fedzero.methods.rules.arithmetic import power
 from fedzero.methods.shared.corrections import proximal
 from fedzero.methods.shared.local_steps import LocalSteps, advanced, run_walk
 from fedzero.model.schedules import rate_at

@@ -56,10 +56,10 @@ class FeedSign(SeededMethod, tag="feedsign"):
         votes = np.where(votes == 0, 2 * coins - 1, votes).astype(np.float32)
         return Seeded(gathered.round, BITS.encode(votes, _no_draw)[1])
 
-    def numbers_of(self, update: Update) -> F32:
+    def decode_update(self, update: Update) -> F32:
         """±1, as many as the round has."""
         if isinstance(update, Dense):
-            return Method.numbers_of(self, update)
+            return Method.decode_update(self, update)
         expected = self.local_steps * count_at(self.directions, update.round)
         if len(update.scalars) != BITS.length(expected):
             raise FedzeroError(

@@ -48,12 +48,12 @@ from fedzero.estimators.surrogate import (
     features_of,
 )
 from fedzero.methods.contract import (
-    Carry,
     Contribution,
     Federation,
     Gathered,
     Memory,
     Method,
+    RuleState,
     Scale,
     Share,
     Shared,
@@ -61,9 +61,9 @@ from fedzero.methods.contract import (
     Turn,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
-from fedzero.methods.rules.optimizers import Adam, Moments, Optimizer, dense_step
+from fedzero.methods.rules.kernels import Adam, Moments, Optimizer, dense_step
 from fedzero.methods.shared.corrections import Constant, Gamma, Inverse, transferred
 from fedzero.methods.shared.local_steps import Box, add_within, refuse_empty, vector_of
 from fedzero.methods.shared.seeded import Samples
@@ -100,7 +100,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Weights(Carry):
+class Weights(RuleState):
     """w of the last round, M numbers."""
 
     w: Tensor
@@ -241,7 +241,7 @@ class FZooS(Method, tag="fzoos"):
             values, d = vector_of(update, state.params), state.params.size
             add_within(state.params, values[:d], keys.rounding(update.round), self.box)
             state.carry.w.copy_(values[d:])
-        return rounds_of(state, updates)
+        return advance_round(state, updates)
 
 
 def _cache(turn: Turn) -> SurrogateCache:

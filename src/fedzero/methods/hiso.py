@@ -29,10 +29,10 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.estimators.spsa import slopes
-from fedzero.methods.contract import Carry, Contribution, State, Turn, Vectors, Work, rounds_of
-from fedzero.methods.rules.optimizers import root
-from fedzero.methods.rules.stepping import factor
-from fedzero.methods.shared.seeded import SeededMethod, average
+from fedzero.methods.contract import Contribution, RuleState, State, Turn, Vectors, Work, advance_round
+from fedzero.methods.rules.arithmetic import root
+from fedzero.methods.rules.contract import Fact, joined
+from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.numbers import NonNegative, ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, count_at, rate_at
@@ -44,7 +44,7 @@ LARGEST = 1e30
 
 
 @dataclass(frozen=True)
-class Diagonal(Carry):
+class Diagonal(RuleState):
     """h."""
 
     h: Vectors
@@ -62,10 +62,10 @@ class HiSo(SeededMethod, tag="hiso"):
     local_steps: Literal[1] = 1
     """h changes once a round"""
     distribution: Literal["gaussian", "rademacher"] = "gaussian"
-    average: Literal[0] = 0
-    """steps of different h are no sum of the same directions"""
-    hold: Literal[1] = 1
-    """u is drawn anew in every round"""
+
+    def lacks(self) -> dict[Fact, str]:
+        why = "a step of hiso is scaled by a diagonal of its own: leave it out"
+        return SeededMethod.lacks(self) | {"sum": why, "state": why, "step": why}
 
     def init(self, params: Params, clients: int) -> State:
         h = Vectors.zeros(params, 1)
@@ -90,14 +90,15 @@ class HiSo(SeededMethod, tag="hiso"):
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         h: Vectors = state.carry.h
+        chain = self.chain
         for update in updates:
-            g, rate = self.scalars_of(update), rate_at(self.rate, update.round)
-            used = self.directions_of(state, keys, update.round, 0, g.size)
-            total = state.params.total(average(used, g, factor(self.step, g), self.stream))
+            rate, at = rate_at(self.rate, update.round), self.at(chain, state, update.round, keys)
+            steps, _ = chain.changed(self.own_steps(state, update, keys), state.carry, at)
+            total = state.params.total(joined([step.sum() for step in steps]))
             pieces = zip(h.slots, state.params.split(total), strict=True)
             G = torch.cat([self._renewed(slot, piece) for (slot,), piece in pieces])
             state.params.add(G * -rate, keys.rounding(update.round))
-        return rounds_of(state, updates)
+        return advance_round(state, updates)
 
     def _renewed(self, h: Tensor, total: Tensor) -> Tensor:
         """G of one tensor, from Σ g u / P; h is brought up to date in place."""
@@ -105,9 +106,7 @@ class HiSo(SeededMethod, tag="hiso"):
         h.mul_(self.nu).add_(((G * G).clamp_(max=LARGEST) + self.epsilon) * (1 - self.nu))
         return G
 
-    def gain(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State, round: int) -> float:
         """A step is divided by √h."""
-        if state is None:
-            return math.inf
         least = min((float(slot.min()) for (slot,) in state.carry.h.slots if slot.numel()), default=1.0)
-        return SeededMethod.gain(self, state, round) / math.sqrt(least) if least else math.inf
+        return SeededMethod.max_update_scale(self, state, round) / math.sqrt(least) if least else math.inf

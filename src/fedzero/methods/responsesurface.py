@@ -34,17 +34,17 @@ from fedzero.estimators.surface import I64, Plan, Space, Trace, first_points, pr
 from fedzero.links import Coder
 from fedzero.links.coders import Doubles
 from fedzero.methods.contract import (
-    Carry,
     Contribution,
     Federation,
     Gathered,
     Method,
+    RuleState,
     Scale,
     State,
     Turn,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
 from fedzero.methods.shared.local_steps import Box, refuse_empty
 from fedzero.methods.shared.seeded import Samples
@@ -79,7 +79,7 @@ _plans = msgspec.msgpack.Decoder(Plan)
 
 
 @dataclass(frozen=True)
-class Surface(Carry):
+class Surface(RuleState):
     """All points so far, F there, whose neighbours they are; the plan and explicit points of the next round."""
 
     points: bytes = b""
@@ -198,7 +198,7 @@ class ResponseSurface(Method, tag="response-surface"):
         total[nowhere] = np.inf
         return total
 
-    def numbers_of(self, update: Update) -> F32:
+    def decode_update(self, update: Update) -> F32:
         values = _numbers(_decision(update).values)
         most = np.finfo(np.float32).max
         found: F32 = np.clip(np.where(np.isfinite(values), values, 0.0), -most, most).astype(np.float32)
@@ -220,7 +220,7 @@ class ResponseSurface(Method, tag="response-surface"):
             x = torch.from_numpy(low + _numbers(found.x) * (high - low)).float()
             pieces = zip(state.params.tensors.items(), state.params.split(x.to(state.params.device)), strict=True)
             state.params.load({name: piece.view(tensor.shape) for (name, tensor), piece in pieces})
-            state = rounds_of(replace(state, carry=carry), [update])
+            state = advance_round(replace(state, carry=carry), [update])
         return state
 
 

@@ -32,10 +32,10 @@ from fedzero.directions import Keys, Terms
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import queries_of
 from fedzero.methods.contract import (
-    Carry,
     Contribution,
     Gathered,
     Memory,
+    RuleState,
     Scale,
     Share,
     Shared,
@@ -44,8 +44,9 @@ from fedzero.methods.contract import (
     Vectors,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
+from fedzero.methods.rules.contract import joined
 from fedzero.methods.shared.corrections import control_variate
 from fedzero.methods.shared.local_steps import (
     LastTurns,
@@ -60,14 +61,13 @@ from fedzero.methods.shared.local_steps import (
     walk,
     walk_terms,
 )
-from fedzero.methods.shared.seeded import joined
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
 
 
 @dataclass(frozen=True)
-class Variates(Carry):
+class Variates(RuleState):
     """c of type II; and, where scalars travel, those of every client's last walk, which make its c_i."""
 
     mean: Vectors
@@ -246,5 +246,5 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
             else:
                 terms = self._change_fresh(update, keys, rate_at(self.rate, update.round))
                 state.params.fold(terms, keys.rounding(update.round))
-            state = rounds_of(state, [update])
+            state = advance_round(state, [update])
         return state

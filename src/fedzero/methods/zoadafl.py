@@ -26,8 +26,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedzero.directions import Distribution, Keys
-from fedzero.methods.contract import Carry, Part, State, Turn, Vectors, Work, rounds_of
-from fedzero.methods.rules.optimizers import root
+from fedzero.methods.contract import Part, RuleState, State, Turn, Vectors, Work, advance_round
+from fedzero.methods.rules.arithmetic import root
 from fedzero.methods.shared.local_steps import OwnDirections, mean_walk, run_walk, vector_of
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
@@ -36,7 +36,7 @@ from fedzero.model.updates import Dense, Update
 
 
 @dataclass(frozen=True)
-class AdaptiveMoments(Carry):
+class AdaptiveMoments(RuleState):
     """m, v and, for AMSGrad, v̂. They are the server's: a client needs the model."""
 
     vectors: Vectors
@@ -75,9 +75,9 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
                 v.fill_(self.v0)
         return State(params, AdaptiveMoments(moments), clients=clients)
 
-    def gain(self, state: State | None, round: int) -> float:
+    def max_update_scale(self, state: State, round: int) -> float:
         """A step is α times a ratio of moments, which stays near 1 whatever Δ is."""
-        return max(OwnDirections.gain(self, state, round), 10 * rate_at(self.server_rate, round))
+        return max(OwnDirections.max_update_scale(self, state, round), 10 * rate_at(self.server_rate, round))
 
     def client(self, state: State, turn: Turn) -> Work:
         return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
@@ -95,7 +95,7 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
                 self._step(group, delta, alpha) for group, delta in zip(moments.vectors.slots, pieces, strict=True)
             ]
             state.params.add(torch.cat(steps), keys.rounding(update.round))
-        return rounds_of(state, updates)
+        return advance_round(state, updates)
 
     def _step(self, slots: tuple[Tensor, ...], delta: Tensor, alpha: float) -> Tensor:
         """Moments of one tensor brought up to date in place; α m / √(v̂ + ε)."""

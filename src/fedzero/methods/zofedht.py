@@ -30,20 +30,31 @@ from fedzero.directions import Domain, Keys
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
 from fedzero.estimators.subspace import coordinates, orthonormal
-from fedzero.methods.contract import Carry, Contribution, Gathered, Part, Scale, State, Turn, Vectors, Work, rounds_of
+from fedzero.methods.contract import (
+    Contribution,
+    Gathered,
+    Part,
+    RuleState,
+    Scale,
+    State,
+    Turn,
+    Vectors,
+    Work,
+    advance_round,
+)
 from fedzero.methods.fedzo import FedZO
+from fedzero.methods.rules.contract import average
 from fedzero.methods.shared.local_steps import OwnDirections, difference_of, mean_walk, shares_of
-from fedzero.methods.shared.seeded import average
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
-from fedzero.oracles import ALL_DATA, Basis, Losses
+from fedzero.oracles import Basis, Losses
 from fedzero.oracles.contract import F64
 
 
 @dataclass(frozen=True)
-class Trajectory(Carry):
+class Trajectory(RuleState):
     """Vectors 0 … τ−1: the last changes (that of round r in place r mod τ); τ … 2τ−1: the columns of Q.
 
     `renewals` counts how often Q was made.
@@ -78,7 +89,9 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
         """ZOFedAvg-SGD, which is what α = 0 leaves of the method."""
         if self.alpha > 0:
             return None
-        return FedZO(**{name: getattr(self, name) for name in FedZO.__struct_fields__})
+        return FedZO(
+            **{name: getattr(self, name) for name in FedZO.__struct_fields__ if name in self.__struct_fields__}
+        )
 
     def dense_numbers(self, scale: Scale) -> int:
         return (2 + (self.tau if self.alpha else 0)) * scale.size  # Q goes down with the model
@@ -103,7 +116,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
         for k in range(self.local_steps):
             keys = direction_keys(turn.keys, turn.round, k, self.directions, turn.client)
             points = probes(keys, (isotropic,) * len(keys), self.radius, self.difference, Domain.GAUSSIAN)
-            step = ALL_DATA if self.samples == "all" else k
+            step = self.sample(k)
             values = yield Losses(x, points, step, None if Q is None else Basis(Q, walked + self._weights(keys)))
             g[k], loss = slopes(values, (1.0,) * len(keys), self.radius, self.difference)
             first_loss = loss if k == 0 else first_loss
@@ -181,7 +194,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
             state.carry.vectors.set(update.round % self.tau, delta)
             if (update.round + 1) % self.tau == 0:
                 state = self._renewed(state, update)
-            state = rounds_of(state, [update])
+            state = advance_round(state, [update])
         return state
 
     def _renewed(self, state: State, update: Update) -> State:

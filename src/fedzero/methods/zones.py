@@ -23,18 +23,18 @@ from fedzero.directions import Keys, Terms
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.methods.contract import (
-    Carry,
     Contribution,
     Federation,
     Memory,
     Part,
+    RuleState,
     Scale,
     State,
     Turn,
     Vectors,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
 from fedzero.methods.shared.local_steps import LastTurns, OwnDirections, estimate, vector_of, walk_terms
 from fedzero.model.params import Params
@@ -43,7 +43,7 @@ from fedzero.model.updates import Dense, Seeded, Update, unpack
 
 
 @dataclass(frozen=True)
-class Multipliers(Carry):
+class Multipliers(RuleState):
     """Λ, which is the server's; and, where scalars travel, those of every client's last turn."""
 
     total: Vectors
@@ -107,7 +107,7 @@ class ZoneS(OwnDirections, tag="zone-s"):
                 change, last = turned * rate, {**carry.last, client: (update.round, update.scalars)}
             state.params.add(change + multipliers * (rate / N), keys.rounding(update.round))
             carry.total.set(0, multipliers + turned)
-            state = replace(rounds_of(state, [update]), carry=replace(carry, last=last))
+            state = replace(advance_round(state, [update]), carry=replace(carry, last=last))
         return state
 
     def _minus_estimate(self, state: State, update: Seeded, client: int, g: F32, keys: Keys) -> Tensor:

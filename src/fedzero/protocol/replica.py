@@ -74,7 +74,9 @@ class Replica:
         if isinstance(instruction, Snapshot):
             part = self.state.carry.part(client)
             state = self.state.restored(instruction.state, instruction.round, instruction.numbers, part)
-            self.state = state if part.params else self.algorithm.remade(state, self.keys)
+            if not part.params:
+                state.carry.rebuild_params(state.params, self.keys)
+            self.state = state
         elif isinstance(instruction, Close):
             self.follow([instruction.update])
         else:

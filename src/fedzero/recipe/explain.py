@@ -42,6 +42,7 @@ def _keys(path: list[str], table: Any, root: type[Struct]) -> set[str]:
             choices = [found for shape in inner for found in structs_in(shape)]
             tagged = [c for c in choices if isinstance(part, dict) and c.tag is not None and c.tag == part.get("kind")]
             choices = tagged or choices
+            group = "rules" if name == "rules" and path[0] == "algorithm" else None
     return {field.encode_name for choice in choices for field in choice.fields}
 
 

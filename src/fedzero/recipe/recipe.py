@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import tomli_w
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, UnsetType
 
 from fedzero import __version__, plugins
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.links import Chain, Link
 from fedzero.methods.contract import Federation, Method
+from fedzero.methods.rules.contract import Rule
+from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
 from fedzero.model.value import Checked, plain
@@ -81,7 +83,14 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("methods", self.algorithm.name),
             ("tasks", plugins.tag_of(type(self.task))),
             *(("filters", link.name) for link in self.filters),
+            *(("rules", rule.name) for rule in rules_of(self.algorithm)),
         )
+
+
+def rules_of(algorithm: Method) -> tuple[Rule, ...]:
+    """The rules that a recipe names one by one."""
+    rules = algorithm.rules if isinstance(algorithm, SeededMethod) else ()
+    return () if isinstance(rules, UnsetType) else rules
 
 
 def canonical(recipe: Recipe) -> bytes:
@@ -179,8 +188,15 @@ def _given(value: Any) -> Any:
 
 def method(table: Any, needs: Mapping[str, str] | None = None) -> Method:
     """A method from a table as in a recipe."""
+    if isinstance(table, dict) and "rules" in table and _takes_rules(table.get("kind")):
+        table = table | {"rules": _listed("rules", table["rules"], "algorithm.rules", needs)}
     found: Method = _part("methods", table, "algorithm", needs)
     return found
+
+
+def _takes_rules(kind: Any) -> bool:
+    found = plugins.kinds("methods").get(kind) if isinstance(kind, str) else None
+    return found is not None and issubclass(found.type, SeededMethod)
 
 
 def task(table: Any, needs: Mapping[str, str] | None = None) -> Task:
@@ -216,17 +232,17 @@ def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
         decoders: dict[str, Callable[[Any, Mapping[str, str] | None], Any]] = {
             "algorithm": method,
             "task": task,
-            "filters": _filters,
+            "filters": lambda tables, needs: _listed("filters", tables, "filters", needs),
             "engine": _engine,
         }
         table = table | {name: decode(table[name], needs) for name, decode in decoders.items() if name in table}
     return msgspec.convert(table, Recipe)
 
 
-def _filters(tables: Any, needs: Mapping[str, str] | None) -> tuple[Link, ...]:
+def _listed(group: plugins.Group, tables: Any, where: str, needs: Mapping[str, str] | None) -> tuple[Any, ...]:
     if not isinstance(tables, list | tuple):
-        raise msgspec.ValidationError(f"Expected `array`, got `{type(tables).__name__}` - at `$.filters`")
-    return tuple(_part("filters", link, f"filters[{i}]", needs) for i, link in enumerate(tables))
+        raise msgspec.ValidationError(f"Expected `array`, got `{type(tables).__name__}` - at `$.{where}`")
+    return tuple(_part(group, table, f"{where}[{i}]", needs) for i, table in enumerate(tables))
 
 
 def _engine(table: Any, needs: Mapping[str, str] | None) -> Engine:

@@ -27,6 +27,7 @@ Kind = type[Struct]
 TABLES: dict[str, tuple[str, plugins.Group]] = {
     "Algorithms": ("algorithm", "methods"),
     "Filters": ("filters", "filters"),
+    "Rules": ("algorithm.rules", "rules"),
     "Tasks": ("task", "tasks"),
     "Engines": ("engine", "engines"),
 }
@@ -47,6 +48,9 @@ COMMON = {
     "partition": "how samples are divided among clients",
     "dimension": "d, number of coordinates",
 }
+
+TAKES = {"rules": "list of { kind = … }"}
+"""Of fields whose values are decoded by kind."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,8 @@ def named(name: str) -> list[Section] | None:
         seen, engines = set[Kind](), plugins.kinds("engines").values()
         around = _sections("", Recipe, seen, skip=("algorithm", "task", "filters"))
         return [*around, *(each for kind in engines for each in _sections("engine", kind.type, seen))]
-    for place, group in TABLES.values():
-        if name in (known := plugins.kinds(group)):
-            return [*_sections(place, known[name].type, set())]
-    return None
+    found = [(place, known[name]) for place, group in TABLES.values() if name in (known := plugins.kinds(group))]
+    return [each for place, kind in found for each in _sections(place, kind.type, set())] or None
 
 
 def of_struct(kind: Kind) -> list[Section]:
@@ -96,7 +98,7 @@ def _sections(place: str, kind: Kind, seen: set[Kind], skip: tuple[str, ...] = (
     shape = type_info(kind)
     assert isinstance(shape, StructType)
     fields, texts = [field for field in shape.fields if field.name not in skip], _texts(kind)
-    options = (Option(f.name, takes(f.type), _default(f), _meaning(f.name, texts)) for f in fields)
+    options = (Option(f.name, TAKES.get(f.name) or takes(f.type), _default(f), _meaning(f.name, texts)) for f in fields)
     tag = None if shape.tag is None else str(shape.tag)
     yield Section(place, tag, inspect.cleandoc(kind.__doc__ or ""), tuple(options))
     for field in fields:
@@ -130,5 +132,7 @@ def _texts(kind: Kind) -> dict[str, str]:
 def _default(field: Field) -> str | None:
     if field.required:
         return None
+    if field.default is field.default_factory is msgspec.NODEFAULT:  # msgspec.UNSET: it is not there
+        return ""
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return "" if value is None else written(msgspec.to_builtins(value))

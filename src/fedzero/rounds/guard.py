@@ -1,6 +1,6 @@
 """Whether a model stays finite: what would make a number of it infinite or NaN is not made durable.
 
-    |x| after the update ≤ |x| + gain · Σ_j |c_j| max|z|        (seeded; of dense updates max|v| in place of the sum)
+    |x| after the update ≤ |x| + scale · Σ_j |c_j| max|z|        (seeded; of dense updates max|v| in place of the sum)
 
 The right-hand side is kept from round to round and costs a sum over the update's own numbers. Only where it comes near
 the largest number of the model's type is the model looked at (one pass over memory), and where that does not help, the
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedzero.directions import Keys
-from fedzero.methods.contract import FARTHEST, Method, State
+from fedzero.methods.contract import MAX_ABS_COORDINATE, Method, State
 from fedzero.model.updates import Dense, Update
 
 SPARE = 100.0
@@ -26,10 +26,10 @@ SQUARED = 1e17
 
 def size_of(update: Update, method: Method) -> float:
     """The most that the update's numbers can come to in one coordinate, before a rate: max|v|, or Σ|c| max|z|."""
-    magnitudes = np.abs(method.numbers_of(update))
+    magnitudes = np.abs(method.decode_update(update))
     if isinstance(update, Dense):
         return float(magnitudes.max(initial=0.0))
-    return FARTHEST * float(magnitudes.sum(dtype=np.float64))
+    return MAX_ABS_COORDINATE * float(magnitudes.sum(dtype=np.float64))
 
 
 def finite(state: State) -> bool:
@@ -51,15 +51,16 @@ class Guard:
         """the largest number of the shortest type of the parameters; 0: not asked for yet"""
 
     def admits(self, state: State | None, update: Update) -> bool:
-        size, gain = size_of(update, self.method), self.method.gain(state, update.round)
+        size = size_of(update, self.method)
         if state is None:
             return size <= SQUARED
         if size <= SQUARED:
+            scale = self.method.max_update_scale(state, update.round)
             self._limit = self._limit or min(torch.finfo(t.dtype).max for t in state.params.tensors.values())
             for look in (False, True):
                 if look:
                     self._largest = max((float(t.abs().max()) for t in _numbers(state) if t.numel()), default=0.0)
-                after = self._largest + gain * (size + self._largest + 1)
+                after = self._largest + scale * (size + self._largest + 1)
                 if SPARE * after < self._limit:
                     self._largest = after
                     return True

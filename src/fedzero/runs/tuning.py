@@ -27,7 +27,7 @@ from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.methods.rules.pacing import SHARE, Pace
+from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
 from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Engine, Wanted, chosen, local
@@ -240,10 +240,10 @@ def _takes_auto(recipe: Recipe) -> bool:
 
 def _found(folder: Path, environment: Environment) -> float:
     """The rate that a run with `rate = "auto"` has found so far."""
-    pace = recorded.replayed(folder, environment, None).state.carry
-    if not isinstance(pace, Pace) or not pace.measured:
+    found: AutoRateState | None = recorded.replayed(folder, environment, None).state.carry.of(AutoRateState)
+    if found is None or not found.measured:
         raise FedzeroError("all slopes are 0, so no rate can be found: give --from and --to")
-    return pace.measured * SHARE
+    return found.measured * SHARE
 
 
 def _own(recipe: Recipe, key: str) -> Value:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from fedzero.estimators.surrogate import Features
-from fedzero.methods.rules.optimizers import power
+from fedzero.methods.rules.arithmetic import power
 from fedzero.methods.shared.local_steps import Correction
 from fedzero.model.numbers import Fraction, NonNegative, Positive
 from fedzero.model.params import Params

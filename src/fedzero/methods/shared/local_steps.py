@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -36,10 +36,11 @@ from fedzero.methods.contract import (
     Turn,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
-from fedzero.methods.rules.optimizers import Moments, Optimizer, Sgd, dense_step
-from fedzero.methods.shared.seeded import Samples, Sampling, average, joined
+from fedzero.methods.rules.contract import average, joined
+from fedzero.methods.rules.kernels import Moments, Optimizer, Sgd, dense_step
+from fedzero.methods.shared.seeded import Samples, Sampling, sample_of
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
@@ -67,15 +68,23 @@ class OwnDirections(Sampling):
     """η"""
     directions: Annotated[int, Meta(ge=1)] = 10
     """P"""
-    samples: Samples = "batch"  # type: ignore[misc]
+    samples: Samples = "batch"
     form: Form = "auto"
 
-    local_optimizer: ClassVar[Optimizer] = Sgd()
-    box: ClassVar[Box | None] = None
+    def sample(self, step: int) -> int:
+        return sample_of(self.samples, step)
+
+    def local_rule(self) -> Optimizer:
+        """Of a client's steps; a method that offers a choice has a field `local_optimizer`."""
+        return Sgd()
+
+    def limits(self) -> Box | None:
+        """(low, high) that every coordinate is clipped to; a method that offers a choice has a field `box`."""
+        return None
 
     def check(self, federation: Federation) -> None:
         Method.check(self, federation)
-        refuse_empty(self.box)
+        refuse_empty(self.limits())
         expect_others(self.difference, self.directions)
         expect_rank(self.distribution, self.rank)
         if self.form == "seeded" and not takes_plain_steps(self):
@@ -106,8 +115,8 @@ class OwnDirections(Sampling):
             return Wire((self.scalars,), queries, comparable=False)
         return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
 
-    def gain(self, state: State | None, round: int) -> float:
-        return rate_at(self.rate, round) if state is not None and self.seeded(state.scale) else 1.0
+    def max_update_scale(self, state: State, round: int) -> float:
+        return rate_at(self.rate, round) if self.seeded(state.scale) else 1.0
 
     def aggregate(self, gathered: Gathered) -> Update:
         if self.seeded(gathered.scale):
@@ -118,15 +127,21 @@ class OwnDirections(Sampling):
 class LocalSteps(OwnDirections):
     """Walks whose steps can be an optimizer's, or clipped to a box."""
 
-    local_optimizer: Optimizer = Sgd()  # type: ignore[misc]
+    local_optimizer: Optimizer = Sgd()
     """of the K steps, from zero in every round"""
-    box: Box | None = None  # type: ignore[misc]
+    box: Box | None = None
     """[low, high], to which every coordinate is clipped after every step"""
+
+    def local_rule(self) -> Optimizer:
+        return self.local_optimizer
+
+    def limits(self) -> Box | None:
+        return self.box
 
 
 def takes_plain_steps(method: OwnDirections) -> bool:
     """True if a walk is x_r − η Σ_k (Ĝ_k + correction) and nothing else."""
-    return isinstance(method.local_optimizer, Sgd) and method.box is None
+    return isinstance(method.local_rule(), Sgd) and method.limits() is None
 
 
 def estimate(
@@ -160,9 +175,9 @@ def walk(
         if not plain:
             gradient = x.total(average(keys, g[k], 1.0, stream))
             gradient = gradient if pull is None else gradient + pull
-            change, moments = dense_step(method.local_optimizer, moments, gradient, rate, k)
+            change, moments = dense_step(method.local_rule(), moments, gradient, rate, k)
             turn.observe(k, gradient, change)
-            add_within(x, change, turn.keys.rounding(turn.round, k), method.box)
+            add_within(x, change, turn.keys.rounding(turn.round, k), method.limits())
             continue
         if pull is not None:
             x.add(pull * -rate, turn.keys.rounding(turn.round, method.local_steps + k))
@@ -240,13 +255,13 @@ def advanced(
     steps, rounding = [], []
     for update in updates:
         if isinstance(update, Dense):
-            add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), method.box)
+            add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), method.limits())
         else:
             steps.append(mean_walk(method, keys, update, factors(update.round)))
             rounding.append(keys.rounding(update.round))
     if steps:
         state.params.advance(Program.of(steps, rounding))
-    return rounds_of(state, updates)
+    return advance_round(state, updates)
 
 
 def run_walk(

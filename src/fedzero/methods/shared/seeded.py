@@ -6,27 +6,24 @@
     everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]  when it next needs the model
 
 A method overrides the member in which its paper differs: `direction_keys` (where directions come from), `check`, or one
-of the four of the contract. `rate = "auto"` is in pacing.py: what it knows is carried in the state; what `step` and
-`average` do is in stepping.py.
-
-`hold = ν` is LOZO (Chen et al., "Enhancing zeroth-order fine-tuning for language models with low-rank structures"):
-with z = a bᵀ for every matrix, a is fresh in every step and b is kept for ν rounds. A rank-one stream makes b from the
-low 32 bits of a direction's key and a from all 64, so that holding b is holding the low half of the key.
+of the four of the contract. What becomes of the scalars in "everybody" is a chain of rules (methods/rules): those of
+`[[algorithm.rules]]`, or those that the fields `step`, `hold`, `rate = "auto"`, `average` and `optimizer` stand for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from collections.abc import Generator, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from fedzero.directions import Distribution, Keys, Program, Rule, Stream, Terms, stream_of
+from fedzero.directions import Distribution, Keys, Program, Stream, Terms, stream_of
 from fedzero.directions.terms import F32, U64
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.estimators.spsa import (
     Difference,
     direction_keys,
@@ -37,9 +34,6 @@ from fedzero.estimators.spsa import (
     slopes,
 )
 from fedzero.methods.contract import (
-    FARTHEST,
-    NOTHING,
-    Carry,
     Contribution,
     Federation,
     Gathered,
@@ -47,24 +41,31 @@ from fedzero.methods.contract import (
     Scale,
     State,
     Turn,
-    Vectors,
     Wire,
     Work,
-    rounds_of,
+    advance_round,
 )
-from fedzero.methods.rules.optimizers import Optimizer, Sgd
-from fedzero.methods.rules.pacing import Pace, Rate, measures
-from fedzero.methods.rules.stepping import Step, Window, factor, longest
+from fedzero.methods.rules.auto_rate import AutoRate, Rate
+from fedzero.methods.rules.averaging import Averaging
+from fedzero.methods.rules.chain import Chain, check_rules
+from fedzero.methods.rules.contract import At, Fact, KernelRule, Line, Rule, Step
+from fedzero.methods.rules.kernels import Sgd
+from fedzero.methods.rules.reuse_factor import ReuseFactor, with_factors
+from fedzero.methods.rules.weighting import Weighting, Weights
 from fedzero.model.numbers import Natural
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
 from fedzero.model.updates import Seeded, Update, pack
+from fedzero.model.value import quoted
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 
-LOW = (1 << 32) - 1
-"""The low half of a key."""
 Samples = Literal["batch", "all"]
 """What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
+
+
+def sample_of(samples: Samples, step: int) -> int:
+    """The data of a local step."""
+    return ALL_DATA if samples == "all" else step
 
 
 class Sampling(Method):
@@ -83,7 +84,9 @@ class Sampling(Method):
     rank: Annotated[int, Meta(ge=1, le=1024)] = 1
     """r: with distribution = "rank1", a direction is the sum of r products a bᵀ, divided by √r"""
 
-    samples: ClassVar[Samples] = "batch"
+    def sample(self, step: int) -> int:
+        """The data of a local step; a method that offers a choice has a field `samples`."""
+        return step
 
     @property
     def stream(self) -> Stream:
@@ -92,34 +95,52 @@ class Sampling(Method):
     def slopes_at(self, base: Params, keys: tuple[int, ...], step: int) -> Generator[Ask, Answer, tuple[F32, float]]:
         """(g_1 … g_P) at `base` along directions, on the data of a local step; and the loss there."""
         points, scales = points_of(base, keys, self.radius, self.difference, self.distribution, self.rank)
-        values = yield Losses(base, points, ALL_DATA if self.samples == "all" else step)
+        values = yield Losses(base, points, self.sample(step))
         return slopes(values, scales, self.radius, self.difference)
 
 
-@dataclass(frozen=True)
-class Moments(Carry):
-    """What an optimizer remembers: momentum or moments, and how many steps it has taken."""
+if TYPE_CHECKING:
+    Rules: TypeAlias = tuple[Rule, ...] | UnsetType
+else:  # decoded by kind, with whatever is installed (`plugins`); unset, it is not in a recipe's canonical bytes
+    Rules = Any
 
-    vectors: Vectors
-    steps: int = 0
-
-    @staticmethod
-    def of(optimizer: Optimizer, params: Params) -> Moments:
-        return Moments(Vectors.zeros(params, optimizer.rule.slots))
+NO_KEYS = Keys.of_seed(0)
+"""Of bounds, which depend on no key."""
 
 
-class Steps(NamedTuple):
-    """Steps of a round: their terms, the keys of their roundings, and η."""
+class ShortForms(NamedTuple):
+    """The fields that stand for rules."""
 
-    terms: list[Terms]
-    rounding: list[int]
-    rate: float
+    step: Weights
+    hold: int
+    auto: bool
+    average: int
+    average_from: int
+    kernel: KernelRule
+
+    def named(self) -> list[tuple[str, Rule]]:
+        """The rules, each with the words of the recipe."""
+        found: list[tuple[str, Rule]] = []
+        if self.step != "plain":
+            found.append((f"algorithm.step = '{self.step}'", Weighting(step=self.step)))
+        if self.hold > 1:
+            found.append((f"algorithm.hold = {self.hold}", ReuseFactor(rounds=self.hold)))
+        if self.auto:
+            found.append(("algorithm.rate = 'auto'", AutoRate()))
+        if self.average:
+            averaging = Averaging(rounds=self.average, first=self.average_from)
+            found.append((f"algorithm.average = {self.average}", averaging))
+        return [*found, ("algorithm.optimizer", self.kernel)]
+
+    @lru_cache(maxsize=64)  # noqa: B019 - of values
+    def chain(self) -> Chain:
+        return Chain(tuple(rule for _, rule in self.named()))
 
 
 class SeededMethod(Sampling):
     """Shared directions, scalars up, scalars down: all that a method of this kind answers."""
 
-    step: Step = "plain"
+    step: Weights = "plain"
     """what a step's scalars weigh: as they are; divided by their deviation (normalised); or so that η is how far a step
     moves a weight, root mean square (rms)"""
     average: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
@@ -128,20 +149,39 @@ class SeededMethod(Sampling):
     """the first round that is averaged; windows of n rounds are counted from it"""
     hold: Annotated[int, Meta(ge=1)] = 1
     """ν, rounds for which the right factor of a rank-one direction is kept"""
+    rules: Rules = UNSET
+    """what becomes of the scalars, in order, in place of step, hold, average and optimizer; the last is sgd, momentum,
+    adam or sign"""
 
-    optimizer: ClassVar[Optimizer] = Sgd()
-    """Of everybody's step. A method that offers a choice makes it a field, and begins with `Moments`."""
+    def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
+        if not isinstance(self.rules, UnsetType):
+            rules = tuple(self.rules)
+            if not rules or not all(isinstance(rule, Rule) for rule in rules):
+                raise Invalid(f"{self.name}: rules = {quoted(self.rules)} is not valid: give rules, one at least")
+            msgspec.structs.force_setattr(self, "rules", rules)
+
+    @property
+    def chain(self) -> Chain:
+        """What becomes of the scalars."""
+        if not isinstance(self.rules, UnsetType):
+            return Chain(self.rules)
+        return self._short_forms().chain()
+
+    def kernel_rule(self) -> KernelRule:
+        """The last rule, where `rules` does not say. A method that offers a choice has a field `optimizer`."""
+        return Sgd()
+
+    def _short_forms(self) -> ShortForms:
+        return ShortForms(
+            self.step, self.hold, self.rate == "auto", self.average, self.average_from, self.kernel_rule()
+        )
 
     def check(self, federation: Federation) -> None:
         expect_others(self.difference, fewest(self.directions))
         expect_rank(self.distribution, self.rank)
-        self._check_steps()
-        if self.rate == "auto" and self.optimizer.rule is not Rule.SGD:
-            raise FedzeroError(
-                "algorithm.rate = 'auto' measures plain steps: leave out algorithm.optimizer, or give a number "
-                "(`fedzero tune` finds one)"
-            )
-        if federation.sync and self.optimizer.rule is not Rule.SGD:
+        self._check_rules()
+        if federation.sync and not self.chain.kernel.is_plain:
             raise FedzeroError(
                 "federation.sync = true works with plain SGD only (a stateful optimizer cannot be corrected linearly): "
                 "leave it out"
@@ -156,31 +196,37 @@ class SeededMethod(Sampling):
                 "set federation.server_model = false"
             )
 
-    def _check_steps(self) -> None:
-        if self.step == "normalised" and fewest(self.directions) < 2:
-            raise FedzeroError(
-                "algorithm.step = 'normalised' divides by the deviation over directions: set algorithm.directions to 2 "
-                "or more (or step = 'rms')"
-            )
-        if self.rate == "auto" and (self.step != "plain" or self.average):
-            raise FedzeroError(
-                "algorithm.rate = 'auto' measures plain steps one by one: leave out algorithm.step and "
-                "algorithm.average, or give a number"
-            )
-        if self.average and self.optimizer.rule is not Rule.SGD:
-            raise FedzeroError(
-                "algorithm.average needs plain steps, whose mean is a sum of the same directions: leave out "
-                "algorithm.optimizer"
-            )
+    def _check_rules(self) -> None:
         if self.average_from and not self.average:
             raise FedzeroError(
                 "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
             )
-        if self.hold > 1 and self.distribution != "rank1":
+        if isinstance(self.rules, UnsetType):
+            check_rules(self._short_forms().named(), self.lacks())
+            return
+        check_rules([(f"algorithm.rules[{i}] ({rule.name})", rule) for i, rule in enumerate(self.rules)], self.lacks())
+        fields = {"step": "plain", "hold": 1, "average": 0, "optimizer": Sgd()}
+        if both := [name for name, default in fields.items() if getattr(self, name, default) != default]:
             raise FedzeroError(
-                f"algorithm.hold = {self.hold} keeps one factor of rank-one directions: set algorithm.distribution = "
+                f"algorithm.rules and algorithm.{both[0]} both say what becomes of the scalars: leave out one of them"
+            )
+        if (self.rate == "auto") != any(isinstance(rule, AutoRate) for rule in self.rules):
+            raise FedzeroError(
+                "algorithm.rate = 'auto' and a rule of kind auto-rate in algorithm.rules go together: add the one that "
+                "is missing, or leave out the rule and give a number"
+            )
+
+    def lacks(self) -> dict[Fact, str]:
+        """What the method cannot give to rules, and why."""
+        found: dict[Fact, str] = {}
+        if self.distribution != "rank1":
+            found["factors"] = (
+                f"those of algorithm.distribution = '{self.distribution}' have none: set algorithm.distribution = "
                 f"'rank1' (not '{self.distribution}'), or leave it out"
             )
+        if fewest(self.directions) < 2:
+            found["deviation"] = "one direction has none: set algorithm.directions to 2 or more (or step = 'rms')"
+        return found
 
     def wire(self, round: int, scale: Scale) -> Wire:
         K, P = self.local_steps, count_at(self.directions, round)
@@ -191,100 +237,83 @@ class SeededMethod(Sampling):
         return direction_keys(keys, round, step, count)
 
     def init(self, params: Params, clients: int) -> State:
-        carry = Pace() if self.rate == "auto" else Window() if self.average else NOTHING
-        return State(params, carry, clients=clients)
+        return State(params, self.chain.init(params), clients=clients)
 
     def client(self, state: State, turn: Turn) -> Work:
         K, P, local = self.local_steps, count_at(self.directions, turn.round), state
-        g, loss = np.empty((K, P), np.float32), 0.0
+        chain = self.chain
+        at = self.at(chain, state, turn.round, turn.keys)
+        g, loss, steps = np.empty((K, P), np.float32), 0.0, list[Step]()
         for k in range(K):
             keys = self.directions_of(state, turn.keys, turn.round, k, P)
             g[k], here = yield from self.slopes_at(local.params, keys, k)
             loss = here if k == 0 else loss
             if k + 1 < K:
                 local = state.branch() if k == 0 else local
-                rate = self._local_rate(state, turn.round, g[:1])
-                local = self._advance(local, [self._steps(local, turn.round, k, g[k : k + 1], turn.keys, rate)])
+                steps.append(self._step(keys, g[k], turn.round, k, turn.keys))
+                self._advance(local, chain, [chain.local(steps, local.carry, at)])
         return Contribution(g.reshape(-1), loss)
 
     def aggregate(self, gathered: Gathered) -> Update:
         return Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        rounds = []
+        chain, rounds = self.chain, []
         for update in updates:
-            g = self.scalars_of(update).reshape(self.local_steps, -1)
-            if self.rate == "auto":
-                carry, rate = self._pace(state).after(update.round, g, self._reach(state))
-                state = replace(state, carry=carry)
-            else:
-                rate = rate_at(self.rate, update.round)
-            steps = self._steps(state, update.round, 0, g, keys, rate)
-            rounds.append(steps)
-            if self.average:
-                state, correction = self._averaged(state, update.round, steps, keys)
-                rounds += correction
-        return rounds_of(self._advance(state, rounds), updates)
+            at = self.at(chain, state, update.round, keys)
+            lines, carry = chain.update(self.own_steps(state, update, keys), state.carry, at)
+            state = State(state.params, carry, state.round, state.clients)
+            rounds.append(lines)
+        self._advance(state, chain, rounds)
+        return advance_round(state, updates)
 
-    def gain(self, state: State | None, round: int) -> float:
-        if self.rate != "auto":
-            rate = rate_at(self.rate, round)
-            if self.step == "plain":
-                return rate
-            return FARTHEST * rate * self.local_steps * longest(self.step, count_at(self.directions, round))
-        # Before the first scalars nothing is known of it; after them it doubles in a round at most.
-        return math.inf if state is None else 2 * self._pace(state).measured or math.inf
+    def max_update_scale(self, state: State, round: int) -> float:
+        chain = self.chain
+        return chain.max_update_scale(self._rate(round), state.carry, self.at(chain, state, round, NO_KEYS))
 
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
         expected = self.local_steps * count_at(self.directions, update.round)
-        scalars = self.numbers_of(update) if isinstance(update, Seeded) else None
+        scalars = self.decode_update(update) if isinstance(update, Seeded) else None
         if scalars is None or scalars.size != expected:
             found = "none" if scalars is None else scalars.size
             raise FedzeroError(f"round {update.round} has {found} scalars where {self.name} has {expected}")
         return scalars
 
-    def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
-        """Keys of a step's directions as they are used: where the rate is being measured, those of the round before;
-        with `hold`, the low halves are those of the first of ν rounds."""
-        again = self.rate == "auto" and measures(round)
-        own = round - 1 if again else round
-        fresh = self.direction_keys(keys, own, step, count)
-        if self.hold == 1:
-            return fresh
-        held = self.direction_keys(keys, own - own % self.hold, step, count)
-        return tuple((new & ~LOW) | (old & LOW) for new, old in zip(fresh, held, strict=True))
-
-    def _pace(self, state: State) -> Pace:
-        if not isinstance(state.carry, Pace):
-            raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.rate = 'auto'")
-        return state.carry
-
-    def _reach(self, state: State) -> float:
-        """How far a probe moves a coordinate, root mean square."""
-        return self.radius / math.sqrt(state.params.size) if self.distribution == "unit-sphere" else self.radius
-
-    def _local_rate(self, state: State, round: int, g: F32) -> float:
-        """η of a client's own steps, which come before anybody knows the round's scalars; g is its first (1, P)."""
-        if self.rate == "auto":
-            return self._pace(state).begun(g, self._reach(state)).rate(round)
-        return rate_at(self.rate, round)
-
-    def _averaged(self, state: State, round: int, steps: Steps, keys: Keys) -> tuple[State, list[Steps]]:
-        """The state with a round's coefficients noted, and what takes the model to its mean, if a window ends."""
-        if not isinstance(state.carry, Window):
-            raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.average")
-        if round < self.average_from:
-            return state, []
-        window = state.carry.after(round, steps.terms[0].coefficients, self.average, self.average_from)
-        if (round + 1 - self.average_from) % self.average:
-            return replace(state, carry=window), []
-        parts = [
-            Terms(self._all_directions(state, keys, r), coefficients, steps.terms[0].stream)
-            for r, coefficients in window.correction(self.average, self.average_from).items()
+    def own_steps(self, state: State, update: Update, keys: Keys) -> list[Step]:
+        """The local steps of a round, before any rule."""
+        g = self.scalars_of(update).reshape(self.local_steps, -1)
+        return [
+            self._step(self.directions_of(state, keys, update.round, k, row.size), row, update.round, k, keys)
+            for k, row in enumerate(g)
         ]
-        correction = Steps([joined(parts)], [keys.rounding(round, self.local_steps)], 0.0) if parts else None
-        return replace(state, carry=Window()), [] if correction is None else [correction]
+
+    def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
+        """Keys of a step's directions as they are used, which rules may take from earlier rounds."""
+        chain = self.chain
+        own = chain.asked(round)
+        fresh = self.direction_keys(keys, own, step, count)
+        held = chain.factors(own)
+        return fresh if held == own else with_factors(fresh, self.direction_keys(keys, held, step, count))
+
+    def _step(self, directions: tuple[int, ...], g: F32, round: int, step: int, keys: Keys) -> Step:
+        return Step(directions, g, self.stream, keys.rounding(round, step), self._rate(round))
+
+    def _rate(self, round: int) -> float:
+        """η before the rules; 1 where one of them finds it."""
+        return 1.0 if self.rate == "auto" else rate_at(self.rate, round)
+
+    def at(self, chain: Chain, state: State, round: int, keys: Keys) -> At:
+        """What rules are told of a round."""
+        return At(
+            round=round,
+            keys=keys,
+            local_steps=self.local_steps,
+            directions=count_at(self.directions, round),
+            reach=self.radius / math.sqrt(state.params.size) if self.distribution == "unit-sphere" else self.radius,
+            alone=chain.alone,
+            terms_of=lambda earlier: self._all_directions(state, keys, earlier),
+        )
 
     def _all_directions(self, state: State, keys: Keys, round: int) -> U64:
         """Keys of the terms of all local steps of a round."""
@@ -292,44 +321,10 @@ class SeededMethod(Sampling):
         found = [key for k in range(self.local_steps) for key in self.directions_of(state, keys, round, k, P)]
         return Terms.of(found, [0.0] * len(found), self.stream).keys
 
-    def _steps(self, state: State, round: int, first: int, g: F32, keys: Keys, rate: float) -> Steps:
-        """Local steps `first`, `first`+1, … of a round; g is (steps, P)."""
-        stream, plain = self.stream, self.optimizer.rule is Rule.SGD
-        eta = -rate if plain else 1.0  # rules with a memory take the gradient and multiply by −η themselves
-        terms = [
-            average(
-                self.directions_of(state, keys, round, first + k, row.size), row, eta * factor(self.step, row), stream
-            )
-            for k, row in enumerate(g)
-        ]
-        if plain:  # one sum, hence one rounding of 16-bit parameters, a round
-            return Steps([joined(terms)], [keys.rounding(round, first)], rate)
-        return Steps(terms, [keys.rounding(round, first + k) for k in range(len(terms))], rate)
-
-    def _advance(self, state: State, rounds: Sequence[Steps]) -> State:
+    def _advance(self, state: State, chain: Chain, rounds: Iterable[Sequence[Line]]) -> None:
         """All steps of all rounds in one pass over memory."""
-        if not rounds:
-            return state
-        carry = state.carry if isinstance(state.carry, Moments) else None
-        taken = 0 if carry is None else carry.steps
-        rates = [each.rate for each in rounds for _ in each.terms]
-        program = Program.of(
-            [terms for each in rounds for terms in each.terms],
-            [key for each in rounds for key in each.rounding],
-            self.optimizer.rule,
-            [self.optimizer.hypers(rate, taken + s) for s, rate in enumerate(rates)],
-        )
-        state.params.advance(program, carry.vectors.slots if carry is not None and len(carry.vectors) else None)
-        return state if carry is None else replace(state, carry=replace(carry, steps=taken + len(program)))
-
-
-def average(keys: Sequence[int], g: F32, factor: float, stream: Stream) -> Terms:
-    """factor · (1/P) Σ_p g_p z_p"""
-    return Terms.of(keys, (factor / len(keys) * g.astype(np.float64)).astype(np.float32), stream)
-
-
-def joined(parts: Sequence[Terms]) -> Terms:
-    """Sums of terms as one sum."""
-    return Terms(
-        np.concatenate([t.keys for t in parts]), np.concatenate([t.coefficients for t in parts]), parts[0].stream
-    )
+        lines = [line for each in rounds for line in each]
+        if lines:
+            terms, rounding, hypers = zip(*lines, strict=True)
+            program = Program.of(terms, rounding, chain.kernel.kernel, hypers)
+            state.params.advance(program, chain.slots(state.carry))

@@ -1,4 +1,4 @@
-"""What a step does with the estimated gradient: the rules of `fedzero.directions.Rule` with their hyper-parameters.
+"""What a step does with the estimated gradient: the kernels of `fedzero.directions.Rule` with their hyper-parameters.
 
 State (momentum, moments) is a function of the scalars alone, so every replica rebuilds it by the same fold. Where the
 gradient is already a vector of numbers, `dense_step` takes the same step.
@@ -7,61 +7,56 @@ gradient is already a vector of numbers, `dense_step` takes the same step.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedzero.directions import Rule
+from fedzero.directions import Rule as Kernel
+from fedzero.methods.rules.arithmetic import power, root
+from fedzero.methods.rules.contract import Fact, KernelRule, Line, RuleTraits, Step, joined
 from fedzero.model.numbers import Positive, ProperFraction
-from fedzero.model.value import Checked
 
 
-def power(base: float, exponent: int) -> float:
-    """baseᵉ by repeated squaring: a library's pow may differ in the last bit between machines."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
+def _no_sum(name: str) -> RuleTraits:
+    needs: dict[Fact, str] = {"step": "a method that leaves its step to a rule", "state": "a place for its memory"}
+    why = f"a step of {name} is no sum of the directions of its round: leave out one of the two"
+    return RuleTraits(needs, {"sum": why})
 
 
-def root(x: Tensor) -> Tensor:
-    """√x in float32, correctly rounded on every device.
-
-    A library's float32 root may miss the nearest number by one place (one in 150 did, CPU against GPU). √ of a float32
-    number stays so far from the middle between two neighbours that an error in float64's last place cannot matter.
-    """
-    return x.double().sqrt().float()
-
-
-class Sgd(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sgd"):
+class Sgd(KernelRule, tag="sgd", kw_only=False):
     """x ← x − η G."""
 
-    @property
-    def rule(self) -> Rule:
-        return Rule.SGD
+    kernel: ClassVar[Kernel] = Kernel.SGD
 
     def hypers(self, rate: float, step: int) -> tuple[float, ...]:
         return ()
 
+    def lines(self, steps: Sequence[Step], taken: int) -> list[Line]:
+        """One sum, hence one rounding of 16-bit parameters, a round; corrections are lines of their own."""
+        own = [step for step in steps if step.own]
+        sums = [Line(joined([step.change() for step in own]), own[0].rounding, ())] if own else []
+        return sums + [Line(step.change(), step.rounding, ()) for step in steps if not step.own]
 
-class Momentum(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="momentum"):
+
+class Momentum(KernelRule, tag="momentum", kw_only=False):
     """M ← β M + (1−β) G;  x ← x − η M."""
 
     beta: ProperFraction = 0.9
     """β, how much of M stays"""
 
+    kernel: ClassVar[Kernel] = Kernel.MOMENTUM
+
     @property
-    def rule(self) -> Rule:
-        return Rule.MOMENTUM
+    def traits(self) -> RuleTraits:
+        return _no_sum(self.name)
 
     def hypers(self, rate: float, step: int) -> tuple[float, ...]:
         return rate, self.beta, 1 - self.beta
 
 
-class Adam(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="adam"):
+class Adam(KernelRule, tag="adam", kw_only=False):
     """m ← β1 m + (1−β1) G;  v ← β2 v + (1−β2) G²;  x ← x − η m̂ / (√v̂ + ε), with the usual bias correction."""
 
     beta1: ProperFraction = 0.9
@@ -71,9 +66,11 @@ class Adam(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
     epsilon: Positive = 1e-8
     """ε, added to the denominator"""
 
+    kernel: ClassVar[Kernel] = Kernel.ADAM
+
     @property
-    def rule(self) -> Rule:
-        return Rule.ADAM
+    def traits(self) -> RuleTraits:
+        return _no_sum(self.name)
 
     def hypers(self, rate: float, step: int) -> tuple[float, ...]:
         # η m̂/(√v̂ + ε) = (η √c2/c1) m / (√v + ε√c2) with c = 1 − βᵗ: the correction moves into two scalars.
@@ -81,12 +78,14 @@ class Adam(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
         return rate * c2 / c1, self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2, self.epsilon * c2
 
 
-class Sign(Checked, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sign"):
+class Sign(KernelRule, tag="sign", kw_only=False):
     """x ← x − η sign(G)."""
 
+    kernel: ClassVar[Kernel] = Kernel.SIGN
+
     @property
-    def rule(self) -> Rule:
-        return Rule.SIGN
+    def traits(self) -> RuleTraits:
+        return _no_sum(self.name)
 
     def hypers(self, rate: float, step: int) -> tuple[float, ...]:
         return (rate,)

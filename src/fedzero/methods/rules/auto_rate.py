@@ -22,8 +22,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedzero.directions.terms import F32
-from fedzero.methods.contract import Carry
+import numpy as np
+
+from fedzero.directions.terms import F32, F64
+from fedzero.methods.contract import RuleState
+from fedzero.methods.rules.contract import At, Rule, RuleTraits, Step
 from fedzero.model.schedules import Schedule
 
 Auto = Literal["auto"]
@@ -52,7 +55,7 @@ def _product(a: Iterable[float], b: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Pace(Carry):
+class AutoRateState(RuleState):
     """What is known of the rate after the rounds so far."""
 
     measured: float = 0.0
@@ -64,7 +67,7 @@ class Pace(Carry):
     last: int = -1
     """the last round that had an update"""
 
-    def begun(self, g: F32, reach: float) -> Pace:
+    def begun(self, g: F32 | F64, reach: float) -> AutoRateState:
         """With the first rate, if there is none yet: a step along g (steps, P) moves a coordinate by `reach`."""
         now = tuple(map(float, g.flat))
         square = _product(now, now) / g.size
@@ -72,21 +75,69 @@ class Pace(Carry):
             return self
         return replace(self, measured=reach * math.sqrt(g.shape[1] / square), square=square)
 
-    def rate(self, round: int) -> float:
-        """η of a round, before its scalars are known."""
-        return self.measured * (1.0 if measures(round + 1) else SHARE)
+    def rate(self, round: int, alone: bool = True) -> float:
+        """η of a round, before its scalars are known; not `alone`: the next round will not measure it."""
+        return self.measured * (1.0 if measures(round + 1) and alone else SHARE)
 
-    def after(self, round: int, g: F32, reach: float) -> tuple[Pace, float]:
-        """(what is known after a round's scalars (steps, P), η of the round)."""
+    def after(
+        self, round: int, g: F32 | F64, reach: float, alone: bool = True, before: bool = True
+    ) -> tuple[AutoRateState, float]:
+        """(what is known after a round's scalars (steps, P), η of the round).
+
+        alone: the model is not corrected after the round's step; before: nor was it after that of the round before.
+        """
         now, pace = tuple(map(float, g.flat)), self.begun(g, reach)
         length, measured = _product(now, now), pace.measured
-        if measures(round) and self.last == round - 1 and len(self.scalars) == len(now):
+        if measures(round) and before and self.last == round - 1 and len(self.scalars) == len(now):
             both = length + _product(self.scalars, self.scalars)
             c = 2 * _product(self.scalars, now) / both if both else 0.0
             measured = measured * (1 + c) if c > 0 else measured / (1 - c)
         square = KEPT * pace.square + (1 - KEPT) * length / len(now)
-        kept = now if measures(round + 1) else ()
-        after = Pace(measured=measured, square=square, scalars=kept, last=round)
+        kept = now if measures(round + 1) and alone else ()
+        after = AutoRateState(measured=measured, square=square, scalars=kept, last=round)
         longest = CLIP * math.sqrt(square)
         found = math.sqrt(length / len(now))
-        return after, after.rate(round) * (min(1.0, longest / found) if found else 1.0)
+        return after, after.rate(round, alone) * (min(1.0, longest / found) if found else 1.0)
+
+
+class AutoRate(Rule, tag="auto-rate"):
+    """A rate found from the scalars that are on the wire anyway. It is that of the weighted scalars, where they are
+    weighted; the step before a correction is not measured, since the model moved twice."""
+
+    @property
+    def traits(self) -> RuleTraits:
+        return RuleTraits(
+            needs={
+                "own": "steps that are the round's own",
+                "sum": "plain steps, which it measures",
+                "rounds": "a round that can use directions again",
+                "state": "a place for what it knows of the rate",
+                "unrated": "scalars before a rate is found from them",
+            },
+            lacks={"unrated": "auto-rate has found the rate of the scalars as they were: put it after that rule"},
+        )
+
+    def init(self) -> RuleState:
+        return AutoRateState()
+
+    def asked(self, round: int) -> int:
+        return round - 1 if measures(round) else round
+
+    def update(self, steps: list[Step], state: AutoRateState, at: At) -> tuple[list[Step], AutoRateState]:
+        alone, before = at.alone(at.round), at.alone(at.round - 1)
+        after, rate = state.after(at.round, _weighed(steps), at.reach, alone, before)
+        return [step._replace(rate=rate) for step in steps], after
+
+    def local(self, steps: list[Step], state: AutoRateState, at: At) -> list[Step]:
+        """η of a client's own steps, which come before anybody knows the round's scalars, by its own first ones."""
+        rate = state.begun(_weighed(steps[:1]), at.reach).rate(at.round, at.alone(at.round))
+        return [step._replace(rate=rate) for step in steps]
+
+    def max_update_scale(self, scale: float, state: AutoRateState, at: At) -> float:
+        """Before the first scalars nothing is known of it; after them it doubles in a round at most."""
+        return scale * (2 * state.measured or math.inf)
+
+
+def _weighed(steps: list[Step]) -> F64:
+    """Scalars with their weights, (steps, P)."""
+    return np.array([step.weighed() for step in steps])

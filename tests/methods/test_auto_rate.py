@@ -14,7 +14,7 @@ from fedzero.errors import FedzeroError
 from fedzero.links.median import Median
 from fedzero.methods import DeComFL
 from fedzero.methods.contract import Federation
-from fedzero.methods.rules.pacing import CLIP, SHARE, WARM_UP, Pace, measures
+from fedzero.methods.rules.auto_rate import CLIP, SHARE, WARM_UP, AutoRateState, measures
 from fedzero.model.params import Params
 from fedzero.protocol.messages import decode_reply
 from fedzero.recipe import recipe as recipes
@@ -62,12 +62,12 @@ def test_as_good_as_the_best_constant_rate_from_any_radius(tmp_path: Path) -> No
 
 def test_the_first_step_moves_a_coordinate_as_far_as_a_probe() -> None:
     g = scalars(3.0, -4.0, 0.0, 5.0)
-    _, rate = Pace().after(0, g, reach=1e-3)
+    _, rate = AutoRateState().after(0, g, reach=1e-3)
     assert rate * math.sqrt(np.square(g).mean() / g.size) == pytest.approx(1e-3)
 
 
 def test_a_step_too_short_grows_and_one_too_long_shrinks() -> None:
-    before, _ = Pace().after(0, scalars(1.0, 2.0), reach=1e-2)
+    before, _ = AutoRateState().after(0, scalars(1.0, 2.0), reach=1e-2)
     again, _ = before.after(1, scalars(1.0, 2.0), reach=1e-2)
     across, _ = before.after(1, scalars(2.0, -1.0), reach=1e-2)
     turned, _ = before.after(1, scalars(-1.0, -2.0), reach=1e-2)
@@ -77,21 +77,21 @@ def test_a_step_too_short_grows_and_one_too_long_shrinks() -> None:
 
 
 def test_without_the_round_before_nothing_is_measured() -> None:
-    before, _ = Pace().after(2, scalars(1.0, 2.0), reach=1e-2)
+    before, _ = AutoRateState().after(2, scalars(1.0, 2.0), reach=1e-2)
     later, _ = before.after(5, scalars(1.0, 2.0), reach=1e-2)
     more, _ = before.after(3, scalars(1.0, 2.0, 3.0), reach=1e-2)
     assert later.measured == more.measured == before.measured
 
 
 def test_an_unusual_slope_does_not_make_an_unusual_step() -> None:
-    pace, _ = Pace().after(WARM_UP, scalars(1.0, -1.0), reach=1e-2)
+    pace, _ = AutoRateState().after(WARM_UP, scalars(1.0, -1.0), reach=1e-2)
     after, rate = pace.after(WARM_UP + 1, scalars(1e4, -1e4), reach=1e-2)
     assert rate * 1e4 == pytest.approx(SHARE * pace.measured * CLIP * math.sqrt(after.square))
     assert not measures(WARM_UP + 2)
 
 
 def test_slopes_of_zero_leave_the_model_where_it_is() -> None:
-    pace, rate = Pace().after(0, scalars(0.0, 0.0), reach=1e-2)
+    pace, rate = AutoRateState().after(0, scalars(0.0, 0.0), reach=1e-2)
     assert rate == 0
     assert pace.after(1, scalars(0.0, 1.0), reach=1e-2)[1] > 0
 
@@ -140,5 +140,5 @@ def test_one_client_does_not_make_the_rate_vanish_or_explode_where_the_median_co
         run = trial(tmp_path / name, trial_recipe(method, federation, Quadratic(dimension=50, noise=0.1), [Median()]))
         run.engine = Changing(run.engine, change)
         run.play(200)
-        found[name] = run.replica.state.carry.measured
+        found[name] = run.replica.state.carry.of(AutoRateState).measured
     assert found["honest"] / 20 < found["attacked"] < 20 * found["honest"]

@@ -1,0 +1,95 @@
+"""The mean of past iterates as one step more.
+
+`average = n`: after every n rounds the model becomes the mean of its last n iterates. With Δ_1 … Δ_n the changes of the
+window,
+
+    mean(x_1 … x_n) = x_n − Σ_i ((i−1)/n) Δ_i
+
+which is a sum of the window's own terms with other coefficients: one step more, folded by everybody. The coefficients
+of the window are carried in the state until then. A window whose last round has no update is not averaged. While the
+model still moves in one direction, a mean takes it back by half a window; `average_from = r` leaves out the rounds
+before r, so that `average_from` = `average` = half of the rounds is the mean of the second half, taken once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from fedzero.directions import Terms
+from fedzero.directions.terms import F32
+from fedzero.methods.contract import Numbers, RuleState
+from fedzero.methods.rules.contract import At, Rule, RuleTraits, Step, joined
+from fedzero.model.numbers import Natural
+from fedzero.model.updates import pack, unpack
+
+
+@dataclass(frozen=True)
+class AveragingState(RuleState):
+    """Coefficients of the window's rounds so far, float32, by round."""
+
+    coefficients: Mapping[int, bytes] = field(default_factory=dict)
+
+    def with_numbers(self, numbers: Numbers) -> RuleState:
+        return RuleState.with_numbers(self, numbers) if numbers else AveragingState()  # 0: it is empty there
+
+    def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> AveragingState:
+        """With a round's; windows are counted from round `first`. The first round of each is left out: Δ_1 is in all of
+        its iterates."""
+        start = round - (round - first) % length
+        kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
+        return AveragingState(kept | ({round: pack(coefficients)} if round > start else {}))
+
+    def correction(self, length: int, first: int = 0) -> dict[int, F32]:
+        """By round, the coefficients that take x_n to the mean."""
+        return {
+            round: (unpack(packed).astype(np.float64) * (-((round - first) % length) / length)).astype(np.float32)
+            for round, packed in sorted(self.coefficients.items())
+        }
+
+
+class Averaging(Rule, tag="averaging"):
+    """After every n rounds the model becomes the mean of its last n iterates."""
+
+    rounds: Annotated[int, Meta(ge=1, le=1 << 16)]
+    """n"""
+    first: Natural = 0
+    """the first round that is averaged; windows of n rounds are counted from it"""
+
+    @property
+    def traits(self) -> RuleTraits:
+        return RuleTraits(
+            needs={
+                "own": "steps that are the round's own",
+                "sum": "plain steps, whose mean is a sum of the same directions",
+                "rounds": "scalars by the round of their directions",
+                "state": "a place for the scalars of a window",
+            },
+            lacks={"own": "averaging adds steps along directions of earlier rounds: put it right before the last rule"},
+        )
+
+    def init(self) -> RuleState:
+        return AveragingState()
+
+    def corrects(self, round: int) -> bool:
+        return self.rounds > 1 and round >= self.first and (round + 1 - self.first) % self.rounds == 0
+
+    def update(self, steps: list[Step], state: AveragingState, at: At) -> tuple[list[Step], AveragingState]:
+        """The round's coefficients are noted; where a window ends, a step more takes the model to its mean."""
+        if at.round < self.first or not steps:
+            return steps, state
+        of_round = joined([step.change() for step in steps])
+        own = Step.ready(of_round, steps[0].rounding)
+        window = state.after(at.round, own.scalars, self.rounds, self.first)
+        if (at.round + 1 - self.first) % self.rounds:
+            return [own], window
+        parts = [
+            Terms(at.terms_of(r), coefficients, of_round.stream)
+            for r, coefficients in window.correction(self.rounds, self.first).items()
+        ]
+        correction = [Step.ready(joined(parts), at.keys.rounding(at.round, at.local_steps))] if parts else []
+        return [own, *correction], AveragingState()

@@ -1,0 +1,73 @@
+"""What a round's scalars weigh in its step, beside η.
+
+    plain        x ← x − (η/P) Σ_p g_p z_p
+    normalised   x ← x − (η/(P s)) Σ_p g_p z_p,        s² = Σ_p (g_p − mean g)² / (P − 1)
+    rms          x ← x − (η/√P) Σ_p (g_p/r) z_p,       r² = (1/P) Σ_p g_p²
+
+*normalised* is FZOO ("Fast zeroth-order optimizer"): d_p = f(x + μz_p) − f(x), s the deviation of the d_p over the
+directions of a step, and no 1/μ. With slopes g = d/μ the radius cancels. Where differences have a common part (forward
+ones do: ½ μ tr H), s does not see it.
+*rms* states a step by its length: coordinates of z have variance one, so that a step moves a weight by η, root mean
+square, whatever the slopes are.
+
+Both are functions of the round's mean scalars, by + − × ÷ and √, and sums that are rounded once: every replica has the
+same bits. Scalars that are all zero (or, for s, all equal) make no step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from fedzero.directions.terms import F32
+from fedzero.methods.contract import MAX_ABS_COORDINATE
+from fedzero.methods.rules.contract import At, Fact, Rule, RuleTraits, Step
+
+Weights = Literal["plain", "normalised", "rms"]
+
+STEEPEST = 2.0**24
+"""|mean|/s of float32 numbers that are not all equal is below this times √P: neighbours differ by 2⁻²⁴ or more."""
+
+
+def factor(step: Weights, g: F32) -> float:
+    """What the scalars of a step (P,) are multiplied with, before (η/P) Σ."""
+    if step == "plain":
+        return 1.0
+    values = [float(value) for value in g]
+    if step == "rms":
+        square = math.fsum(value * value for value in values)
+        return len(values) / math.sqrt(square) if square else 0.0
+    mean = math.fsum(values) / len(values)
+    square = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
+    return 1 / math.sqrt(square) if square else 0.0
+
+
+def longest(step: Weights, directions: int) -> float:
+    """Σ_p |factor · g_p| / P at most, whatever g is, for steps that do not grow with it."""
+    return math.sqrt(directions) * (STEEPEST if step == "normalised" else 1.0)
+
+
+class Weighting(Rule, tag="weighting"):
+    """Scalars are divided by their deviation, or so that η is how far a step moves a weight."""
+
+    step: Literal["normalised", "rms"]
+    """by their deviation over the directions (normalised), or by their root mean square (rms)"""
+
+    @property
+    def traits(self) -> RuleTraits:
+        needs: dict[Fact, str] = {
+            "own": "scalars that are the round's own",
+            "unrated": "scalars before a rate is found from them",
+        }
+        if self.step == "normalised":
+            needs["deviation"] = "a deviation over directions"
+        return RuleTraits(needs)
+
+    def update(self, steps: list[Step], state: Any, at: At) -> tuple[list[Step], Any]:
+        return self.local(steps, state, at), state
+
+    def local(self, steps: list[Step], state: Any, at: At) -> list[Step]:
+        return [step._replace(weight=step.weight * factor(self.step, step.scalars)) for step in steps]
+
+    def max_update_scale(self, scale: float, state: Any, at: At) -> float:
+        return MAX_ABS_COORDINATE * scale * at.local_steps * longest(self.step, at.directions)
