@@ -39,7 +39,7 @@ from fedzero.links.contract import Contribution as Contribution
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
-from fedzero.model.updates import Dense, Update, unpack
+from fedzero.model.updates import Dense, Update, parts_of, unpack
 from fedzero.model.value import Checked, Value
 from fedzero.oracles import Answer, Ask
 
@@ -405,7 +405,7 @@ class Method(Value):
 
     def numbers_of(self, update: Update) -> F32:
         """The numbers of an update, for those who look at their size."""
-        return unpack(update.values if isinstance(update, Dense) else update.scalars)
+        return unpack(update.values if isinstance(update, Dense) else b"".join(part for _, part in parts_of(update)))
 
     def remade(self, state: State, keys: Keys) -> State:
         """A state that came without its parameters (see `Carry.part`), with them, where they follow from the rest."""

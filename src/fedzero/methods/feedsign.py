@@ -30,7 +30,7 @@ from fedzero.methods.contract import Gathered, Method
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at
-from fedzero.model.updates import Dense, Seeded, Update
+from fedzero.model.updates import Dense, Seeded, Update, of_one_round
 from fedzero.oracles import Answer, Ask
 
 BITS = Bits()
@@ -58,6 +58,7 @@ class FeedSign(SeededMethod, tag="feedsign"):
 
     def numbers_of(self, update: Update) -> F32:
         """±1, as many as the round has."""
+        update = of_one_round(update)
         if isinstance(update, Dense):
             return Method.numbers_of(self, update)
         expected = self.local_steps * count_at(self.directions, update.round)

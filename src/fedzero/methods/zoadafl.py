@@ -32,7 +32,7 @@ from fedzero.methods.shared.local_steps import OwnDirections, mean_walk, run_wal
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Update
+from fedzero.model.updates import Dense, Update, of_one_round
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
         return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        for update in updates:
+        for update in map(of_one_round, updates):
             if isinstance(update, Dense):
                 delta = vector_of(update, state.params)
             else:

@@ -14,7 +14,7 @@ from fedzero.errors import Refused
 from fedzero.methods.contract import Method, State, Wire
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
-from fedzero.model.updates import Seeded, Update
+from fedzero.model.updates import Update, clients_of
 from fedzero.protocol.messages import Close, Snapshot
 from fedzero.protocol.messages import Work as WorkMessage
 
@@ -65,7 +65,7 @@ class Replica:
         """Numbers of clients are places in what methods carry."""
         if update.round > LAST:
             raise Refused(f"an update of round {update.round}, where {LAST} is the last that can be")
-        named = max((*update.clients, *(update.others if isinstance(update, Seeded) else ())), default=0)
+        named = max(clients_of(update), default=0)
         if named >= self.state.clients:
             raise Refused(f"the update of round {update.round} names client {named} of {self.state.clients}")
 

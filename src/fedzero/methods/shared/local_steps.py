@@ -42,7 +42,7 @@ from fedzero.methods.rules.optimizers import Moments, Optimizer, Sgd, dense_step
 from fedzero.methods.shared.seeded import Samples, Sampling, average, joined
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.model.updates import Dense, Seeded, Update, of_one_round, pack, unpack
 from fedzero.oracles import Answer, Ask
 
 Correction = Callable[[Params], Tensor]
@@ -238,7 +238,7 @@ def advanced(
     factors: of a round, what its K estimates are multiplied with.
     """
     steps, rounding = [], []
-    for update in updates:
+    for update in map(of_one_round, updates):
         if isinstance(update, Dense):
             add_within(state.params, vector_of(update, state.params), keys.rounding(update.round), method.box)
         else:
