@@ -33,7 +33,7 @@ from fedzero.directions import Keys, Program, Terms
 from fedzero.directions.terms import F32
 from fedzero.estimators.spsa import Difference
 from fedzero.methods.contract import EVERYTHING, Carry, Numbers, Part, Scale, State, Wire, rounds_of
-from fedzero.methods.rules.stepping import factor
+from fedzero.methods.rules.stepping import factors
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts
@@ -98,18 +98,19 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         rounds = []
         for update in updates:
-            g = self.scalars_of(update).reshape(self.local_steps, -1)
+            parts = self.parts_of(update)
             if self.order == "rounds":
-                rounds.append(self._steps(state, update.round, 0, g, keys, self.rate))
-            places = [self.drawn(state, keys, update.round, k, row.size) for k, row in enumerate(g)]
-            for drawn, row in zip(places, g, strict=True):
-                self.accumulate(state, drawn, row)
+                rounds.append(self._steps(state, update.round, 0, parts, keys, self.rate))
+            places = [[self.drawn(state, keys, a, k, len(row)) for k, row in enumerate(g)] for a, g in parts]
+            for k, rows in enumerate(zip(*(g for _, g in parts), strict=True)):
+                for part, row, weight in zip(places, rows, factors(self.step, rows), strict=True):
+                    self.accumulate(state, part[k], row, weight)
         state = rounds_of(self._advance(state, rounds), updates)
         return self.remade(state, keys) if updates else state
 
-    def accumulate(self, state: State, places: Places, g: F32) -> None:
-        """A[s] ← A[s] + g (1/P), in place, one after the other."""
-        added = g.astype(np.float64) * (factor(self.step, g) / g.size)
+    def accumulate(self, state: State, places: Places, g: F32, weight: float) -> None:
+        """A[s] ← A[s] + weight · g (1/P), in place, one after the other."""
+        added = g.astype(np.float64) * (weight / g.size)
         np.add.at(state.carry.A.numpy(), places, added.astype(np.float32))
 
     def remade(self, state: State, keys: Keys) -> State:

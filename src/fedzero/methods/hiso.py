@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.estimators.spsa import slopes
-from fedzero.methods.contract import Carry, Contribution, State, Turn, Vectors, Work, rounds_of
+from fedzero.methods.contract import Carry, Contribution, Scale, State, Turn, Vectors, Wire, Work, rounds_of
 from fedzero.methods.rules.optimizers import root
 from fedzero.methods.rules.stepping import factor
 from fedzero.methods.shared.seeded import SeededMethod, average
@@ -66,6 +66,9 @@ class HiSo(SeededMethod, tag="hiso"):
     """steps of different h are no sum of the same directions"""
     hold: Literal[1] = 1
     """u is drawn anew in every round"""
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return replace(SeededMethod.wire(self, round, scale), reads_state="its directions are scaled by the state")
 
     def init(self, params: Params, clients: int) -> State:
         h = Vectors.zeros(params, 1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -32,7 +32,7 @@ from fedzero.methods.shared.local_steps import OwnDirections, mean_walk, run_wal
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Update, of_one_round
+from fedzero.model.updates import Dense, Update
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class AdaptiveMoments(Carry):
 
 class ZOAdaFL(OwnDirections, tag="zo-adafl"):
     """FedZO's clients with an adaptive server: AMSGrad, Adam, Yogi or Adagrad on the mean difference."""
+
+    reads_state: ClassVar[str] = ""
 
     rate: Schedule = 1e-3
     """η, on the clients"""
@@ -83,7 +85,7 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
         return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        for update in map(of_one_round, updates):
+        for update in updates:
             if isinstance(update, Dense):
                 delta = vector_of(update, state.params)
             else:

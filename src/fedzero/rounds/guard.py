@@ -16,7 +16,7 @@ import torch
 
 from fedzero.directions import Keys
 from fedzero.methods.contract import FARTHEST, Method, State
-from fedzero.model.updates import Dense, Update
+from fedzero.model.updates import Dense, Stepped, Update
 
 SPARE = 100.0
 """Times the bound: what moments and adaptive steps may add to it."""
@@ -52,6 +52,7 @@ class Guard:
 
     def admits(self, state: State | None, update: Update) -> bool:
         size, gain = size_of(update, self.method), self.method.gain(state, update.round)
+        gain *= len(update.groups) if isinstance(update, Stepped) else 1  # what bounds a step, bounds each of them
         if state is None:
             return size <= SQUARED
         if size <= SQUARED:

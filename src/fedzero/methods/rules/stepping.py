@@ -27,9 +27,9 @@ before r, so that `average_from` = `average` = half of the rounds is the mean of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,6 +56,17 @@ def factor(step: Step, g: F32) -> float:
     return 1 / math.sqrt(square) if square else 0.0
 
 
+def factors(step: Step, parts: Sequence[F32]) -> list[float]:
+    """The same for every part (P_a,) of a step whose estimate is the sum of parts along directions of their own. Parts
+    are independent, so their squares add up: s² = Σ_a s_a², r² = Σ_a r_a² with √P_a in the place of √P."""
+    own = [factor(step, g) for g in parts]
+    if step == "plain" or len(parts) == 1:
+        return own
+    sizes = [math.sqrt(g.size) if step == "rms" else 1.0 for g in parts]
+    square = math.fsum((size / each) ** 2 for size, each in zip(sizes, own, strict=True) if each)
+    return [size / math.sqrt(square) if square else 0.0 for size in sizes]
+
+
 def longest(step: Step, directions: int) -> float:
     """Σ_p |factor · g_p| / P at most, whatever g is, for steps that do not grow with it."""
     return math.sqrt(directions) * (STEEPEST if step == "normalised" else 1.0)
@@ -63,23 +74,33 @@ def longest(step: Step, directions: int) -> float:
 
 @dataclass(frozen=True)
 class Window(Carry):
-    """Coefficients of the window's rounds so far, float32, by round."""
+    """Coefficients of the window's rounds so far, float32, by round; of a step made of the replies of several rounds,
+    these behind them."""
 
-    coefficients: Mapping[int, bytes] = field(default_factory=dict)
+    coefficients: Mapping[int, bytes | tuple[Any, ...]] = field(default_factory=dict)
 
     def with_numbers(self, numbers: Numbers) -> Carry:
         return Carry.with_numbers(self, numbers) if numbers else Window()  # 0: it is empty there
 
-    def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> Window:
+    def after(self, round: int, coefficients: F32, length: int, first: int = 0, asked: Sequence[int] = ()) -> Window:
         """With a round's; windows are counted from round `first`. The first round of each is left out: Δ_1 is in all of
         its iterates."""
         start = round - (round - first) % length
         kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
-        return Window(kept | ({round: pack(coefficients)} if round > start else {}))
+        packed = pack(coefficients) if set(asked) <= {round} else (pack(coefficients), *asked)
+        return Window(kept | ({round: packed} if round > start else {}))
+
+    def asked(self, round: int) -> Sequence[int]:
+        """The rounds along whose directions a round went."""
+        found = self.coefficients[round]
+        return (round,) if isinstance(found, bytes) else found[1:]
 
     def correction(self, length: int, first: int = 0) -> dict[int, F32]:
         """By round, the coefficients that take x_n to the mean."""
         return {
-            round: (unpack(packed).astype(np.float64) * (-((round - first) % length) / length)).astype(np.float32)
-            for round, packed in sorted(self.coefficients.items())
+            round: (
+                unpack(found if isinstance(found, bytes) else found[0]).astype(np.float64)
+                * (-((round - first) % length) / length)
+            ).astype(np.float32)
+            for round, found in sorted(self.coefficients.items())
         }

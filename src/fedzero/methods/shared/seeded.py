@@ -54,13 +54,16 @@ from fedzero.methods.contract import (
 )
 from fedzero.methods.rules.optimizers import Optimizer, Sgd
 from fedzero.methods.rules.pacing import Pace, Rate, measures
-from fedzero.methods.rules.stepping import Step, Window, factor, longest
+from fedzero.methods.rules.stepping import Step, Window, factors, longest
+from fedzero.methods.shared.groups import summed
 from fedzero.model.numbers import Natural
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
-from fedzero.model.updates import Seeded, Update, pack
+from fedzero.model.updates import Seeded, Stepped, Update, pack
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 
+Part = tuple[int, F32]
+"""A round whose question was answered, and scalars (steps, P) of its directions."""
 LOW = (1 << 32) - 1
 """The low half of a key."""
 Samples = Literal["batch", "all"]
@@ -184,7 +187,8 @@ class SeededMethod(Sampling):
 
     def wire(self, round: int, scale: Scale) -> Wire:
         K, P = self.local_steps, count_at(self.directions, round)
-        return Wire(replies=(K * P,), queries=K * queries_of(P, self.difference))
+        compares = "algorithm.rate = 'auto' compares the scalars of a round with those of the round before"
+        return Wire((K * P,), K * queries_of(P, self.difference), reads_state=compares if self.rate == "auto" else "")
 
     def direction_keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
         """Where the P directions of a step come from."""
@@ -204,25 +208,27 @@ class SeededMethod(Sampling):
             if k + 1 < K:
                 local = state.branch() if k == 0 else local
                 rate = self._local_rate(state, turn.round, g[:1])
-                local = self._advance(local, [self._steps(local, turn.round, k, g[k : k + 1], turn.keys, rate)])
+                local = self._advance(
+                    local, [self._steps(local, turn.round, k, [(turn.round, g[k : k + 1])], turn.keys, rate)]
+                )
         return Contribution(g.reshape(-1), loss)
 
     def aggregate(self, gathered: Gathered) -> Update:
-        return Seeded(gathered.round, pack(gathered.mean()))
+        return summed(gathered) if gathered.asked else Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         rounds = []
         for update in updates:
-            g = self.scalars_of(update).reshape(self.local_steps, -1)
+            parts = self.parts_of(update)
             if self.rate == "auto":
-                carry, rate = self._pace(state).after(update.round, g, self._reach(state))
+                carry, rate = self._pace(state).after(update.round, parts[-1][1], self._reach(state))
                 state = replace(state, carry=carry)
             else:
                 rate = rate_at(self.rate, update.round)
-            steps = self._steps(state, update.round, 0, g, keys, rate)
+            steps = self._steps(state, update.round, 0, parts, keys, rate)
             rounds.append(steps)
             if self.average:
-                state, correction = self._averaged(state, update.round, steps, keys)
+                state, correction = self._averaged(state, update.round, steps, [asked for asked, _ in parts], keys)
                 rounds += correction
         return rounds_of(self._advance(state, rounds), updates)
 
@@ -234,6 +240,12 @@ class SeededMethod(Sampling):
             return FARTHEST * rate * self.local_steps * longest(self.step, count_at(self.directions, round))
         # Before the first scalars nothing is known of it; after them it doubles in a round at most.
         return math.inf if state is None else 2 * self._pace(state).measured or math.inf
+
+    def parts_of(self, update: Update) -> list[Part]:
+        """What an update is the sum of: directions and their number follow from the rounds in which they were asked
+        for, all else from the round of the step."""
+        parts = [Seeded(g.asked, g.scalars) for g in update.groups] if isinstance(update, Stepped) else [update]
+        return [(each.round, self.scalars_of(each).reshape(self.local_steps, -1)) for each in parts]
 
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
@@ -270,38 +282,41 @@ class SeededMethod(Sampling):
             return self._pace(state).begun(g, self._reach(state)).rate(round)
         return rate_at(self.rate, round)
 
-    def _averaged(self, state: State, round: int, steps: Steps, keys: Keys) -> tuple[State, list[Steps]]:
+    def _averaged(
+        self, state: State, round: int, steps: Steps, asked: Sequence[int], keys: Keys
+    ) -> tuple[State, list[Steps]]:
         """The state with a round's coefficients noted, and what takes the model to its mean, if a window ends."""
         if not isinstance(state.carry, Window):
             raise FedzeroError(f"{self.name} has a state of its own and cannot use algorithm.average")
         if round < self.average_from:
             return state, []
-        window = state.carry.after(round, steps.terms[0].coefficients, self.average, self.average_from)
+        window = state.carry.after(round, steps.terms[0].coefficients, self.average, self.average_from, asked)
         if (round + 1 - self.average_from) % self.average:
             return replace(state, carry=window), []
         parts = [
-            Terms(self._all_directions(state, keys, r), coefficients, steps.terms[0].stream)
+            Terms(self._all_directions(state, keys, window.asked(r)), coefficients, steps.terms[0].stream)
             for r, coefficients in window.correction(self.average, self.average_from).items()
         ]
         correction = Steps([joined(parts)], [keys.rounding(round, self.local_steps)], 0.0) if parts else None
         return replace(state, carry=Window()), [] if correction is None else [correction]
 
-    def _all_directions(self, state: State, keys: Keys, round: int) -> U64:
-        """Keys of the terms of all local steps of a round."""
-        P = count_at(self.directions, round)
-        found = [key for k in range(self.local_steps) for key in self.directions_of(state, keys, round, k, P)]
+    def _all_directions(self, state: State, keys: Keys, asked: Sequence[int]) -> U64:
+        """Keys of the terms of all local steps of a round, whose replies were asked for in some rounds."""
+        parts = [(k, a, count_at(self.directions, a)) for k in range(self.local_steps) for a in asked]
+        found = [key for k, a, P in parts for key in self.directions_of(state, keys, a, k, P)]
         return Terms.of(found, [0.0] * len(found), self.stream).keys
 
-    def _steps(self, state: State, round: int, first: int, g: F32, keys: Keys, rate: float) -> Steps:
-        """Local steps `first`, `first`+1, … of a round; g is (steps, P)."""
+    def _steps(self, state: State, round: int, first: int, parts: Sequence[Part], keys: Keys, rate: float) -> Steps:
+        """Local steps `first`, `first`+1, … of a round."""
         stream, plain = self.stream, self.optimizer.rule is Rule.SGD
         eta = -rate if plain else 1.0  # rules with a memory take the gradient and multiply by −η themselves
-        terms = [
-            average(
-                self.directions_of(state, keys, round, first + k, row.size), row, eta * factor(self.step, row), stream
+        terms = []
+        for k, rows in enumerate(zip(*(g for _, g in parts), strict=True), first):
+            weights = [eta * each for each in factors(self.step, rows)]
+            given = zip((asked for asked, _ in parts), rows, weights, strict=True)
+            terms.append(
+                joined([average(self.directions_of(state, keys, a, k, g.size), g, w, stream) for a, g, w in given])
             )
-            for k, row in enumerate(g)
-        ]
         if plain:  # one sum, hence one rounding of 16-bit parameters, a round
             return Steps([joined(terms)], [keys.rounding(round, first)], rate)
         return Steps(terms, [keys.rounding(round, first + k) for k in range(len(terms))], rate)
@@ -330,6 +345,8 @@ def average(keys: Sequence[int], g: F32, factor: float, stream: Stream) -> Terms
 
 def joined(parts: Sequence[Terms]) -> Terms:
     """Sums of terms as one sum."""
+    if len(parts) == 1:
+        return parts[0]
     return Terms(
         np.concatenate([t.keys for t in parts]), np.concatenate([t.coefficients for t in parts]), parts[0].stream
     )
