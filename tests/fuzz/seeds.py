@@ -144,6 +144,12 @@ def ledgers(table: dict[str, object]) -> Iterator[tuple[str, bytes]]:
     pictures = Pictures("p", ("a",), ("b",), 1, 1, 1, b"\0")
     others = [round, Saved(1, 0, b"s" * 32), Evaluation(1, b"8" * 8, metrics, b"s" * 32), Shown(1, pictures)]
     yield "ledger", joined([bodies[0], *map(encode_record, [*others, End(1, b"8" * 8, "stopped", b"s" * 32)])])
+    late = Stepped(1, (Group(0, F4, (2,)), Group(1, F4, (1,))))
+    mixed = [
+        Round(0, (0,), encode_update(Seeded(0, F4)), False, 10, 10, 4, 0.5, asked=(0, 2)),
+        Round(1, (1, 2), encode_update(late), False, 10, 10, 4, 0.5, asked=(1,)),
+    ]
+    yield "ledger", joined([bodies[0], *map(encode_record, mixed)])
 
 
 def joined(bodies: list[bytes]) -> bytes:

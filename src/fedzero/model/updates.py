@@ -125,6 +125,11 @@ def _trimmed(struct: Struct, *empty: object) -> list[object]:
     return fields
 
 
+def is_stepped(data: bytes) -> bool:
+    """Whether an encoded update is a `Stepped`, without decoding it."""
+    return data[:2] == b"\x93\x03"
+
+
 def clients_of(update: Update) -> tuple[int, ...]:
     """All clients that an update names."""
     if isinstance(update, Stepped):
