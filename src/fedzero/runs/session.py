@@ -36,6 +36,7 @@ from fedzero.recipe.setup import Setup, prepare
 from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch, play
 from fedzero.rounds.past import PastRounds
+from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
 from fedzero.runs.keeper import Keeper
 from fedzero.runs.recorded import reopen
@@ -161,8 +162,9 @@ def resume(
             return drive(found, ledger, folder_of(folder), watch)
 
 
-def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
-    """A run from where its ledger stands to its end; the summary of what came out."""
+def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: Schedule | None = None) -> Summary:
+    """A run from where its ledger stands to its end; the summary of what came out. schedule: another one than the
+    synchronous one."""
     try:
         recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
         began = time.perf_counter()
@@ -171,10 +173,13 @@ def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
         if setup is not None and view.end is None:  # a finished run asks for nothing
             setup.problem.ready()
         watch.phase("")  # folding again has a display of its own
-        if setup is not None and replica is not None:
+        models: dict[int, bytes] = {}
+        if setup is not None and replica is not None and schedule is not None and schedule.oldest:
+            models = replay.recent(ledger, view, replica, schedule.oldest, setup.replaying, kept)
+        elif setup is not None and replica is not None:
             replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
-        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view))
+        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models)
         found.past.attach(server)
 
         def seconds() -> float:
