@@ -20,10 +20,12 @@ from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Seeded, Stepped, decode_update
 from fedzero.protocol.engine import Arrival
 from fedzero.protocol.messages import decode_reply, encode_reply
+from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare
 from fedzero.results.history import history
 from fedzero.rounds.schedule import Synchronous, check_several_steps
+from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.recorded import replayed, verified
 from late import OLDEST, Late, Stopped, StopsAt, TakesWhatArrived, play, recipe_of, resume, rounds_of
@@ -193,7 +195,6 @@ class AsksTwice(TakesWhatArrived):
 
 
 def test_nobody_is_asked_who_has_a_question(tmp_path: Path) -> None:
-    from fedzero.runs import session
 
     recipe = recipe_of(PLAIN)
     setup = prepare(recipe, Environment())
@@ -237,7 +238,6 @@ def test_federations_that_cannot_say_why(options: dict[str, Any], why: str | Non
 @pytest.mark.parametrize(("why", "link"), FILTERED)
 def test_filters_that_cannot_say_why(why: str, link: dict[str, Any]) -> None:
     table = msgspec.to_builtins(recipe_of(PLAIN)) | {"filters": [link]}
-    from fedzero.recipe import recipe as recipes
 
     plan = prepare(recipes.decode(table), Environment()).plan
     with pytest.raises(FedzeroError, match={"median": "'median' compares", "residual": "feedback = true"}[why]):
