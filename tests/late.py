@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.plan import Plan
 from fedzero.recipe.setup import prepare
+from fedzero.rounds.schedule import Schedule, StepSoFar
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.recorded import reopen
@@ -33,14 +34,15 @@ class TakesWhatArrived:
     plan: Plan
     oldest: int = OLDEST
 
-    def ask(self, step: int, asked: Mapping[int, int]) -> tuple[int, ...]:
-        if step in asked.values():
-            return ()
-        federation = self.plan.federation
-        free = [(step + i) % federation.clients for i in range(federation.clients)]
-        return tuple([client for client in free if client not in asked][: federation.cohort])
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return () if now.step in now.asked.values() else self.free(now)[: self.plan.federation.cohort]
 
-    def made(self, step: int, awaited: Mapping[int, int], replies: Collection[int]) -> bool:
+    def free(self, now: StepSoFar) -> tuple[int, ...]:
+        """Who can be asked, those first whose turn it would be."""
+        N = self.plan.federation.clients
+        return tuple(client for i in range(N) if (client := (now.step + i) % N) not in now.asked)
+
+    def made(self, now: StepSoFar) -> bool:
         return False
 
     def discount(self, age: int) -> float:
@@ -126,6 +128,7 @@ def play(
     lost: Collection[tuple[int, int]] = (),
     ledger: Ledger | None = None,
     engine: type[Late] = Late,
+    schedule: Callable[[Plan], Schedule] = TakesWhatArrived,
 ) -> Summary:
     """A run of late clients, from its beginning or from where its ledger stands."""
     setup, environment = prepare(recipe, Environment()), Environment(folder=folder)
@@ -133,7 +136,7 @@ def play(
         clients = engine(found.clients, away, lost)
         ledger = ledger or session.create(folder, setup.start)
         opened = session.Opened(found.run, clients, found.past)
-        return session.drive(opened, ledger, folder, watch or Silent(), TakesWhatArrived(setup.plan))
+        return session.drive(opened, ledger, folder, watch or Silent(), schedule(setup.plan))
 
 
 def resume(recipe: recipes.Recipe, folder: Path, away: dict[tuple[int, int], Arrival], **options: Any) -> Summary:

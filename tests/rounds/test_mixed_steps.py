@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,16 @@ from fedzero.ledger import patch, replay
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.model.updates import Seeded, Stepped, decode_update
+from fedzero.methods.contract import FARTHEST
+from fedzero.model.updates import Group, Seeded, Stepped, decode_update, pack
 from fedzero.protocol.engine import Arrival
 from fedzero.protocol.messages import decode_reply, encode_reply
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare
 from fedzero.results.history import history
-from fedzero.rounds.schedule import Synchronous, check_several_steps
-from fedzero.runs import session
-from fedzero.runs.progress import Silent
+from fedzero.rounds.guard import Guard, size_of
+from fedzero.rounds.schedule import StepSoFar, Synchronous, check_several_steps
 from fedzero.runs.recorded import replayed, verified
 from late import OLDEST, Late, Stopped, StopsAt, TakesWhatArrived, play, recipe_of, resume, rounds_of
 
@@ -190,20 +191,79 @@ def test_the_digests_of_the_last_models_are_made_again_from_the_ledger(tmp_path:
 
 
 class AsksTwice(TakesWhatArrived):
-    def ask(self, step: int, asked: Any) -> tuple[int, ...]:
-        return (0,) if 0 not in asked or step == 1 else ()
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return (0,) if 0 not in now.asked or now.step == 1 else ()
 
 
 def test_nobody_is_asked_who_has_a_question(tmp_path: Path) -> None:
 
-    recipe = recipe_of(PLAIN)
-    setup = prepare(recipe, Environment())
-    with session.opened(setup, Environment(folder=tmp_path), Silent()) as found:
-        clients = Late(found.clients, lost={(0, 0)})
-        opened = session.Opened(found.run, clients, found.past)
-        with pytest.raises(FedzeroError, match="client 0 is asked in round 1, and has a question already"):
-            ledger = session.create(tmp_path / "run", setup.start)
-            session.drive(opened, ledger, tmp_path / "run", Silent(), AsksTwice(setup.plan))
+    with pytest.raises(FedzeroError, match="client 0 is asked in round 1, and has a question already"):
+        play(recipe_of(PLAIN), tmp_path / "run", {}, lost={(0, 0)}, schedule=AsksTwice)
+
+
+class AtWork(TakesWhatArrived):
+    """Four clients are at work at any time; a step is made of two replies."""
+
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return self.free(now)[: 4 - len(now.awaited)]
+
+    def made(self, now: StepSoFar) -> bool:
+        return len(now.replies) >= 2
+
+
+class OneByOne(Late):
+    """Replies arrive one after the other, the oldest first, whenever the server listens."""
+
+    def receive(self, seconds: float) -> Any:
+        due = [key for key in sorted(self.away, key=lambda key: key[::-1]) if key not in self.handed]
+        self.handed += due[:1]
+        return [self.away[key] for key in due[:1]]
+
+
+def test_whoever_becomes_free_can_be_asked_before_the_step_is_made(tmp_path: Path) -> None:
+    """As in a buffered server: the seam needs nothing else."""
+    options: dict[str, Any] = {"engine": OneByOne, "schedule": AtWork}
+    run = play(recipe_of(PLAIN), tmp_path / "run", {}, **options)
+    records = rounds_of(tmp_path / "run")
+    assert all(len(record.cohort) == 2 and not record.refused for record in records)
+    assert sum(len(asked_in(records, record.round)) for record in records) >= 2 * len(records)
+    ages = {u.round - group.asked for u in updates_in(records) if isinstance(u, Stepped) for group in u.groups}
+    assert max(ages) == 2
+    assert verified(tmp_path / "run", Environment()).end is not None
+    own = play(recipe_of(PLAIN, replicas=True), tmp_path / "own", {}, **options)
+    assert (own.model_sha256, rounds_of(tmp_path / "own")) == (run.model_sha256, records)
+
+
+@dataclass(frozen=True)
+class WhoIsThere(Synchronous):
+    """Those who happen to be there are asked, and all of them are waited for."""
+
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return () if now.asked else tuple(c for c in range(7) if (c * now.step) % 3 != 1)
+
+
+def test_a_cohort_that_depends_on_who_is_there_is_an_input_that_the_record_keeps(tmp_path: Path) -> None:
+    """Resumed, replayed and verified by what is on the ledger; nobody draws it again."""
+    run = play(recipe_of(PLAIN), tmp_path / "run", {}, engine=Prompt, schedule=WhoIsThere)
+    records = rounds_of(tmp_path / "run")
+    assert [record.cohort for record in records[:2]] == [tuple(range(7)), (0, 2, 3, 5, 6)]
+    assert all(record.asked is msgspec.UNSET for record in records)
+    assert all(isinstance(update, Seeded) for update in updates_in(records))
+    assert verified(tmp_path / "run", Environment()).end is not None
+    assert replayed(tmp_path / "run", Environment(), None).identity.sha256.hex() == run.model_sha256
+    folder = tmp_path / "stopped"
+    with pytest.raises(Stopped):
+        play(recipe_of(PLAIN), folder, {}, StopsAt(5), engine=Prompt, schedule=WhoIsThere)
+    assert resume(recipe_of(PLAIN), folder, {}, engine=Prompt, schedule=WhoIsThere).ledger_head == run.ledger_head
+
+
+class Prompt(Late):
+    """Everybody answers at once."""
+
+    def receive(self, seconds: float) -> Any:
+        due = [key for key in self.away if key not in self.handed]
+        self.handed += due
+        return [self.away[key] for key in due]
 
 
 FILTERED = [("median", {"kind": "median"}), ("residual", {"kind": "top-k", "fraction": 0.5, "feedback": True})]
@@ -246,7 +306,17 @@ def test_filters_that_cannot_say_why(why: str, link: dict[str, Any]) -> None:
 
 def test_the_synchronous_schedule_asks_a_cohort_once_and_waits_for_it() -> None:
     schedule = Synchronous(prepare(recipe_of(PLAIN), Environment()).plan)
-    cohort = schedule.ask(4, {})
-    assert len(cohort) == 3 and schedule.ask(4, dict.fromkeys(cohort, 4)) == ()
-    assert not schedule.made(4, {cohort[0]: 4}, cohort[1:]) and schedule.made(4, {}, ())
-    assert schedule.oldest == 0 and np.isclose(schedule.discount(0), 1.0)
+    cohort = schedule.ask(StepSoFar(4))
+    asked = dict.fromkeys(cohort, 4)
+    assert len(cohort) == 3 and schedule.ask(StepSoFar(4, asked)) == ()
+    assert not schedule.made(StepSoFar(4, asked, {cohort[0]: 4}, cohort[1:])) and schedule.made(StepSoFar(4, asked))
+    assert schedule.oldest == 0 and schedule.discount(0) == 1.0
+
+
+def test_steps_that_would_make_the_model_infinite_are_not_admitted() -> None:
+    setup = prepare(recipe_of(PLAIN | {"rate": 100.0}), Environment())
+    guard, state = Guard(setup.algorithm, setup.keys), setup.replica().state
+    small, huge = (pack(np.full(6, value, np.float32)) for value in (1.0, 3e38))
+    assert guard.admits(state, Stepped(3, (Group(2, small), Group(3, small))))
+    assert not guard.admits(state, Stepped(3, (Group(2, small), Group(3, huge))))
+    assert size_of(Stepped(3, (Group(2, small), Group(3, small))), setup.algorithm) == FARTHEST * 12

@@ -9,12 +9,23 @@ says may depend on who answered when: the ledger has what came of it, and replay
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedzero.errors import FedzeroError
 from fedzero.methods.shared.groups import why_one_round
 from fedzero.recipe.plan import Plan, cohort_of
+
+
+@dataclass(frozen=True)
+class StepSoFar:
+    """Where a step stands. asked: by client, the step of its question, if that is open or was over in this step;
+    awaited: those of them whose question is open; replies: clients whose replies count so far."""
+
+    step: int
+    asked: Mapping[int, int] = field(default_factory=dict)
+    awaited: Mapping[int, int] = field(default_factory=dict)
+    replies: Collection[int] = ()
 
 
 class Schedule(Protocol):
@@ -23,13 +34,13 @@ class Schedule(Protocol):
     @property
     def oldest(self) -> int: ...
 
-    def ask(self, step: int, asked: Mapping[int, int]) -> tuple[int, ...]:
-        """Whom to ask now, each as often as it is drawn; called when a step begins, and whenever something has arrived.
-        asked: by client, the step of its question, if that is open or was over in this step. None of these is asked."""
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        """Whom to ask now, each as often as it is drawn, and none of `now.asked`; called when a step begins, and
+        whenever something has arrived."""
         ...
 
-    def made(self, step: int, awaited: Mapping[int, int], replies: Collection[int]) -> bool:
-        """Whether a step is made of these clients' replies. awaited: by client, the step of its open question."""
+    def made(self, now: StepSoFar) -> bool:
+        """Whether the step is made of what has come; it also is where nothing more can come."""
         ...
 
     def discount(self, age: int) -> float:
@@ -44,11 +55,11 @@ class Synchronous:
     plan: Plan
     oldest: int = 0
 
-    def ask(self, step: int, asked: Mapping[int, int]) -> tuple[int, ...]:
-        return () if asked else cohort_of(self.plan.keys, step, self.plan.federation)
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return () if now.asked else cohort_of(self.plan.keys, now.step, self.plan.federation)
 
-    def made(self, step: int, awaited: Mapping[int, int], replies: Collection[int]) -> bool:
-        return not awaited
+    def made(self, now: StepSoFar) -> bool:
+        return not now.awaited
 
     def discount(self, age: int) -> float:
         return 1.0

@@ -34,7 +34,7 @@ from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
 from fedzero.rounds.delivery import Delivery, Sending
 from fedzero.rounds.losses import beyond as beyond_others
-from fedzero.rounds.schedule import Schedule, Synchronous, check_several_steps
+from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, Tally
 from fedzero.rounds.tracker import ClientTracker
 
@@ -174,7 +174,7 @@ class Server:
 
     def _ask(self, round: int, clients: Clients, found: Responses, tally: Tally) -> None:
         """Send the question of a round to those whom the schedule wants to be asked now."""
-        chosen = self.schedule.ask(round, tally.asked)
+        chosen = self.schedule.ask(StepSoFar(round, tally.asked, found.awaited, found.replies))
         if not chosen:
             return
         if again := tally.asked.keys() & set(chosen):
@@ -197,7 +197,8 @@ class Server:
         self, round: int, exchange: int, clients: Clients, found: Responses, tally: Tally
     ) -> dict[int, Admitted]:
         """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
-        while not self.schedule.made(round, found.awaited, found.replies) and (events := clients.receive(FOREVER)):
+        now = StepSoFar(round, tally.asked, found.awaited, found.replies)
+        while not self.schedule.made(now) and (events := clients.receive(FOREVER)):
             for event in events:
                 self._happened(exchange, event, found, tally)
             if not exchange:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare
 from fedzero.rounds import guard
-from fedzero.rounds.schedule import Synchronous
+from fedzero.rounds.schedule import StepSoFar, Synchronous
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.runs.summary import Summary
@@ -314,8 +314,8 @@ def replays_short_floats(method: Method, folder: Path, kinds: Sequence[torch.dty
 class Once(Synchronous):
     """Who is drawn twice is asked, and counts, once."""
 
-    def ask(self, step: int, asked: Mapping[int, int]) -> tuple[int, ...]:
-        return tuple(sorted(set(Synchronous.ask(self, step, asked))))
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return tuple(sorted(set(Synchronous.ask(self, now))))
 
 
 def weighs_who_is_drawn_twice(method: Method, folder: Path, filters: Sequence[Any] = ()) -> None:
