@@ -132,7 +132,7 @@ def play(
 ) -> Summary:
     """A run of late clients, from its beginning or from where its ledger stands."""
     setup, environment = prepare(recipe, Environment()), Environment(folder=folder)
-    with session.opened(setup, environment, Silent()) as found:
+    with session.opened(setup, environment, Silent(), oldest=OLDEST) as found:
         clients = engine(found.clients, away, lost)
         ledger = ledger or session.create(folder, setup.start)
         opened = session.Opened(found.run, clients, found.past)

@@ -56,10 +56,12 @@ class Opened:
 
 
 @contextmanager
-def opened(setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved) -> Iterator[Opened]:
-    """A run of the recipe's engine; what the engine started is ended."""
+def opened(
+    setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved, oldest: int = 0
+) -> Iterator[Opened]:
+    """A run of the recipe's engine; what the engine started is ended. oldest: of its schedule."""
     past = PastRounds()
-    seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe
+    seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe, oldest
     run = RunView(*seen)
     with setup.recipe.engine.open(run) as clients:
         yield Opened(run, clients, past)
