@@ -34,7 +34,7 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("ledger/store.py", "seal is None or _seal(chain, at, seconds) != seal", "seal is None"),
     ("rounds/admission.py", "if reply.round != round:", "if reply.round < round:"),
     ("rounds/admission.py", "if reply.digest != right[c]]", "if False]"),
-    ("rounds/tracker.py", "knows = record.round + self._sync", "knows = record.round + 1"),
+    ("rounds/tracker.py", "self.turns.counted[counted] + self._sync", "self.turns.counted[counted] + 1"),
     ("rounds/tracker.py", "self.oldest if pull_after is None", "int(self.known.max()) if pull_after is None"),
     ("protocol/client.py", "self._tried[0] == counted:", "True:"),
     ("links/quantise.py", "np.floor(exact + draw().random(len(values)))", "np.round(exact)"),

@@ -18,7 +18,7 @@ from targets import CHAINS, METHODS, TARGETS
 from fedzero.engines.remote import messages as site_messages
 from fedzero.ledger.patch import Patch
 from fedzero.ledger.records import End, Evaluation, Round, Saved, Shown, encode_record
-from fedzero.model.updates import Dense, Seeded, encode_update, pack
+from fedzero.model.updates import Dense, Group, Seeded, Stepped, encode_update, pack
 from fedzero.oracles import Metrics, Pictures
 from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import Continue, Reply, Snapshot, encode, encode_close, encode_reply, encode_work
@@ -49,6 +49,7 @@ cohort = 2
 """
 F4 = pack(np.arange(1, 7, dtype=np.float32))
 SEEDED, DENSE = Seeded(0, F4, (0, 2), (1,)), Dense(1, F4, (0, 1, 2, 3))
+STEPPED = Stepped(2, (Group(0, F4[:12]), Group(2, F4[:8], (1, 3), F4[:8], (0,))))
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
@@ -104,6 +105,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         made = Patch(1, b"8" * 8, b"8" * 8, ("w",), msgspec.json.encode(method), 4, b"r" * 32, b"r" * 32, (SEEDED,))
         yield "patch", msgspec.msgpack.encode(made)
         yield "json", recipes.canonical(recipes.decode(table)).replace(b'"tiny"', b'"t%d"' % number)
+    for number in range(len(METHODS)):
+        yield "update", bytes([number]) + encode_update(STEPPED)
+    yield "instruction", encode_work(3, 0, [encode_update(STEPPED)])
     task = msgspec.json.encode({"kind": "quadratic", "dimension": 6})
     yield "patch", msgspec.msgpack.encode(msgspec.structs.replace(made, task=task, needs={"other": "1.0"}))
     yield "json", canonical
@@ -140,6 +144,12 @@ def ledgers(table: dict[str, object]) -> Iterator[tuple[str, bytes]]:
     pictures = Pictures("p", ("a",), ("b",), 1, 1, 1, b"\0")
     others = [round, Saved(1, 0, b"s" * 32), Evaluation(1, b"8" * 8, metrics, b"s" * 32), Shown(1, pictures)]
     yield "ledger", joined([bodies[0], *map(encode_record, [*others, End(1, b"8" * 8, "stopped", b"s" * 32)])])
+    late = Stepped(1, (Group(0, F4, (2,)), Group(1, F4, (1,))))
+    mixed = [
+        Round(0, (0,), encode_update(Seeded(0, F4)), False, 10, 10, 4, 0.5, asked=(0, 2)),
+        Round(1, (1, 2), encode_update(late), False, 10, 10, 4, 0.5, asked=(1,)),
+    ]
+    yield "ledger", joined([bodies[0], *map(encode_record, mixed)])
 
 
 def joined(bodies: list[bytes]) -> bytes:

@@ -221,8 +221,17 @@ def arithmetic() -> str:
 SEEDED_UPDATE = updates.Seeded(7, updates.pack(np.array([0.5, -2.0], np.float32)), (1, 4, 4), (2,))
 DENSE_UPDATE = updates.Dense(70_000, updates.pack(np.array([1.0], np.float32)), (0,))
 METRICS = Metrics(0.25, 0.5, {"success rate": 1.0})
+STEPPED_UPDATE = updates.Stepped(
+    *(7, (
+        updates.Group(5, updates.pack(np.array([0.5, -2.0], np.float32))),
+        updates.Group(
+            *(7, updates.pack(np.array([1.0, 0.0, 0.25, 4.0], np.float32)), (1, 4)),
+            updates.pack(np.array([0.5, 0.25], np.float32)),
+        ),
+    ))
+)  # fmt: skip
 
-UPDATES: tuple[updates.Update, ...] = (SEEDED_UPDATE, updates.Seeded(300, b""), DENSE_UPDATE)
+UPDATES: tuple[updates.Update, ...] = (SEEDED_UPDATE, updates.Seeded(300, b""), DENSE_UPDATE, STEPPED_UPDATE)
 RECORDS: tuple[records.Record, ...] = (
     records.Start(b"{}", b"8 bytes.", 12, 1, "fingerprint", {"data": "digits"}, {"theirs": "1.0"}, 2, b"s" * 32),
     records.Start(b"{}", b"8 bytes.", 12, 1, None),
@@ -239,6 +248,7 @@ RECORDS: tuple[records.Record, ...] = (
     records.Shown(12, Pictures("title", ("row",), ("a", "b"), 1, 2, 3, bytes(range(12)))),
     records.End(12, b"8 bytes.", "stopped", b"s" * 32),
     records.End(12, b"8 bytes."),
+    records.Round(7, (1, 4), updates.encode_update(STEPPED_UPDATE), False, 99, 7, 6, 0.125, asked=(2, 4)),
 )  # fmt: skip
 INSTRUCTIONS: tuple[messages.Instruction, ...] = (
     messages.Work(8, 1, (SEEDED_UPDATE, DENSE_UPDATE), 6),

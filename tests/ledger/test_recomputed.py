@@ -101,7 +101,7 @@ def test_decomfl(name: str, overrides: list[str], made, tmp_path: Path):
     model = first_model(root, recipe["task"]["model"])
     assert (stream.digest(model), stream.sha256(model)) == (file.start["base"], file.start["base_sha256"])
     method = decomfl.DeComFL(recipe, root, model)
-    for record, scalars in decomfl.replayed(file, method):
+    for record, ((_, scalars),) in decomfl.replayed(file, method):
         round, drawn = record["round"], rounds.cohort(recipe, root, record["round"])
         assert drawn == record["cohort"]
         assert stream.digest(method.model) == file.marks.get(round, stream.digest(method.model))

@@ -39,8 +39,8 @@ _KEY = "checkpoints"
 
 
 class Checkpoint(Struct, frozen=True):
-    """outline: of the entries so far. counted, memories: `Turns.to_bytes`. state: tensors, or None where the ledger has
-    them (dense updates), nobody here has a model, or it is too large; numbers: what it holds beside them."""
+    """outline: of the entries so far. counted, memories, asked: `Turns.to_bytes`. state: tensors, or None where the
+    ledger has them (dense updates), nobody here has a model, or it is too large; numbers: what it holds beside them."""
 
     version: int
     outline: Outline
@@ -48,16 +48,19 @@ class Checkpoint(Struct, frozen=True):
     memories: bytes
     state: bytes | None
     numbers: int | bytes
+    asked: bytes = b""
 
     @staticmethod
     def of(outline: Outline, turns: Turns, replica: Replica | None) -> Checkpoint:
+        counted, memories, asked = turns.to_bytes()
         if replica is None or outline.dense or 4 * replica.state.params.size > LARGEST:
-            return Checkpoint(_VERSION, outline, *turns.to_bytes(), None, 0)
-        return Checkpoint(_VERSION, outline, *turns.to_bytes(), replica.state.to_bytes(), replica.state.numbers)
+            return Checkpoint(_VERSION, outline, counted, memories, None, 0, asked)
+        state = replica.state
+        return Checkpoint(_VERSION, outline, counted, memories, state.to_bytes(), state.numbers, asked)
 
     @property
     def turns(self) -> Turns:
-        return Turns.from_bytes(self.counted, self.memories)
+        return Turns.from_bytes(self.counted, self.memories, self.asked)
 
     def restore(self, replica: Replica) -> None:
         """Give a replica of the base model the state; raises `FedzeroError` if it is not the model on the chain."""
@@ -73,7 +76,7 @@ class Checkpoint(Struct, frozen=True):
     def tells(self, outline: Outline, turns: Turns) -> bool:
         """Whether it says this of a ledger. Compared as bytes: a loss may be NaN."""
         same = msgspec.msgpack.encode(self.outline) == msgspec.msgpack.encode(outline)
-        return same and (self.counted, self.memories) == turns.to_bytes()
+        return same and (self.counted, self.memories, self.asked) == turns.to_bytes()
 
     def holds(self, replica: Replica) -> bool:
         """Whether it has the state that a replica has."""

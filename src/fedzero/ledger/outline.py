@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
@@ -159,6 +160,11 @@ def _check_clients(record: Round, clients: int) -> None:
     named = record.cohort
     if record.refused or record.remembered or record.queried:
         named = (*named, *(client for of in (record.refused, record.remembered, record.queried) for client, _ in of))
+    asked = () if isinstance(record.asked, UnsetType) else record.asked
+    if any(a >= b for a, b in pairwise(asked)):
+        raise Tampered(record.round, "it names clients who were asked twice, or not in order")
+    if asked:
+        named = (*named, *asked)
     if named and (client := max(named)) >= clients:
         raise Tampered(record.round, f"it names client {client}, but the run has {clients} clients")
     if record.bounded:

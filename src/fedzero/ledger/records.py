@@ -46,6 +46,7 @@ class Round(Struct, frozen=True, tag="round"):
 
     round: Natural
     cohort: tuple[Natural, ...]
+    """clients whose turn ended in this round: they count, or are refused"""
     update: bytes | None
     """encoded update; None if nobody answered"""
     dense: bool
@@ -62,6 +63,9 @@ class Round(Struct, frozen=True, tag="round"):
     bounded: tuple[int, ...] | UnsetType = UNSET
     """clients whose numbers were scaled down to `federation.bound`, or whose loss is not in the mean; not written where
     there are none, as in 0.1"""
+    asked: tuple[Natural, ...] | UnsetType = UNSET
+    """clients who were sent the question of this round; not written where they are the cohort. The others of the cohort
+    answered the question of an earlier round, and who is not in the cohort may answer in a later one"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):

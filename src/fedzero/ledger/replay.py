@@ -201,6 +201,25 @@ def rebuild(
     progress(total, total)  # rounds in which nobody answered may stand at the end
 
 
+def recent(
+    ledger: Ledger,
+    view: LedgerView,
+    replica: Replica,
+    last: int,
+    progress: Progress = unseen,
+    kept: Checkpoint | None = None,
+) -> dict[int, bytes]:
+    """As `rebuild`, to the end; of the last rounds the digests of the models that they were asked at, by round."""
+    first, digests = max(0, view.outline.done - last), dict[int, bytes]()
+    rebuild(ledger, view, replica, first, progress, kept if kept and kept.outline.done <= first else None)
+    updates = {update.round: update for update in updates_of(ledger, view, first=first)}
+    for round in range(first, view.outline.done):
+        digests[round] = replica.digest()
+        if round in updates:
+            replica.follow([updates[round]])
+    return digests
+
+
 def verify(
     ledger: Ledger, replica: Replica | None, progress: Progress = unseen, kept: Checkpoint | None = None
 ) -> LedgerView:

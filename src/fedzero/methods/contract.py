@@ -21,7 +21,7 @@ Methods never know the engine, the task or who asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -39,7 +39,7 @@ from fedzero.links.contract import Contribution as Contribution
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
-from fedzero.model.updates import Dense, Update, unpack
+from fedzero.model.updates import Dense, Update, parts_of, unpack
 from fedzero.model.value import Checked, Value
 from fedzero.oracles import Answer, Ask
 
@@ -57,6 +57,8 @@ Numbers = int | bytes
 """What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
 
 
+READS_STATE = "its replies are read beside the state that they were computed at"
+"""What holds of a method that does not say otherwise, see `Wire.reads_state`."""
 MAX_ABS_COORDINATE = 7.0
 """No coordinate of a direction is larger: Box–Muller of 32 bits reaches √(2 ln 2³³) = 6.8."""
 MOST_CLIENTS = 10_000_000
@@ -118,6 +120,8 @@ class Wire:
     itself, what a filter left out this time. first_order: clients are given gradients; all others get values only.
     delivery: updates a client missed, or the state. whole: numbers are values of functions, so that one left out cannot
     count as 0, nor be added to that of another point. unanimous: a round is of use only if all clients answer.
+    reads_state: why a reply means nothing beside another state than the one it was computed at; empty: keys and the
+    round in which it was asked for say it all, so that a step may be made of the replies of several rounds.
     """
 
     replies: tuple[int, ...]
@@ -131,6 +135,7 @@ class Wire:
     delivery: Delivery = "catch-up"
     whole: bool = False
     unanimous: bool = False
+    reads_state: str = READS_STATE
 
 
 @dataclass(frozen=True)
@@ -356,6 +361,8 @@ class Gathered:
     contributions: by client; weights: how often each was drawn (1 unless clients are sampled with replacement);
     shared: contributions of the round's earlier exchanges; combine: the average, or what a filter puts in its place;
     state: the server's, before the round; None on a server without a model.
+    asked: by client, the round whose question it answered, and discounts: what its reply weighs beside a fresh one;
+    empty where all answered the question of this round.
     """
 
     round: int
@@ -366,6 +373,8 @@ class Gathered:
     combine: Combine
     state: State | None = None
     shared: tuple[Mapping[int, F32], ...] = ()
+    asked: Mapping[int, int] = field(default_factory=dict)
+    discounts: Mapping[int, float] = field(default_factory=dict)
 
     def mean(self) -> F32:
         """The contributions as one, the same whatever order they came in."""
@@ -416,7 +425,7 @@ class Method(Value):
 
     def decode_update(self, update: Update) -> F32:
         """The numbers of an update, for those who look at their size."""
-        return unpack(update.values if isinstance(update, Dense) else update.scalars)
+        return unpack(update.values if isinstance(update, Dense) else b"".join(part for _, part in parts_of(update)))
 
     def max_update_scale(self, state: State, round: int) -> float:
         """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ scale · |what the update sums to|.

@@ -45,7 +45,7 @@ from fedzero.methods.shared.graphs import Complete, Graph
 from fedzero.methods.shared.local_steps import OwnDirections, estimate, scalars_of_all, walk_terms
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Dense, Update, pack, unpack
+from fedzero.model.updates import Dense, Update, of_one_round, pack, unpack
 
 MOST_NODES = 1024
 """Every node has a model, and the state has them all."""
@@ -133,7 +133,7 @@ class Dzopa(OwnDirections, tag="dzopa"):
         return Dense(gathered.round, pack(changes), tuple(nodes))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        for update in updates:
+        for update in map(of_one_round, updates):
             nodes = sorted(set(update.clients))
             data = update.values if isinstance(update, Dense) else update.scalars
             rows = unpack(data).reshape(len(nodes), -1)

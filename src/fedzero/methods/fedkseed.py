@@ -111,19 +111,25 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
         return State(params, Accumulators(torch.zeros(self.pool), self.rate, self.stream, base), clients=clients)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        chain, rounds = self.chain, []
+        chain, rounds, K = self.chain, [], self.local_steps
         for update in updates:
-            g = self.scalars_of(update).reshape(self.local_steps, -1)
-            places = [self.drawn(state, keys, update.round, k, row.size) for k, row in enumerate(g)]
+            parts = self.parts_of(update)
+            places = [[self.drawn(state, keys, asked, k, g[k].size) for asked, g in parts] for k in range(K)]
             own = [
-                self._step(self.keys_at(keys, drawn), row, update.round, k, keys)
-                for k, (drawn, row) in enumerate(zip(places, g, strict=True))
+                self._step(
+                    [(a, self.keys_at(keys, drawn), g[k]) for (a, g), drawn in zip(parts, places[k], strict=True)],
+                    update.round,
+                    k,
+                    keys,
+                )
+                for k in range(K)
             ]
             steps, _ = chain.changed(own, state.carry, self.at(chain, state, update.round, keys))
             if self.order == "rounds":
                 rounds.append(chain.kernel.lines(steps, 0))
-            for drawn, step in zip(places, steps, strict=True):
-                self.accumulate(state, drawn, step.scalars, step.weight)
+            for drawn_of_step, step in zip(places, steps, strict=True):
+                for drawn, (row, weight) in zip(drawn_of_step, step.rows(), strict=True):
+                    self.accumulate(state, drawn, row, weight)
         self._advance(state, chain, rounds)
         if updates and state.carry.base is not None:
             state.carry.rebuild_params(state.params, keys)

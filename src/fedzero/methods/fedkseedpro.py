@@ -14,7 +14,7 @@ draw different keys.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32, F64
-from fedzero.methods.contract import State
+from fedzero.methods.contract import Scale, State, Wire
 from fedzero.methods.fedkseed import Accumulators, FedKSeed, Places
 from fedzero.model.numbers import Positive
 from fedzero.model.params import Params
@@ -44,6 +44,9 @@ class FedKSeedPro(FedKSeed, tag="fedkseed-pro"):
 
     clip: Positive = 1000.0
     """c, scalars beyond which count as c in the history"""
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return replace(FedKSeed.wire(self, round, scale), reads_state="its directions are drawn by the state")
 
     def init(self, params: Params, clients: int) -> State:
         state = FedKSeed.init(self, params, clients)

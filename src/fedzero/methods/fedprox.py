@@ -13,7 +13,7 @@ every coordinate is clipped to it after every step. Neither leaves a sum of dire
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -28,6 +28,8 @@ from fedzero.model.updates import Update
 
 class FedProxZO(LocalSteps, tag="fedprox-zo"):
     """FedZO with a proximal term, centred on the model at the start of the round."""
+
+    reads_state: ClassVar[str] = ""
 
     gamma: Annotated[float, Meta(ge=0)] = 0.1
     """γ, weight of the proximal term"""

@@ -17,6 +17,7 @@ coordinate is clipped to it after every step. Neither leaves a sum of directions
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from fedzero.directions import Keys
 from fedzero.methods.contract import State, Turn, Work
@@ -27,6 +28,8 @@ from fedzero.model.updates import Update
 
 class FedZO(LocalSteps, tag="fedzo"):
     """Own directions on every client; the dense-communication twin of DeComFL, or seeded."""
+
+    reads_state: ClassVar[str] = ""
 
     def client(self, state: State, turn: Turn) -> Work:
         return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))

@@ -17,6 +17,7 @@ too, on the ledger and down. A client cannot move the model further than any oth
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,11 +27,11 @@ from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import Difference
 from fedzero.links import Coder
 from fedzero.links.coders import Bits
-from fedzero.methods.contract import Gathered, Method
+from fedzero.methods.contract import Gathered, Method, Scale, Wire
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at
-from fedzero.model.updates import Dense, Seeded, Update
+from fedzero.model.updates import Dense, Seeded, Update, of_one_round
 from fedzero.oracles import Answer, Ask
 
 BITS = Bits()
@@ -43,6 +44,11 @@ class FeedSign(SeededMethod, tag="feedsign"):
     difference: Difference = "central"
 
     coder: ClassVar[Coder] = BITS
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return replace(
+            SeededMethod.wire(self, round, scale), reads_state="its signs are a vote on one round's directions"
+        )
 
     def slopes_at(self, base: Params, keys: tuple[int, ...], step: int) -> Generator[Ask, Answer, tuple[F32, float]]:
         g, loss = yield from SeededMethod.slopes_at(self, base, keys, step)
@@ -58,6 +64,7 @@ class FeedSign(SeededMethod, tag="feedsign"):
 
     def decode_update(self, update: Update) -> F32:
         """±1, as many as the round has."""
+        update = of_one_round(update)
         if isinstance(update, Dense):
             return Method.decode_update(self, update)
         expected = self.local_steps * count_at(self.directions, update.round)

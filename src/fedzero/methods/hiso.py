@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedzero.directions import Keys, Terms
 from fedzero.estimators.spsa import slopes
-from fedzero.methods.contract import Contribution, RuleState, State, Turn, Vectors, Work, advance_round
+from fedzero.methods.contract import Contribution, RuleState, Scale, State, Turn, Vectors, Wire, Work, advance_round
 from fedzero.methods.rules.arithmetic import root
 from fedzero.methods.rules.contract import Fact, joined
 from fedzero.methods.shared.seeded import SeededMethod
@@ -66,6 +66,9 @@ class HiSo(SeededMethod, tag="hiso"):
     def lacks(self) -> dict[Fact, str]:
         why = "a step of hiso is scaled by a diagonal of its own: leave it out"
         return SeededMethod.lacks(self) | {"sum": why, "state": why, "step": why}
+
+    def wire(self, round: int, scale: Scale) -> Wire:
+        return replace(SeededMethod.wire(self, round, scale), reads_state="its directions are scaled by the state")
 
     def init(self, params: Params, clients: int) -> State:
         h = Vectors.zeros(params, 1)

@@ -63,7 +63,7 @@ from fedzero.methods.shared.local_steps import (
 )
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.model.updates import Dense, OneRound, Seeded, Update, of_one_round, pack, unpack
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         return Shared(np.concatenate([gathered.contributions[c] for c in clients]), gathered.turns)
 
     def _aggregate_fresh(self, gathered: Gathered) -> Update:
-        update, (variates,) = OwnDirections.aggregate(self, gathered), gathered.shared
+        update, (variates,) = of_one_round(OwnDirections.aggregate(self, gathered)), gathered.shared
         gone = sorted(variates.keys() - gathered.contributions.keys())
         if isinstance(update, Dense) or not gone:
             return update
@@ -212,7 +212,7 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         varied = gathered.combine({c: values[d:] for c, values in given.items()}, dict.fromkeys(given, 1))
         return Dense(gathered.round, pack(np.concatenate([moved, varied])), tuple(sorted(given)))
 
-    def _apply_average(self, state: State, update: Update, keys: Keys) -> State:
+    def _apply_average(self, state: State, update: OneRound, keys: Keys) -> State:
         carry: Variates = state.carry
         d, c, last = state.params.size, carry.mean[0], dict(carry.last)
         if isinstance(update, Dense):
@@ -238,7 +238,7 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         return self._aggregate_fresh(gathered) if self.type == "I" else self._aggregate_average(gathered)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        for update in updates:
+        for update in map(of_one_round, updates):
             if self.type == "II":
                 state = self._apply_average(state, update, keys)
             elif isinstance(update, Dense):

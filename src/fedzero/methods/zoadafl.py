@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from msgspec import Meta
@@ -47,6 +47,8 @@ class AdaptiveMoments(RuleState):
 
 class ZOAdaFL(OwnDirections, tag="zo-adafl"):
     """FedZO's clients with an adaptive server: AMSGrad, Adam, Yogi or Adagrad on the mean difference."""
+
+    reads_state: ClassVar[str] = ""
 
     rate: Schedule = 1e-3
     """η, on the clients"""

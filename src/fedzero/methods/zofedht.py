@@ -48,7 +48,7 @@ from fedzero.methods.shared.local_steps import OwnDirections, difference_of, mea
 from fedzero.model.numbers import ProperFraction
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.model.updates import Dense, OneRound, Seeded, Update, of_one_round, pack, unpack
 from fedzero.oracles import Basis, Losses
 from fedzero.oracles.contract import F64
 
@@ -150,7 +150,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
     def aggregate(self, gathered: Gathered) -> Update:
         if self.plain is not None:
             return self.plain.aggregate(gathered)
-        update = OwnDirections.aggregate(self, gathered)
+        update = of_one_round(OwnDirections.aggregate(self, gathered))
         if (gathered.round + 1) % self.tau:
             return update
         state = gathered.state
@@ -164,7 +164,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
             return structs.replace(update, scalars=update.scalars + T)
         return structs.replace(update, values=update.values + T)
 
-    def _change(self, state: State, update: Update, keys: Keys) -> Tensor:
+    def _change(self, state: State, update: OneRound, keys: Keys) -> Tensor:
         """Δ_r as a vector, with or without the T behind it."""
         if isinstance(update, Dense):
             return torch.from_numpy(unpack(update.values)[: state.params.size].copy()).to(state.params.device)
@@ -185,7 +185,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         if self.plain is not None:
             return self.plain.apply(state, updates, keys)
-        for update in updates:
+        for update in map(of_one_round, updates):
             # nobody answered: the model did not move; of more than τ such rounds the last ones take all places
             for silent in range(max(state.round, update.round - self.tau), update.round):
                 state.carry.vectors.set(silent % self.tau, state.params.zeros())
@@ -197,7 +197,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
             state = advance_round(state, [update])
         return state
 
-    def _renewed(self, state: State, update: Update) -> State:
+    def _renewed(self, state: State, update: OneRound) -> State:
         """Q = [Δ_r Δ_{r−1} …] T."""
         data = update.scalars if isinstance(update, Seeded) else update.values
         T = unpack(data[-4 * self.tau**2 :]).reshape(self.tau, self.tau)

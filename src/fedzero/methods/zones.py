@@ -39,7 +39,7 @@ from fedzero.methods.contract import (
 from fedzero.methods.shared.local_steps import LastTurns, OwnDirections, estimate, vector_of, walk_terms
 from fedzero.model.params import Params
 from fedzero.model.schedules import Piecewise, Schedule, rate_at
-from fedzero.model.updates import Dense, Seeded, Update, unpack
+from fedzero.model.updates import Dense, Seeded, Update, of_one_round, unpack
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ZoneS(OwnDirections, tag="zone-s"):
         return walk_terms(self, keys, round, client, g[None], [1.0])
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        for update in updates:
+        for update in map(of_one_round, updates):
             carry: Multipliers = state.carry
             rate, N, multipliers = rate_at(self.rate, update.round), state.clients, carry.total[0]
             if isinstance(update, Dense):

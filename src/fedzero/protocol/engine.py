@@ -80,8 +80,9 @@ class Clients(Protocol):
     """One federation's clients while a run lasts."""
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
-        """Begin an exchange of the round `asked`. which: by client, the message that it gets. What was still awaited of
-        an earlier exchange is given up."""
+        """Begin an exchange of the round `asked`, or ask more clients in it. which: by client, the message it gets.
+        What was still awaited of an earlier exchange is given up, unless replies to it may still count
+        (`RunView.oldest`)."""
         ...
 
     def receive(self, seconds: float) -> Sequence[Event]:

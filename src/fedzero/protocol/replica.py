@@ -12,9 +12,10 @@ from functools import cached_property
 from fedzero.directions import Keys
 from fedzero.errors import Refused
 from fedzero.methods.contract import Method, State, Wire
+from fedzero.methods.shared.groups import why_one_round
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
-from fedzero.model.updates import Seeded, Update
+from fedzero.model.updates import Stepped, Update, clients_of
 from fedzero.protocol.messages import Close, Snapshot
 from fedzero.protocol.messages import Work as WorkMessage
 
@@ -62,10 +63,15 @@ class Replica:
             raise Refused(f"the updates of {rounds} do not fit {self.algorithm.name} ({error!r})") from error
 
     def _expect_known(self, update: Update) -> None:
-        """Numbers of clients are places in what methods carry."""
+        """Numbers of clients are places in what methods carry, and not all can be carried by several rounds."""
+        if isinstance(update, Stepped) and (why := why_one_round(self.wire)):
+            raise Refused(
+                f"the update of round {update.round} is made of replies of several rounds, which {self.algorithm.name} "
+                f"does not allow: {why}"
+            )
         if update.round > LAST:
             raise Refused(f"an update of round {update.round}, where {LAST} is the last that can be")
-        named = max((*update.clients, *(update.others if isinstance(update, Seeded) else ())), default=0)
+        named = max(clients_of(update), default=0)
         if named >= self.state.clients:
             raise Refused(f"the update of round {update.round} names client {named} of {self.state.clients}")
 

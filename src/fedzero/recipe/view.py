@@ -61,7 +61,8 @@ class RunView:
 
     replica: the clients' model where the engine is in this process, the base model while the engine is opened; None on
     a server without a model, which has no set-up either. phase: is told what is going on; warn: is told, in a sentence,
-    what should not be. observe: is told of local steps.
+    what should not be. observe: is told of local steps. oldest: replies to what was asked so many rounds before may
+    still count.
     """
 
     recipe: Recipe
@@ -73,6 +74,7 @@ class RunView:
     phase: Phase = unheard
     warn: Callable[[str], None] = unsaid
     observe: Observer = unobserved
+    oldest: int = 0
 
     def built(self) -> tuple[Setup, Replica]:
         """Set-up and replica, of a run that has them in this process."""

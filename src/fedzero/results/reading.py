@@ -14,7 +14,7 @@ from fedzero.ledger import replay
 from fedzero.ledger.outline import Outline
 from fedzero.ledger.records import Evaluation, Round, Shown, Start
 from fedzero.ledger.store import Entry, Ledger
-from fedzero.model.updates import Seeded, decode_update
+from fedzero.model.updates import Dense, decode_update, parts_of
 from fedzero.oracles import Pictures
 from fedzero.report.history import Point
 from fedzero.results.attendance import Attendance
@@ -91,11 +91,17 @@ def _halfway(first: tuple[float, float], second: tuple[float, float]) -> tuple[f
 
 
 def slope_of(record: Round) -> float | None:
-    """√(mean of g²) over the scalars g of a round's update, where it is made of scalars of directions."""
+    """√(mean of g²) over the scalars g of a round's update, where it is made of scalars of directions; of several
+    groups, which are parts of one sum, the root of the sum of squares."""
     if record.update is None or record.dense:
         return None
     update = decode_update(record.update)
-    if not isinstance(update, Seeded) or not update.scalars or len(update.scalars) % 4:
+    parts = [] if isinstance(update, Dense) else [scalars for _, scalars in parts_of(update)]
+    if not all(scalars and len(scalars) % 4 == 0 for scalars in parts) or not parts:
         return None
-    scalars = struct.unpack(f"<{len(update.scalars) // 4}f", update.scalars)
-    return math.hypot(*scalars) / math.sqrt(len(scalars))
+    return math.hypot(*(_mean_square_root(scalars) for scalars in parts))
+
+
+def _mean_square_root(scalars: bytes) -> float:
+    numbers = struct.unpack(f"<{len(scalars) // 4}f", scalars)
+    return math.hypot(*numbers) / math.sqrt(len(numbers))

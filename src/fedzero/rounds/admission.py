@@ -16,11 +16,18 @@ from fedzero.rounds.tracker import ClientTracker
 
 
 class Admission:
-    """What a reply must be to count. remembering: clients keep something between their turns."""
+    """What a reply must be to count. remembering: clients keep something between their turns. models: by round whose
+    question may still be answered, the digest of the model that it was asked at."""
 
-    def __init__(self, plan: Plan, tracker: ClientTracker):
-        self.plan, self.tracker = plan, tracker
+    def __init__(self, plan: Plan, tracker: ClientTracker, models: Mapping[int, bytes] | None = None):
+        self.plan, self.tracker, self.models = plan, tracker, dict(models or {})
         self.remembering = plan.wire(0).remembers or plan.chain.feedback
+
+    def begin(self, round: int, replica: Replica | None, oldest: int) -> None:
+        """Keep the digest of the model that a round is asked at, and those of the last `oldest` rounds."""
+        if replica is not None and oldest:
+            self.models = {r: digest for r, digest in self.models.items() if r >= round - oldest}
+            self.models[round] = replica.digest()
 
     def limit(self, round: int, exchange: int) -> int:
         """Bytes of a reply at most."""
@@ -54,13 +61,20 @@ class Admission:
 
 
 def refuse_diverged(
-    round: int, replica: Replica | None, hosts: Mapping[int, str], replies: dict[int, Admitted], refused: dict[int, str]
+    round: int,
+    replica: Replica | None,
+    hosts: Mapping[int, str],
+    replies: dict[int, Admitted],
+    refused: dict[int, str],
+    earlier: Mapping[int, bytes] | None = None,
 ) -> list[int]:
-    """Values computed on another model than ours (or, without a model, than most others') do not count."""
+    """Values computed on another model than ours (or, without a model, than most others') do not count. earlier: by
+    client that answers the question of an earlier round, the digest of its model."""
     if not replies:
         return []
     if replica is not None:
-        right = {client: replica.state.digest(client) for client in replies}
+        before = earlier or {}
+        right = {client: before.get(client) or replica.state.digest(client) for client in replies}
     else:
         right = dict.fromkeys(replies, _elected(round, hosts, replies))
     diverged = [c for c, reply in replies.items() if reply.digest != right[c]]

@@ -68,6 +68,8 @@ class Aggregation:
             combine=self.plan.chain.combine,
             state=None if self.replica is None else self.replica.state,
             shared=tuple(tally.shared),
+            asked=(late := tally.late()),
+            discounts={client: tally.discounts[client] for client in late},
         )
 
 

@@ -16,7 +16,7 @@ import torch
 
 from fedzero.directions import Keys
 from fedzero.methods.contract import MAX_ABS_COORDINATE, Method, State
-from fedzero.model.updates import Dense, Update
+from fedzero.model.updates import Dense, Stepped, Update
 
 SPARE = 100.0
 """Times the bound: what moments and adaptive steps may add to it."""
@@ -56,6 +56,7 @@ class Guard:
             return size <= SQUARED
         if size <= SQUARED:
             scale = self.method.max_update_scale(state, update.round)
+            scale *= len(update.groups) if isinstance(update, Stepped) else 1  # what bounds a step bounds each of them
             self._limit = self._limit or min(torch.finfo(t.dtype).max for t in state.params.tensors.values())
             for look in (False, True):
                 if look:

@@ -1,23 +1,23 @@
 """One round of a federation, start to finish, seen from the server.
 
-cohort ← sample                     a function of the keys and the round
+whom to ask ← schedule              (synchronous: a function of the keys and the round)
 who cannot pay its queries sits out
 messages → clients → replies        bytes out, bytes in, both counted; once for every exchange of the round
 admit each reply, or refuse it by name and go on with the others; shorten those far longer than the others'
+until the schedule says that the step is made
 update ← aggregate, if the model stays finite       → ledger (durable) → only then does any state change
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import UNSET
 
-from fedzero.errors import Refused
+from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
 from fedzero.ledger.replay import LedgerView
@@ -29,11 +29,12 @@ from fedzero.model.updates import Dense, encode_update, pack
 from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows, Tied, Undelivered
 from fedzero.protocol.messages import Continue, encode, encode_close
 from fedzero.protocol.replica import Replica
-from fedzero.recipe.plan import Plan, cohort_of
+from fedzero.recipe.plan import Plan
 from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
 from fedzero.rounds.delivery import Delivery, Sending
 from fedzero.rounds.losses import beyond as beyond_others
+from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, Tally
 from fedzero.rounds.tracker import ClientTracker
 
@@ -43,18 +44,24 @@ CHECKPOINT_EVERY = 10
 
 @dataclass
 class Responses:
-    """What has come of an exchange so far. awaited: clients that were asked and have neither arrived nor left."""
+    """What has come of an exchange so far. asked: by client that may answer, the round of its question; awaited: those
+    of them that have neither arrived nor left. sent: bytes of what they were sent in this round."""
 
-    sending: Sending
+    asked: dict[int, int] = field(default_factory=dict)
+    awaited: dict[int, int] = field(default_factory=dict)
     replies: dict[int, Admitted] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
     undelivered: set[int] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self.awaited = set(self.sending.which)
+    def expect(self, round: int, sending: Sending) -> None:
+        """Clients who are asked now."""
+        self.asked |= dict.fromkeys(sending.which, round)
+        self.awaited |= dict.fromkeys(sending.which, round)
+        self.sent |= {client: sending.size(client) for client in sending.which}
 
     def refuse(self, client: int, why: str) -> None:
-        self.awaited.discard(client)
+        self.awaited.pop(client, None)
         self.refused[client] = why
 
 
@@ -62,7 +69,8 @@ class Server:
     """Plays rounds.
 
     replica: None on a server without a model. view: what the ledger holds already, if anything. meter: where clients'
-    queries are logged and paid for, if they are.
+    queries are logged and paid for, if they are. schedule: who is asked at a step, and when it is made. models: by
+    round whose question may still be answered, the digest of its model.
     """
 
     def __init__(
@@ -72,6 +80,8 @@ class Server:
         ledger: Ledger,
         view: LedgerView | None = None,
         meter: Meter | None = None,
+        schedule: Schedule | None = None,
+        models: Mapping[int, bytes] | None = None,
     ):
         self.plan, self.algorithm, self.federation, self.keys = plan, plan.algorithm, plan.federation, plan.keys
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
@@ -79,7 +89,10 @@ class Server:
         self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds)
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
-        self.admission, self.aggregation = Admission(plan, self.tracker), Aggregation(plan, replica)
+        self.schedule: Schedule = schedule or Synchronous(plan)
+        if self.schedule.oldest:
+            check_several_steps(plan, replica is not None, meter is not None)
+        self.admission, self.aggregation = Admission(plan, self.tracker, models), Aggregation(plan, replica)
         self.delivery = Delivery(plan, replica, self.tracker, self.admission.remembering)
 
     def wire(self, round: int) -> Wire:
@@ -89,16 +102,13 @@ class Server:
         """Bytes of a reply at most."""
         return self.admission.limit(round, exchange)
 
-    def cohort(self, round: int) -> tuple[int, ...]:
-        return cohort_of(self.keys, round, self.federation)
-
     def play(self, round: int, clients: Clients, seconds: float) -> Round:
         """One round; returns when its record is durable and the model has moved on."""
-        cohort = self.cohort(round)
-        weights = Counter(cohort)
-        tally = self._exchanges(round, clients, weights)
-        update = self.aggregation.update(round, tally, weights)
-        replies = tally.replies
+        self.admission.begin(round, self.replica, self.schedule.oldest)
+        tally = self._exchanges(round, clients)
+        update = self.aggregation.update(round, tally, tally.weights)
+        replies, ended, drawn = tally.replies, tally.ended, sorted(tally.drawn)
+        as_drawn = ended == set(drawn)
         encoded = None if update is None else encode_update(update)
         closings = (
             {} if encoded is None or not self.federation.sync else dict.fromkeys(replies, encode_close(round, encoded))
@@ -108,7 +118,7 @@ class Server:
         dense = isinstance(update, Dense)
         record = Round(
             round=round,
-            cohort=cohort,
+            cohort=tuple(drawn if as_drawn else sorted(ended)),
             update=hashlib.sha256(encoded).digest() if encoded is not None and dense else encoded,
             dense=dense,
             bytes_up=tally.bytes_up,
@@ -119,6 +129,7 @@ class Server:
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
+            asked=UNSET if as_drawn else tuple(sorted(set(drawn))),
         )
         kept = {c: tally.memories[c] for c, _ in record.remembered if c in tally.memories}
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
@@ -142,22 +153,39 @@ class Server:
         self.ledger.append([record], seconds, checkpoint=content)
         self.saved = done
 
-    def _exchanges(self, round: int, clients: Clients, weights: Mapping[int, int]) -> Tally:
+    def _exchanges(self, round: int, clients: Clients) -> Tally:
         """All exchanges of a round; who drops out of one is out of the round."""
-        unable = self.unable(round, weights)
-        tally = Tally(refused=dict(unable))
-        sending = self.delivery.instructions(round, sorted(weights.keys() - unable.keys()))
+        tally, found = Tally(asked=self.tracker.turns.open()), Responses()
+        found.asked, found.awaited = dict(tally.asked), dict(tally.asked)
+        self._ask(round, clients, found, tally)
         for exchange in range(len(self.wire(round).replies)):
             if exchange:
                 tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
-                shared = self.algorithm.share(self.aggregation.step_inputs(round, tally, weights))
+                shared = self.algorithm.share(self.aggregation.step_inputs(round, tally, tally.weights))
                 message = encode(Continue(round, exchange, pack(shared.values), shared.clients))
-                sending = Sending.to_all(tally.replies, message)
-            tally.replies = self._gather(round, exchange, clients, sending, tally)
-            self.aggregation.through_links(round, tally, weights)
+                sending, found = Sending.to_all(tally.replies, message), Responses()
+                found.expect(round, sending)
+                clients.send(round, exchange, sending.messages, sending.which)
+            tally.replies = self._gather(round, exchange, clients, found, tally)
+            self.aggregation.through_links(round, tally, tally.weights)
             if not tally.replies:
                 break
         return tally
+
+    def _ask(self, round: int, clients: Clients, found: Responses, tally: Tally) -> None:
+        """Send the question of a round to those whom the schedule wants to be asked now."""
+        chosen = self.schedule.ask(StepSoFar(round, tally.asked, found.awaited, found.replies))
+        if not chosen:
+            return
+        if again := tally.asked.keys() & set(chosen):
+            raise FedzeroError(f"client {min(again)} is asked in round {round}, and has a question already")
+        unable = self.unable(round, dict.fromkeys(chosen))
+        tally.refused |= unable
+        tally.drawn += chosen
+        tally.asked |= dict.fromkeys(chosen, round)
+        sending = self.delivery.instructions(round, sorted(set(chosen) - unable.keys()))
+        found.expect(round, sending)
+        clients.send(round, 0, sending.messages, sending.which)
 
     def unable(self, round: int, clients: Iterable[int]) -> Mapping[int, str]:
         """Who of these clients cannot pay the queries of a turn, and why."""
@@ -166,19 +194,25 @@ class Server:
         return self.meter.unable(round, {client: self.admission.queries(round, client) for client in clients})
 
     def _gather(
-        self, round: int, exchange: int, clients: Clients, sending: Sending, tally: Tally
+        self, round: int, exchange: int, clients: Clients, found: Responses, tally: Tally
     ) -> dict[int, Admitted]:
         """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
-        found = Responses(sending)
-        clients.send(round, exchange, sending.messages, sending.which)
-        while found.awaited and (events := clients.receive(FOREVER)):
+        now = StepSoFar(round, tally.asked, found.awaited, found.replies)
+        while not self.schedule.made(now) and (events := clients.receive(FOREVER)):
             for event in events:
-                self._happened(round, exchange, event, found, tally)
-        for client in found.awaited:
-            found.refused.setdefault(client, "did not answer")
-        tally.bytes_down += sum(sending.size(client) for client in sending.which if client not in found.undelivered)
+                self._happened(exchange, event, found, tally)
+            if not exchange:
+                self._ask(round, clients, found, tally)
+        for client, asked in found.awaited.items():
+            if asked + self.schedule.oldest <= round:
+                found.refused.setdefault(client, "did not answer")
+        tally.bytes_down += sum(size for client, size in found.sent.items() if client not in found.undelivered)
+        late = {client: asked for client, asked in found.asked.items() if client in found.replies and asked < round}
+        tally.discounts |= {client: self.schedule.discount(round - asked) for client, asked in late.items()}
+        earlier = {client: self.admission.models[asked] for client, asked in late.items()}
+        place = round, self.replica, tally.hosts
         try:
-            tally.diverged |= set(refuse_diverged(round, self.replica, tally.hosts, found.replies, found.refused))
+            tally.diverged |= set(refuse_diverged(*place, found.replies, found.refused, earlier))
         except Tied:
             clients.settle(round, None, {}, found.replies.keys())
             raise
@@ -189,22 +223,22 @@ class Server:
                 tally.losses.setdefault(client, reply.loss)
         return found.replies
 
-    def _happened(self, round: int, exchange: int, event: Event, found: Responses, tally: Tally) -> None:
+    def _happened(self, exchange: int, event: Event, found: Responses, tally: Tally) -> None:
         if isinstance(event, Rows):
             assert self.meter is not None, "queries of a run that has no log of them"
             self.meter.log.write(event.rows)
         elif isinstance(event, Left):
-            for client in found.awaited & set(event.clients):
+            for client in found.awaited.keys() & set(event.clients):
                 found.refuse(client, f"failed: {event.why}")
         elif isinstance(event, Arrival):
-            self._arrived(round, exchange, event, found, tally)
+            self._arrived(exchange, event, found, tally)
 
-    def _arrived(self, round: int, exchange: int, arrival: Arrival, found: Responses, tally: Tally) -> None:
+    def _arrived(self, exchange: int, arrival: Arrival, found: Responses, tally: Tally) -> None:
         client, data = arrival.client, arrival.data
         if isinstance(data, bytes):
             tally.bytes_up += len(data)
         try:
-            if client not in found.sending.which:
+            if client not in found.asked:
                 raise Refused("was not asked")
             if isinstance(data, Undelivered):
                 found.undelivered.add(client)
@@ -212,12 +246,14 @@ class Server:
                 raise Refused(f"failed: {data}")
             if client in found.replies:
                 raise Refused("answered twice; the first answer counts")
-            found.replies[client] = self.admission.admit(round, exchange, client, data)
+            if self.schedule.oldest and found.asked[client] not in self.admission.models:
+                raise Refused(f"answered round {found.asked[client]}, whose model is not known here any more")
+            found.replies[client] = self.admission.admit(found.asked[client], exchange, client, data)
         except Refused as reason:
             if client not in found.replies:
                 found.refuse(client, printable(str(reason), LONGEST_SAID))
             return
-        found.awaited.discard(client)
+        found.awaited.pop(client, None)
         found.refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
         tally.hosts[client] = arrival.host
         if arrival.memory is not None:

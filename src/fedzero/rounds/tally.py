@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -43,3 +44,23 @@ class Tally:
     """who worked on another model"""
     losses: dict[int, float] = field(default_factory=dict)
     """at the start of the round"""
+    drawn: list[int] = field(default_factory=list)
+    """who was asked in this round, each as often as it was drawn"""
+    asked: dict[int, int] = field(default_factory=dict)
+    """by client, the round of its question, if that was open when the round began, or is of this round"""
+    discounts: dict[int, float] = field(default_factory=dict)
+    """of replies to earlier questions"""
+
+    @property
+    def weights(self) -> Counter[int]:
+        """How often each client was drawn; who was asked before: once."""
+        return Counter(self.drawn) + Counter(self.asked.keys() - set(self.drawn))
+
+    @property
+    def ended(self) -> set[int]:
+        """Whose turn ended in this round."""
+        return self.asked.keys() & (self.replies.keys() | self.refused.keys())
+
+    def late(self) -> dict[int, int]:
+        """By client that counts, the round of its question, if that is an earlier one."""
+        return {client: self.asked[client] for client in self.replies if client in self.discounts}

@@ -105,14 +105,14 @@ class ClientTracker:
         """Carry on after a round: who knows what, and what has to be kept."""
         out = {client for client, _ in record.refused}
         counted = sorted(set(record.cohort) - out)
-        knows = record.round + self._sync
+        self.turns.note(record)
         for before, clients in Counter(self.known[counted].tolist()).items():
             self._knowing[before] -= clients
             if not self._knowing[before]:
                 del self._knowing[before]
-        self._knowing[knows] += len(counted)
+        knows = self.turns.counted[counted] + self._sync  # a client has what came before the question it answered
+        self._knowing.update(knows.tolist())
         self.known[counted] = knows
-        self.turns.note(record)
         while not self._knowing[self.oldest]:  # what a client knows only grows: all steps together are one a round
             self.oldest += 1
         self.history.append(record.round, None if record.dense else record.update)

@@ -36,6 +36,7 @@ from fedzero.recipe.setup import Setup, prepare
 from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch, play
 from fedzero.rounds.past import PastRounds
+from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
 from fedzero.runs.checkpointer import Checkpointer
 from fedzero.runs.recorded import reopen
@@ -55,10 +56,12 @@ class Opened:
 
 
 @contextmanager
-def opened(setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved) -> Iterator[Opened]:
-    """A run of the recipe's engine; what the engine started is ended."""
+def opened(
+    setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved, oldest: int = 0
+) -> Iterator[Opened]:
+    """A run of the recipe's engine; what the engine started is ended. oldest: of its schedule."""
     past = PastRounds()
-    seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe
+    seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe, oldest
     run = RunView(*seen)
     with setup.recipe.engine.open(run) as clients:
         yield Opened(run, clients, past)
@@ -161,8 +164,9 @@ def resume(
             return drive(found, ledger, folder_of(folder), watch)
 
 
-def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
-    """A run from where its ledger stands to its end; the summary of what came out."""
+def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: Schedule | None = None) -> Summary:
+    """A run from where its ledger stands to its end; the summary of what came out. schedule: another one than the
+    synchronous one."""
     try:
         recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
         began = time.perf_counter()
@@ -171,10 +175,13 @@ def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch) -> Summary:
         if setup is not None and view.end is None:  # a finished run asks for nothing
             setup.problem.ready()
         watch.phase("")  # folding again has a display of its own
-        if setup is not None and replica is not None:
+        models: dict[int, bytes] = {}
+        if setup is not None and replica is not None and schedule is not None and schedule.oldest:
+            models = replay.recent(ledger, view, replica, schedule.oldest, setup.replaying, kept)
+        elif setup is not None and replica is not None:
             replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
-        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view))
+        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models)
         found.past.attach(server)
 
         def seconds() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,19 @@ from recompute.stream import GAUSSIAN, RADEMACHER, RANK1, SHARED, Model, derived
 
 Loss = Callable[[Model, int, int, int], float]
 """(model, round, step, client) → loss on the mini-batch of that step"""
+Part = tuple[int, np.ndarray]
+"""(round that was asked, scalars of its directions)"""
+
+
+def parts_of(update: Sequence[Any]) -> list[Part]:
+    """What a decoded update is the sum of."""
+    kind, round, *rest = update
+    assert kind in (1, 3)
+    if kind == 1:
+        return [(round, floats(rest[0]))]
+    asked = [group[0] for group in rest[0]]
+    assert asked == sorted(set(asked)) and asked[-1] <= round
+    return [(group[0], floats(group[1])) for group in rest[0]]
 
 
 class DeComFL:
@@ -28,12 +41,14 @@ class DeComFL:
     def keys(self, round: int, step: int) -> list[int]:
         return [derived(self.root, "direction", round, step, p, SHARED) for p in range(self.a["directions"])]
 
-    def stepped(self, round: int, first: int, g: np.ndarray, x: Model, M: Model) -> tuple[Model, Model]:
-        """(x, M) after local steps `first`, `first` + 1, … with scalars g (steps, P)."""
+    def stepped(self, round: int, first: int, parts: Sequence[Part], x: Model, M: Model) -> tuple[Model, Model]:
+        """(x, M) after local steps `first`, `first` + 1, … with scalars (steps, P) of each part."""
         rate, P = rate_at(self.a["rate"], round), self.a["directions"]
-        for k, row in enumerate(g.astype(np.float64), first):
-            factor = (1.0 if self.momentum else -rate) / P
-            terms = list(zip(self.keys(round, k), (factor * row).astype(np.float32), strict=True))
+        factor = (1.0 if self.momentum else -rate) / P
+        for k, rows in enumerate(zip(*(g.astype(np.float64) for _, g in parts), strict=True), first):
+            terms: list[tuple[int, np.float32]] = []
+            for (asked, _), row in zip(parts, rows, strict=True):
+                terms += zip(self.keys(asked, k), (factor * row).astype(np.float32), strict=True)
             if not self.momentum:
                 x = folded(x, self.domain, terms)
                 continue
@@ -43,9 +58,10 @@ class DeComFL:
             x = {name: x[name] - eta * M[name] for name in x}
         return x, M
 
-    def apply(self, round: int, scalars: np.ndarray) -> None:
-        g = scalars.reshape(self.a["local_steps"], self.a["directions"])
-        self.model, self.M = self.stepped(round, 0, g, self.model, self.M)
+    def apply(self, round: int, parts: Sequence[Part]) -> None:
+        shape = self.a["local_steps"], self.a["directions"]
+        shaped = [(asked, scalars.reshape(shape)) for asked, scalars in parts]
+        self.model, self.M = self.stepped(round, 0, shaped, self.model, self.M)
 
     def client(self, round: int, client: int, loss: Loss) -> tuple[np.ndarray, float, int]:
         """(scalars, loss at the start, queries) of a turn."""
@@ -60,14 +76,14 @@ class DeComFL:
             first = first if k else float(f.mean() if len(signs) == 2 else f[0])
             queries += len(points)
             if k + 1 < K:
-                x, M = self.stepped(round, k, g[k : k + 1], x, M)
+                x, M = self.stepped(round, k, [(round, g[k : k + 1])], x, M)
         return g.reshape(-1), first, queries
 
 
-def replayed(file: File, method: DeComFL) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+def replayed(file: File, method: DeComFL) -> Iterator[tuple[dict[str, Any], list[Part]]]:
     """Every round with its scalars, while `method` stands before it; it is applied when the next one is asked for."""
     for record in file.rounds:
-        kind, round, scalars = msgspec.msgpack.decode(record["update"])
-        assert (kind, round) == (1, record["round"])
-        yield record, floats(scalars)
-        method.apply(round, floats(scalars))
+        update = msgspec.msgpack.decode(record["update"])
+        assert update[1] == record["round"]
+        yield record, parts_of(update)
+        method.apply(record["round"], parts_of(update))

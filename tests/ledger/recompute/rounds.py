@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -63,13 +63,28 @@ def length_of_replies(round: int, cohort: Sequence[int], numbers: int, queries: 
 
 
 def length_of_catch_up(rounds: Sequence[Mapping[str, Any]], round: int) -> int:
-    """Of what the cohort of a round is sent: everything since each client's last turn."""
-    total = 0
-    for client in set(rounds[round]["cohort"]):
-        known = max((r["round"] for r in rounds[:round] if client in r["cohort"]), default=0)
+    """Of what the clients who are asked in a round are sent: everything since the last question that each answered."""
+    total, answered = 0, {c: asked for each in questions(rounds[:round]) for c, asked in each.items()}
+    for client in asked_in(rounds[round]):
+        known = answered.get(client, 0)
         missed = [msgspec.msgpack.decode(r["update"]) for r in rounds[known:round] if r["update"] is not None]
         total += len(encode([1, round, 0, missed]))
     return total
+
+
+def asked_in(record: Mapping[str, Any]) -> set[int]:
+    return set(record.get("asked", record["cohort"]))
+
+
+def questions(rounds: Sequence[Mapping[str, Any]]) -> Iterator[dict[int, int]]:
+    """Of every round, by client that counts in it, the round whose question it answered."""
+    waiting: dict[int, int] = {}
+    for record in rounds:
+        assert not waiting.keys() & asked_in(record)
+        waiting |= dict.fromkeys(asked_in(record), record["round"])
+        ended = {client: waiting.pop(client) for client in set(record["cohort"])}
+        refused = {client for client, _ in record["refused"]}
+        yield {client: asked for client, asked in sorted(ended.items()) if client not in refused}
 
 
 def length_of_snapshots(round: int, cohort: Sequence[int], state: int) -> int:

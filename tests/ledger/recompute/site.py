@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from recompute.decomfl import DeComFL
+from recompute.decomfl import DeComFL, parts_of
 from recompute.digits import Digits, first_model
-from recompute.file import floats
 from recompute.stream import digest, root_of, sha256
 
 PREPARE, RECOVER, EXCHANGE, DELIVER, MEASURE, FINISH = range(1, 7)
@@ -57,9 +56,9 @@ class Site:
         self.method, self.round = DeComFL(self.recipe, self.root, first), 0
 
     def follow(self, updates: Sequence[Sequence[Any]]) -> None:
-        for _, round, scalars, *_ in updates:
-            if round >= self.round:
-                self.method.apply(round, floats(scalars))
+        for update in updates:
+            if (round := update[1]) >= self.round:
+                self.method.apply(round, parts_of(update))
                 self.round = round + 1
 
     def recover(self, fresh: bool, updates: Sequence[bytes]) -> list[Any]:

@@ -13,9 +13,9 @@ before r, so that `average_from` = `average` = half of the rounds is the mean of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
@@ -30,25 +30,37 @@ from fedzero.model.updates import pack, unpack
 
 @dataclass(frozen=True)
 class AveragingState(RuleState):
-    """Coefficients of the window's rounds so far, float32, by round."""
+    """Coefficients of the window's rounds so far, float32, by round; of a step made of the replies of several rounds,
+    these behind them."""
 
-    coefficients: Mapping[int, bytes] = field(default_factory=dict)
+    coefficients: Mapping[int, bytes | tuple[Any, ...]] = field(default_factory=dict)
 
     def with_numbers(self, numbers: Numbers) -> RuleState:
         return RuleState.with_numbers(self, numbers) if numbers else AveragingState()  # 0: it is empty there
 
-    def after(self, round: int, coefficients: F32, length: int, first: int = 0) -> AveragingState:
+    def after(
+        self, round: int, coefficients: F32, length: int, first: int = 0, asked: Sequence[int] = ()
+    ) -> AveragingState:
         """With a round's; windows are counted from round `first`. The first round of each is left out: Δ_1 is in all of
         its iterates."""
         start = round - (round - first) % length
         kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
-        return AveragingState(kept | ({round: pack(coefficients)} if round > start else {}))
+        packed = pack(coefficients) if set(asked) <= {round} else (pack(coefficients), *asked)
+        return AveragingState(kept | ({round: packed} if round > start else {}))
+
+    def asked(self, round: int) -> Sequence[int]:
+        """The rounds along whose directions a round went."""
+        found = self.coefficients[round]
+        return (round,) if isinstance(found, bytes) else found[1:]
 
     def correction(self, length: int, first: int = 0) -> dict[int, F32]:
         """By round, the coefficients that take x_n to the mean."""
         return {
-            round: (unpack(packed).astype(np.float64) * (-((round - first) % length) / length)).astype(np.float32)
-            for round, packed in sorted(self.coefficients.items())
+            round: (
+                unpack(found if isinstance(found, bytes) else found[0]).astype(np.float64)
+                * (-((round - first) % length) / length)
+            ).astype(np.float32)
+            for round, found in sorted(self.coefficients.items())
         }
 
 
@@ -84,11 +96,12 @@ class Averaging(Rule, tag="averaging"):
             return steps, state
         of_round = joined([step.change() for step in steps])
         own = Step.ready(of_round, steps[0].rounding)
-        window = state.after(at.round, own.scalars, self.rounds, self.first)
+        asked = [part.round for part in steps[0].parts]
+        window = state.after(at.round, own.scalars, self.rounds, self.first, asked)
         if (at.round + 1 - self.first) % self.rounds:
             return [own], window
         parts = [
-            Terms(at.terms_of(r), coefficients, of_round.stream)
+            Terms(at.terms_of(window.asked(r)), coefficients, of_round.stream)
             for r, coefficients in window.correction(self.rounds, self.first).items()
         ]
         correction = [Step.ready(joined(parts), at.keys.rounding(at.round, at.local_steps))] if parts else []

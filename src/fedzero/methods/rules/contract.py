@@ -14,9 +14,10 @@ the kernel rule, or from the method.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,9 +46,19 @@ class RuleTraits:
     lacks: Mapping[Fact, str] = field(default_factory=dict)
 
 
+class Answered(NamedTuple):
+    """The scalars of a step that answer the question of one round, along its directions: so many, with their weight."""
+
+    round: int
+    size: int
+    weight: float = 1.0
+
+
 class Step(NamedTuple):
     """weight · (1/P) Σ_p g_p z_p, to be taken with a rate η.
 
+    parts: of a step made of the replies of several rounds, which of its scalars answer which; then it is the sum of
+    parts, weight · w_a · (1/P_a) Σ_p g_p z_p each. Empty: all are of the round of the step.
     own: false for a step that is ready: Σ_p g_p z_p, added as it is, of keys that a stream of higher rank has expanded.
     """
 
@@ -58,10 +69,21 @@ class Step(NamedTuple):
     rate: float
     weight: float = 1.0
     own: bool = True
+    parts: tuple[Answered, ...] = ()
 
     def sum(self, eta: float = 1.0) -> Terms:
         """η · weight · (1/P) Σ_p g_p z_p"""
-        return average(self.keys, self.scalars, eta * self.weight, self.stream)
+        if not self.parts:
+            return average(self.keys, self.scalars, eta * self.weight, self.stream)
+        pieces = zip(_split(self.keys, self.parts), self.rows(), strict=True)
+        return joined([average(keys, row, eta * weight, self.stream) for keys, (row, weight) in pieces])
+
+    def rows(self) -> list[tuple[F32, float]]:
+        """The scalars by the round that they answer, and their weight."""
+        if not self.parts:
+            return [(self.scalars, self.weight)]
+        weights = (self.weight * part.weight for part in self.parts)
+        return list(zip(_split(self.scalars, self.parts), weights, strict=True))
 
     def change(self) -> Terms:
         """What a plain step adds to the model."""
@@ -82,7 +104,8 @@ class Step(NamedTuple):
 
 class At(NamedTuple):
     """Where a run stands. reach: how far a probe moves a coordinate, root mean square. alone(round): no rule adds a
-    correction after the round's own step. terms_of(round): keys of the terms of all steps of a round."""
+    correction after the round's own step. terms_of(rounds): keys of the terms of all steps of a round whose replies
+    answer the questions of these rounds."""
 
     round: int
     keys: Keys
@@ -90,7 +113,7 @@ class At(NamedTuple):
     directions: int
     reach: float
     alone: Callable[[int], bool]
-    terms_of: Callable[[int], U64]
+    terms_of: Callable[[Sequence[int]], U64]
 
 
 class Rule(Value):
@@ -161,6 +184,14 @@ class KernelRule(Rule):
     def lines(self, steps: Sequence[Step], taken: int) -> list[Line]:
         """A line for each step, after `taken` earlier ones. Kernels take the gradient and multiply by −η themselves."""
         return [Line(s.sum(), s.rounding, self.hypers(s.rate, taken + i)) for i, s in enumerate(steps)]
+
+
+V = TypeVar("V", bound=Sequence[Any] | F32 | U64)
+
+
+def _split(values: V, parts: Sequence[Answered]) -> list[V]:
+    ends = list(itertools.accumulate(part.size for part in parts))
+    return [values[end - part.size : end] for part, end in zip(parts, ends, strict=True)]  # type: ignore[misc]
 
 
 def average(keys: Sequence[int] | U64, g: F32, factor: float, stream: Stream) -> Terms:

@@ -17,6 +17,7 @@ same bits. Scalars that are all zero (or, for s, all equal) make no step.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fedzero.directions.terms import F32
@@ -40,6 +41,17 @@ def factor(step: Weights, g: F32) -> float:
     mean = math.fsum(values) / len(values)
     square = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
     return 1 / math.sqrt(square) if square else 0.0
+
+
+def factors(step: Weights, parts: Sequence[F32]) -> list[float]:
+    """The same for every part (P_a,) of a step whose estimate is the sum of parts along directions of their own. Parts
+    are independent, so their squares add up: s² = Σ_a s_a², r² = Σ_a r_a² with √P_a in the place of √P."""
+    own = [factor(step, g) for g in parts]
+    if step == "plain" or len(parts) == 1:
+        return own
+    sizes = [math.sqrt(g.size) if step == "rms" else 1.0 for g in parts]
+    square = math.fsum((size / each) ** 2 for size, each in zip(sizes, own, strict=True) if each)
+    return [size / math.sqrt(square) if square else 0.0 for size in sizes]
 
 
 def longest(step: Weights, directions: int) -> float:
@@ -67,7 +79,14 @@ class Weighting(Rule, tag="weighting"):
         return self.local(steps, state, at), state
 
     def local(self, steps: list[Step], state: Any, at: At) -> list[Step]:
-        return [step._replace(weight=step.weight * factor(self.step, step.scalars)) for step in steps]
+        return [self._weighted(step) for step in steps]
+
+    def _weighted(self, step: Step) -> Step:
+        found = factors(self.step, [row for row, _ in step.rows()])
+        if not step.parts:
+            return step._replace(weight=step.weight * found[0])
+        parts = zip(step.parts, found, strict=True)
+        return step._replace(parts=tuple(part._replace(weight=part.weight * each) for part, each in parts))
 
     def max_update_scale(self, scale: float, state: Any, at: At) -> float:
         return MAX_ABS_COORDINATE * scale * at.local_steps * longest(self.step, at.directions)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.estimators.spsa import direction_keys, expect_others, expect_rank, queries_of
 from fedzero.methods.contract import (
+    READS_STATE,
     Contribution,
     Federation,
     Form,
@@ -40,10 +41,11 @@ from fedzero.methods.contract import (
 )
 from fedzero.methods.rules.contract import average, joined
 from fedzero.methods.rules.kernels import Moments, Optimizer, Sgd, dense_step
+from fedzero.methods.shared.groups import listed
 from fedzero.methods.shared.seeded import Samples, Sampling, sample_of
 from fedzero.model.params import Params
 from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Seeded, Update, pack, unpack
+from fedzero.model.updates import Dense, Seeded, Stepped, Update, pack, unpack
 from fedzero.oracles import Answer, Ask
 
 Correction = Callable[[Params], Tensor]
@@ -70,6 +72,9 @@ class OwnDirections(Sampling):
     """P"""
     samples: Samples = "batch"
     form: Form = "auto"
+
+    reads_state: ClassVar[str] = READS_STATE
+    """See `Wire`."""
 
     def sample(self, step: int) -> int:
         return sample_of(self.samples, step)
@@ -112,7 +117,7 @@ class OwnDirections(Sampling):
     def wire(self, round: int, scale: Scale) -> Wire:
         seeded, queries = self.seeded(scale), self.local_steps * queries_of(self.directions, self.difference)
         if seeded:
-            return Wire((self.scalars,), queries, comparable=False)
+            return Wire((self.scalars,), queries, comparable=False, reads_state=self.reads_state)
         return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
 
     def max_update_scale(self, state: State, round: int) -> float:
@@ -120,7 +125,7 @@ class OwnDirections(Sampling):
 
     def aggregate(self, gathered: Gathered) -> Update:
         if self.seeded(gathered.scale):
-            return scalars_of_all(gathered)
+            return listed(gathered) if gathered.asked else scalars_of_all(gathered)
         return Dense(gathered.round, pack(gathered.mean()))
 
 
@@ -229,16 +234,25 @@ def shares_of(update: Seeded, scalars: int) -> list[tuple[int, float, F32]]:
     return [(c, drawn[c] / len(update.clients), row) for c, row in zip(sorted(drawn), rows, strict=True)]
 
 
-def mean_walk(method: OwnDirections, keys: Keys, update: Seeded, factors: Sequence[float]) -> Terms:
+def mean_walk(method: OwnDirections, keys: Keys, update: Seeded | Stepped, factors: Sequence[float]) -> Terms:
     """mean over the cohort of Σ_k factors[k] (1/P) Σ_p g_i[k,p] z_i[k,p]"""
     return joined(
         [
-            walk_terms(
-                method, keys, update.round, client, g.reshape(-1, method.directions), [share * f for f in factors]
-            )
-            for client, share, g in shares_of(update, method.local_steps * method.directions)
+            walk_terms(method, keys, asked, client, g.reshape(-1, method.directions), [share * f for f in factors])
+            for asked, client, share, g in _walks(update, method.scalars)
         ]
     )
+
+
+def _walks(update: Seeded | Stepped, scalars: int) -> list[tuple[int, int, float, F32]]:
+    """(round whose directions they are of, client, its share, its scalars); in groups the shares are in the scalars."""
+    if isinstance(update, Seeded):
+        return [(update.round, *share) for share in shares_of(update, scalars)]
+    found: list[tuple[int, int, float, F32]] = []
+    for group in update.groups:
+        rows = unpack(group.scalars).reshape(len(group.clients), scalars)
+        found += [(group.asked, client, 1.0, row) for client, row in zip(group.clients, rows, strict=True)]
+    return found
 
 
 def advanced(

@@ -48,17 +48,22 @@ from fedzero.methods.contract import (
 from fedzero.methods.rules.auto_rate import AutoRate, Rate
 from fedzero.methods.rules.averaging import Averaging
 from fedzero.methods.rules.chain import Chain, check_rules
-from fedzero.methods.rules.contract import At, Fact, KernelRule, Line, Rule, Step
+from fedzero.methods.rules.contract import Answered, At, Fact, KernelRule, Line, Rule, Step
 from fedzero.methods.rules.kernels import Sgd
 from fedzero.methods.rules.reuse_factor import ReuseFactor, with_factors
 from fedzero.methods.rules.weighting import Weighting, Weights
+from fedzero.methods.shared.groups import summed
 from fedzero.model.numbers import Natural
 from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
-from fedzero.model.updates import Seeded, Update, pack
+from fedzero.model.updates import Seeded, Stepped, Update, pack
 from fedzero.model.value import quoted
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 
+Part = tuple[int, F32]
+"""A round whose question was answered, and scalars (steps, P) of its directions."""
+Row = tuple[int, Sequence[int], F32]
+"""A round whose question was answered, keys of directions, and scalars, of one local step."""
 Samples = Literal["batch", "all"]
 """What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
 
@@ -230,7 +235,8 @@ class SeededMethod(Sampling):
 
     def wire(self, round: int, scale: Scale) -> Wire:
         K, P = self.local_steps, count_at(self.directions, round)
-        return Wire(replies=(K * P,), queries=K * queries_of(P, self.difference))
+        compares = "algorithm.rate = 'auto' compares the scalars of a round with those of the round before"
+        return Wire((K * P,), K * queries_of(P, self.difference), reads_state=compares if self.rate == "auto" else "")
 
     def direction_keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
         """Where the P directions of a step come from."""
@@ -250,12 +256,12 @@ class SeededMethod(Sampling):
             loss = here if k == 0 else loss
             if k + 1 < K:
                 local = state.branch() if k == 0 else local
-                steps.append(self._step(keys, g[k], turn.round, k, turn.keys))
+                steps.append(self._step([(turn.round, keys, g[k])], turn.round, k, turn.keys))
                 self._advance(local, chain, [chain.local(steps, local.carry, at)])
         return Contribution(g.reshape(-1), loss)
 
     def aggregate(self, gathered: Gathered) -> Update:
-        return Seeded(gathered.round, pack(gathered.mean()))
+        return summed(gathered) if gathered.asked else Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         chain, rounds = self.chain, []
@@ -271,6 +277,12 @@ class SeededMethod(Sampling):
         chain = self.chain
         return chain.max_update_scale(self._rate(round), state.carry, self.at(chain, state, round, NO_KEYS))
 
+    def parts_of(self, update: Update) -> list[Part]:
+        """What an update is the sum of: directions and their number follow from the rounds in which they were asked
+        for, all else from the round of the step."""
+        parts = [Seeded(g.asked, g.scalars) for g in update.groups] if isinstance(update, Stepped) else [update]
+        return [(each.round, self.scalars_of(each).reshape(self.local_steps, -1)) for each in parts]
+
     def scalars_of(self, update: Update) -> F32:
         """The scalars of an update, as many as the recipe says."""
         expected = self.local_steps * count_at(self.directions, update.round)
@@ -282,10 +294,12 @@ class SeededMethod(Sampling):
 
     def own_steps(self, state: State, update: Update, keys: Keys) -> list[Step]:
         """The local steps of a round, before any rule."""
-        g = self.scalars_of(update).reshape(self.local_steps, -1)
+        parts = self.parts_of(update)
         return [
-            self._step(self.directions_of(state, keys, update.round, k, row.size), row, update.round, k, keys)
-            for k, row in enumerate(g)
+            self._step(
+                [(a, self.directions_of(state, keys, a, k, g[k].size), g[k]) for a, g in parts], update.round, k, keys
+            )
+            for k in range(self.local_steps)
         ]
 
     def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
@@ -296,8 +310,14 @@ class SeededMethod(Sampling):
         held = chain.factors(own)
         return fresh if held == own else with_factors(fresh, self.direction_keys(keys, held, step, count))
 
-    def _step(self, directions: tuple[int, ...], g: F32, round: int, step: int, keys: Keys) -> Step:
-        return Step(directions, g, self.stream, keys.rounding(round, step), self._rate(round))
+    def _step(self, rows: Sequence[Row], round: int, step: int, keys: Keys) -> Step:
+        """A local step along the directions of the rounds that its scalars answer."""
+        rounding, rate = keys.rounding(round, step), self._rate(round)
+        if len(rows) == 1 and rows[0][0] == round:
+            return Step(rows[0][1], rows[0][2], self.stream, rounding, rate)
+        directions = [key for _, each, _ in rows for key in each]
+        g, parts = np.concatenate([row for *_, row in rows]), tuple(Answered(a, row.size) for a, _, row in rows)
+        return Step(directions, g, self.stream, rounding, rate, parts=parts)
 
     def _rate(self, round: int) -> float:
         """η before the rules; 1 where one of them finds it."""
@@ -312,13 +332,13 @@ class SeededMethod(Sampling):
             directions=count_at(self.directions, round),
             reach=self.radius / math.sqrt(state.params.size) if self.distribution == "unit-sphere" else self.radius,
             alone=chain.alone,
-            terms_of=lambda earlier: self._all_directions(state, keys, earlier),
+            terms_of=lambda asked: self._all_directions(state, keys, asked),
         )
 
-    def _all_directions(self, state: State, keys: Keys, round: int) -> U64:
-        """Keys of the terms of all local steps of a round."""
-        P = count_at(self.directions, round)
-        found = [key for k in range(self.local_steps) for key in self.directions_of(state, keys, round, k, P)]
+    def _all_directions(self, state: State, keys: Keys, asked: Sequence[int]) -> U64:
+        """Keys of the terms of all local steps of a round, whose replies were asked for in some rounds."""
+        parts = [(k, a, count_at(self.directions, a)) for k in range(self.local_steps) for a in asked]
+        found = [key for k, a, P in parts for key in self.directions_of(state, keys, a, k, P)]
         return Terms.of(found, [0.0] * len(found), self.stream).keys
 
     def _advance(self, state: State, chain: Chain, rounds: Iterable[Sequence[Line]]) -> None:

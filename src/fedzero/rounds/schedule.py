@@ -1,0 +1,84 @@
+"""When a step is made, and who is asked at it: the two things that differ between servers that wait and those that do
+not.
+
+A *question* is the instruction of one step to one client; until its turn ends (a reply that counts, or a refusal) it is
+open. A client has one open question at most, and is asked again from the step after its turn on. All that a schedule
+says may depend on who answered when: the ledger has what came of it, and replay never asks a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedzero.errors import FedzeroError
+from fedzero.methods.shared.groups import why_one_round
+from fedzero.recipe.plan import Plan, cohort_of
+
+
+@dataclass(frozen=True)
+class StepSoFar:
+    """Where a step stands. asked: by client, the step of its question, if that is open or was over in this step;
+    awaited: those of them whose question is open; replies: clients whose replies count so far."""
+
+    step: int
+    asked: Mapping[int, int] = field(default_factory=dict)
+    awaited: Mapping[int, int] = field(default_factory=dict)
+    replies: Collection[int] = ()
+
+
+class Schedule(Protocol):
+    """oldest: replies to questions of so many steps before may be part of a step; 0: of none."""
+
+    @property
+    def oldest(self) -> int: ...
+
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        """Whom to ask now, each as often as it is drawn, and none of `now.asked`; called when a step begins, and
+        whenever something has arrived."""
+        ...
+
+    def made(self, now: StepSoFar) -> bool:
+        """Whether the step is made of what has come; it also is where nothing more can come."""
+        ...
+
+    def discount(self, age: int) -> float:
+        """What a reply to the question of `age` steps before weighs; 1 for a fresh one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """A cohort is drawn for every step, which is made when all of it have answered or can no longer answer."""
+
+    plan: Plan
+    oldest: int = 0
+
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return () if now.asked else cohort_of(self.plan.keys, now.step, self.plan.federation)
+
+    def made(self, now: StepSoFar) -> bool:
+        return not now.awaited
+
+    def discount(self, age: int) -> float:
+        return 1.0
+
+
+def check_several_steps(plan: Plan, server_model: bool, metered: bool) -> None:
+    """Refuse a run whose steps cannot be made of the replies to questions of several steps. It follows from traits."""
+    federation, chain = plan.federation, plan.chain
+    comparing = [link.name for link in chain.server_links if link.traits.comparable_only]
+    comparing += [] if chain.combiner is None else [chain.combiner.name]
+    refusals = (
+        (bool(why := why_one_round(plan.wire(0))), why),
+        (chain.feedback, "a filter with feedback = true keeps a memory, which follows the last round that counted"),
+        (bool(comparing), f"the filter {''.join(comparing[:1])!r} compares numbers of one round's directions"),
+        (federation.sync, "federation.sync = true brings clients to the next step, while others still answer this one"),
+        (federation.replacement, "federation.replacement = true asks a client twice at one step"),
+        (not server_model, "a server without a model tells a model that differs by the replies of one round"),
+        (metered, "queries of black boxes are logged and paid for by round"),
+    )
+    for holds, why in refusals:
+        if holds:
+            raise FedzeroError(f"steps of several rounds do not work with {plan.algorithm.name} here: {why}")
