@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedzero.engines.gathering import hosted
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers
 from fedzero.links import NO_FILTERS, Chain
@@ -57,7 +58,8 @@ class Local(Engine, tag="local"):
         def folded(client: int) -> Sequence[bytes]:
             return past.updates(0, past.known(client))
 
-        yield attacked(setup, local_clients(setup, replica, run.observe, past.memory, folded, run.environment.folder))
+        clients = local_clients(setup, replica, run.observe, past.memory, folded, run.environment.folder)
+        yield attacked(setup, hosted(setup, clients, run.environment.folder))
 
 
 def local_clients(
@@ -250,6 +252,11 @@ class LocalClients:
             assert isinstance(message, Close)
             self._client(number).replica.obey(message, number)
         self._forget()
+
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        raise FedzeroError("these clients are not hosts of a gathering: see engines.gathering.hosted")
 
     def identity(self, after: int) -> Identity:
         return self.replica.identity

@@ -36,6 +36,7 @@ from fedzero.errors import FedzeroError
 from fedzero.links import Coder, Combine
 from fedzero.links.coders import Plain
 from fedzero.links.contract import Contribution as Contribution
+from fedzero.links.gathering import Total
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
@@ -118,6 +119,7 @@ class Wire:
     itself, what a filter left out this time. first_order: clients are given gradients; all others get values only.
     delivery: updates a client missed, or the state. whole: numbers are values of functions, so that one left out cannot
     count as 0, nor be added to that of another point. unanimous: a round is of use only if all clients answer.
+    reads_each_reply: `aggregate` or `share` look at `gathered.contributions`, and not at `gathered.mean()` alone.
     """
 
     replies: tuple[int, ...]
@@ -131,6 +133,7 @@ class Wire:
     delivery: Delivery = "catch-up"
     whole: bool = False
     unanimous: bool = False
+    reads_each_reply: bool = False
 
 
 @dataclass(frozen=True)
@@ -344,7 +347,8 @@ class Gathered:
 
     contributions: by client; weights: how often each was drawn (1 unless clients are sampled with replacement);
     shared: contributions of the round's earlier exchanges; combine: the average, or what a filter puts in its place;
-    state: the server's, before the round; None on a server without a model.
+    state: the server's, before the round; None on a server without a model. totals: of every exchange of the
+    round, where a gathering hides the replies; `contributions` cannot be read then.
     """
 
     round: int
@@ -355,15 +359,19 @@ class Gathered:
     combine: Combine
     state: State | None = None
     shared: tuple[Mapping[int, F32], ...] = ()
+    totals: tuple[Total, ...] = ()
 
-    def mean(self) -> F32:
-        """The contributions as one, the same whatever order they came in."""
-        return self.combine(self.contributions, self.weights)
+    def mean(self, exchange: int = -1) -> F32:
+        """The contributions as one, the same whatever order they came in; of an earlier exchange, if one is given."""
+        if self.totals:
+            return self.totals[exchange].mean()
+        return self.combine((*self.shared, self.contributions)[exchange], self.weights)
 
     @property
     def turns(self) -> tuple[int, ...]:
         """The clients, sorted, each as often as it was drawn."""
-        return tuple(c for c in sorted(self.contributions) for _ in range(self.weights[c]))
+        clients = self.totals[-1].clients if self.totals else self.contributions
+        return tuple(c for c in sorted(clients) for _ in range(self.weights[c]))
 
 
 class Method(Value):

@@ -56,7 +56,9 @@ class Plan:
 
     def bound(self, round: int) -> tuple[Link, ...]:
         """The link that `federation.bound` is, before all others on the server; it marks whom it shortens, or, where
-        clients keep account of what they sent, refuses."""
+        clients keep account of what they sent, refuses. There is none where a gathering hides the replies."""
+        if self.chain.hides_replies:
+            return ()
         wire = self.wire(round)
         factor, accounts = self.federation.bound, wire.remembers and not wire.comparable
         return (Bound(factor=factor, accounts=accounts),) if factor else ()

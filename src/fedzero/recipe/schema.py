@@ -27,6 +27,7 @@ Kind = type[Struct]
 TABLES: dict[str, tuple[str, plugins.Group]] = {
     "Algorithms": ("algorithm", "methods"),
     "Filters": ("filters", "filters"),
+    "Gatherings": ("gathering", "gatherings"),
     "Tasks": ("task", "tasks"),
     "Engines": ("engine", "engines"),
 }
@@ -73,7 +74,7 @@ def named(name: str) -> list[Section] | None:
     """All there is to know about an algorithm, filter, task or engine; `recipe`: about what surrounds them."""
     if name == "recipe":
         seen, engines = set[Kind](), plugins.kinds("engines").values()
-        around = _sections("", Recipe, seen, skip=("algorithm", "task", "filters"))
+        around = _sections("", Recipe, seen, skip=("algorithm", "task", "filters", "gathering"))
         return [*around, *(each for kind in engines for each in _sections("engine", kind.type, seen))]
     for place, group in TABLES.values():
         if name in (known := plugins.kinds(group)):

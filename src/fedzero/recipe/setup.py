@@ -77,7 +77,7 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
 
 
 def chain_of(recipe: Recipe) -> Chain:
-    return Chain(recipe.filters, recipe.algorithm.coder)
+    return Chain(recipe.filters, recipe.algorithm.coder, recipe.gathering or None)
 
 
 def prepare(
@@ -113,7 +113,8 @@ def prepare(
     _check_size(setup)
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, wire.comparable)
-    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting, wire.whole)
+    needs = wire.self_correcting, wire.whole, wire.reads_each_reply
+    setup.chain.check(method, wire.comparable, recipe.federation.cohort, *needs)
     return setup
 
 

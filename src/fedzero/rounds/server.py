@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +33,7 @@ from fedzero.recipe.plan import Plan, cohort_of
 from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
 from fedzero.rounds.delivery import Delivery, Sending
+from fedzero.rounds.gathering import gather, loss_of
 from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.tally import Admitted, Tally
 from fedzero.rounds.tracker import ClientTracker
@@ -114,7 +115,7 @@ class Server:
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down + sum(map(len, closings.values())),
             queries=tally.queries,
-            loss=float(np.mean([loss for c, loss in losses.items() if c not in strange])) if losses else None,
+            loss=self._mean_loss(tally, [loss for c, loss in losses.items() if c not in strange]),
             refused=tuple(sorted(tally.refused.items())),
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
@@ -129,6 +130,9 @@ class Server:
         self.tracker.prune(round + 1, self.federation.pull_after)
         self.save_if_due(round + 1, seconds)
         return record
+
+    def _mean_loss(self, tally: Tally, losses: Sequence[float]) -> float | None:
+        return float(np.mean(losses)) if losses else loss_of(tally, self.plan.least_loss)
 
     def save_if_due(self, done: int, seconds: float) -> None:
         """The rolling checkpoint of a run with dense updates; also written on resume, if the crash came before it."""
@@ -149,11 +153,12 @@ class Server:
         sending = self.delivery.instructions(round, sorted(weights.keys() - unable.keys()))
         for exchange in range(len(self.wire(round).replies)):
             if exchange:
-                tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
+                tally.shared.append(self.aggregation.contributions(tally))
                 shared = self.algorithm.share(self.aggregation.step_inputs(round, tally, weights))
                 message = encode(Continue(round, exchange, pack(shared.values), shared.clients))
                 sending = Sending.to_all(tally.replies, message)
             tally.replies = self._gather(round, exchange, clients, sending, tally)
+            gather(self.plan, round, exchange, clients, tally, weights)
             self.aggregation.through_links(round, tally, weights)
             if not tally.replies:
                 break

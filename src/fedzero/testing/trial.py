@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from fedzero import plugins
+from fedzero.engines.gathering import hosted
 from fedzero.engines.local import Local, LocalClients
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -127,7 +128,8 @@ def trial(
     replica = setup.replica()
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     assert isinstance(how, Local)
-    engine = LocalClients(replica, objective, shards, how.merge, how.replicas, setup.chain, answers=folder)
+    clients = LocalClients(replica, objective, shards, how.merge, how.replicas, setup.chain, answers=folder)
+    engine = hosted(setup, clients, folder)
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     server = Server(setup.plan, replica if recipe.federation.server_model else None, ledger)

@@ -89,6 +89,14 @@ def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:
         raise Refused(f"client {min(others)} has no turn in round {order.round} of this recipe")
 
 
+def check_phase(agreement: Agreement, order: messages.Phase) -> None:
+    """Refuse a phase of an exchange that no round of the recipe has."""
+    _expect_round(agreement, order.round)
+    exchanges = len(agreement.wire(order.round).replies)
+    if order.exchange >= exchanges:
+        raise Refused(f"was sent a phase of exchange {order.exchange} of a round that has {exchanges}")
+
+
 def instruction_of(agreement: Agreement, order: messages.Exchange, data: bytes) -> Work | Snapshot | Continue:
     """The instruction for one client, if it is one of this exchange."""
     instruction = decode_instruction(data)
