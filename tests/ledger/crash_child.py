@@ -28,6 +28,7 @@ from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.model.checkpoint import load_model
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.sampling import PrivateBatches, PrivateCohorts
 from fedzero.rounds.admission import Admission
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
@@ -139,6 +140,22 @@ def go_summed(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before")) 
         return {**phase(self, asked, exchange, number, here), **dead}
 
     HostedClients.phase = losing  # of this process, which ends with the run
+    go(recipe, folder, fuse, folder + ".json")
+
+
+def go_drawn(recipe: str, folder: str, numbers: str, fuse: tuple[int, str] = (-1, "before")) -> None:
+    """As `go`; the operating system's random bytes are those of a counter that outlasts the process, so that drawing
+    again gives others. numbers: its file, which also has how many were drawn."""
+    counter = Path(numbers)
+
+    def entropy(count: int) -> bytes:
+        drawn = len(counter.read_bytes()) if counter.exists() else 0
+        with counter.open("ab") as file:
+            file.write(b".")
+        return hashlib.shake_256(drawn.to_bytes(8, "little")).digest(count)
+
+    for kind in (PrivateCohorts, PrivateBatches):
+        kind.__init__.__defaults__ = (*kind.__init__.__defaults__[:-1], entropy)
     go(recipe, folder, fuse, folder + ".json")
 
 

@@ -73,7 +73,7 @@ def test_killed_now_and_then(warm_server: Any, tmp_path: Path) -> None:
         lost = {(crash_child.LOST, "failed: the line is dead")} if crash_child.LOST in record.cohort else set()
         assert set(record.refused) == lost
     assert not any(path.exists() for path in files_of(tmp_path / "whole"))
-    case.check(every=47)
+    case.check(every=67)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from fedzero.protocol.engine import Altered, Arrival, Clients, Event
 from fedzero.protocol.messages import Close, decode_instruction
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded
+from fedzero.recipe.sampling import PrivateBatches, batches_in
 from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import RunView
 
@@ -76,7 +77,7 @@ def local_clients(
     if how.attack is not None:
         shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
     place = replica, problem.objective, shards, how.merge, how.replicas, setup.chain
-    return LocalClients(*place, observe, problem.measure, memory, folded, answers)
+    return LocalClients(*place, observe, problem.measure, memory, folded, answers, batches_in(setup.recipe, answers))
 
 
 def attacked(setup: Setup, clients: Clients) -> Clients:
@@ -94,7 +95,8 @@ class LocalClients:
 
     memory: by client, what it remembers of its last turn that counted, in pieces, wherever that is kept; none: it has
     no memory. folded: by client, the encoded updates that its own replica had folded when it was last here.
-    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again.
+    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again. drawn:
+    what batches follow from, if that is not the run's keys.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class LocalClients:
         memory: Recalled | None = None,
         folded: Recalled = nothing,
         answers: Path | None = None,
+        drawn: PrivateBatches | None = None,
     ):
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
@@ -118,7 +121,7 @@ class LocalClients:
         self.clients: dict[int, Client] = {}
         """those of the last turns: what others have to remember is on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
-        self._answers = answers
+        self._answers, self._drawn = answers, drawn
         self._sent: Iterator[Arrival] = iter(())
 
     def _client(self, number: int) -> Client:
@@ -132,7 +135,7 @@ class LocalClients:
     def _made(self, number: int) -> Client:
         replica = self.replica if self._base is None else self._own(number, self._base.clone())
         kind = GradientOracle if replica.wire.first_order else Oracle
-        oracle = kind(self.objective, self.shards, replica.keys, number)
+        oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn)
         client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
         if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
             client.remember(chunks)
@@ -175,6 +178,8 @@ class LocalClients:
         return found
 
     def _arrivals(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[Arrival]:
+        if self._drawn is not None:
+            self._drawn.begin(round, instructions)
         wire = self.replica.algorithm.wire(round, self.replica.state.scale)
         last = self._remembers and exchange + 1 == len(wire.replies)
         replies = self._once if self.chain.private else self._exchange

@@ -21,14 +21,20 @@ def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]
     clients, cohort = federation.clients, federation.cohort
     if cohort == clients and not federation.replacement:
         return tuple(range(clients))
-    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
+    return drawn_from(keys.generator("cohort", round), federation)
+
+
+def drawn_from(generator: np.random.Generator, federation: Federation) -> tuple[int, ...]:
+    """A cohort, sorted."""
+    clients, cohort = federation.clients, federation.cohort
+    chosen = generator.choice(clients, cohort, replace=federation.replacement, shuffle=False)
     return tuple(np.sort(chosen).tolist())
 
 
 @dataclass(frozen=True)
 class Plan:
     """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d; `least_loss`
-    of the task."""
+    of the task; private_sampling: no cohort follows from the keys."""
 
     algorithm: Method
     federation: Federation
@@ -36,6 +42,7 @@ class Plan:
     size: int
     chain: Chain = NO_FILTERS
     least_loss: float = -math.inf
+    private_sampling: bool = False
     _wires: dict[int, Wire] = field(default_factory=dict, repr=False, compare=False)
     """of the round that is being played; asked for often"""
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import tomli_w
@@ -74,6 +74,9 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How replies get to the server, if not each by itself: a secure sum, for instance."""
     federation: Federation
     """Who takes part."""
+    sampling: Literal["private"] | UnsetType = UNSET
+    """private: cohorts and batches are drawn from the operating system, not from the seed, and nobody can draw them
+    again."""
     engine: AnyEngine = msgspec.field(default_factory=local)
     """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
 
@@ -145,6 +148,8 @@ def check(recipe: Recipe, where: str) -> None:
             raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
         Chain(recipe.filters).check_order()
         _check_gathering(recipe)
+        if recipe.sampling and recipe.engine.attack is not None:
+            raise FedzeroError("sampling = 'private' hides who is drawn from an attack, too: leave out engine.attack")
         recipe.task.check()
         recipe.algorithm.check(recipe.federation)
     except FedzeroError as error:

@@ -132,4 +132,4 @@ def _default(field: Field) -> str | None:
     if field.required:
         return None
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    return "" if value is None else written(msgspec.to_builtins(value))
+    return "" if value is None or value is msgspec.UNSET else written(msgspec.to_builtins(value))

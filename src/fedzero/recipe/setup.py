@@ -73,7 +73,8 @@ class Setup:
 
 
 def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
-    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss)
+    private = bool(recipe.sampling)
+    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss, private)
 
 
 def chain_of(recipe: Recipe) -> Chain:

@@ -30,6 +30,7 @@ from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows
 from fedzero.protocol.messages import Continue, encode, encode_close
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan, cohort_of
+from fedzero.recipe.sampling import PrivateCohorts
 from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
 from fedzero.rounds.delivery import Delivery, Sending
@@ -81,6 +82,7 @@ class Server:
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
         self.admission, self.aggregation = Admission(plan, self.tracker), Aggregation(plan, replica)
+        self._cohorts = PrivateCohorts(ledger.path.parent, plan.federation) if plan.private_sampling else None
         self.delivery = Delivery(plan, replica, self.tracker, self.admission.remembering)
 
     def wire(self, round: int) -> Wire:
@@ -91,7 +93,8 @@ class Server:
         return self.admission.limit(round, exchange)
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        return cohort_of(self.keys, round, self.federation)
+        """Of private draws it is durable before it is returned."""
+        return cohort_of(self.keys, round, self.federation) if self._cohorts is None else self._cohorts(round)
 
     def play(self, round: int, clients: Clients, seconds: float) -> Round:
         """One round; returns when its record is durable and the model has moved on."""

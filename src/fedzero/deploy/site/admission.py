@@ -52,6 +52,9 @@ class Agreement:
         return self.wire(0).delivery
 
     def cohort(self, round: int) -> frozenset[int]:
+        """Who may be asked. Where the server draws in private, nobody here knows who was drawn: anybody."""
+        if self.plan.private_sampling:
+            return self.clients
         if round not in self._cohort:
             self._cohort.clear()
             self._cohort[round] = frozenset(cohort_of(self.plan.keys, round, self.recipe.federation))

@@ -47,6 +47,7 @@ from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.sampling import batches_of
 from fedzero.recipe.secret import keys_of, secret_of
 from fedzero.recipe.setup import Setup, prepare
 
@@ -234,6 +235,7 @@ class SiteRun:
         self._saved, self._cache = time.monotonic(), dict[Any, Any]()
         self.replica = self._traced(self.setup)
         self.agreement, self._private = self._agreed(order.clients), self.setup.chain.private
+        self._drawn = batches_of(self.recipe, self._journal)
         self._hosting = hosting(self.setup.chain, self._journal)
         self._queries = self._log_of_queries()
         self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
@@ -263,7 +265,7 @@ class SiteRun:
         rows = getattr(setup.problem.shards, "rows", None)
         self.terms.check_rows(number, None if rows is None else rows(number))
         kind = GradientOracle if replica.wire.first_order else Oracle
-        oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number)
+        oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number, self._drawn)
         client = Client(number, replica, oracle, setup.chain, self._cache)
         if client.keeps_memory and self._memory_file(client).exists():
             _unpack(client, files.read(self._memory_file(client), files.memory()))
@@ -281,6 +283,8 @@ class SiteRun:
         admission.check_exchange(self.agreement, order)
         failed: dict[int, str] = {}
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
+        if self._drawn is not None:
+            self._drawn.begin(order.round, asked)
         failed |= self._allowance.spend({number: self._cost(each) for number, each in asked.items()})
         drawn: list[Drawn] = []
         self._answering = 0

@@ -41,6 +41,11 @@ def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
             "a filter draws in private, and workers of a cluster keep nothing that outlasts them, so that it would be "
             "drawn again: use the local engine, or sites"
         )
+    if run.recipe.sampling:
+        raise FedzeroError(
+            "sampling = 'private' keeps what was drawn, and workers of a cluster keep nothing that outlasts them: use "
+            "the local engine, or sites"
+        )
     if setup.chain.gathering is not None:
         raise FedzeroError(
             f"gathering {setup.chain.gathering.name!r} keeps what it answered, and workers of a cluster keep nothing "
