@@ -19,7 +19,7 @@ from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Phase, Phased, Prepare, Replies, decode_answer, decode_order, encode
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
-from fedzero.methods import DeComFL
+from fedzero.methods import DeComFL, ScaffoldZO
 from fedzero.model.updates import decode_update, unpack
 from fedzero.protocol.messages import decode_reply
 from fedzero.recipe import recipe as recipes
@@ -37,8 +37,9 @@ def known() -> None:
     plugins.register(Masks)
 
 
-def recipe(summed: bool = True) -> recipes.Recipe:
-    table = msgspec.to_builtins(recipe_of(DeComFL(rate=2e-3, directions=4), clients=6, cohort=6, bound=0.0))
+def recipe(summed: bool = True, algorithm: Any = None) -> recipes.Recipe:
+    method = algorithm or DeComFL(rate=2e-3, directions=4)
+    table = msgspec.to_builtins(recipe_of(method, clients=6, cohort=6, bound=0.0))
     table |= {"rounds": ROUNDS, "evaluate_every": 2} | ({"gathering": {"kind": "test-masks"}} if summed else {})
     return recipes.decode(table)
 
@@ -98,6 +99,18 @@ def test_an_epoch_that_ends_in_any_phase_changes_nothing(tmp_path: Path, at: int
     link = Spied(tmp_path / "sites", SITES, {at}.__contains__)
     found = run(tmp_path, link)
     assert link.epochs == 2
+    assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
+
+
+@pytest.mark.parametrize("at", [8, 11, 14, 16, 20])
+def test_an_epoch_that_ends_in_a_round_of_two_exchanges_changes_nothing(tmp_path: Path, at: int) -> None:
+    def played(folder: Path, breaks: set[int]) -> tuple[Any, LocalSites]:
+        made = recipe(algorithm=ScaffoldZO(rate=1e-3, type="I", form="dense"))
+        link = LocalSites(folder / "sites", SITES, breaks.__contains__)
+        return conduct(made, folder / "run", Environment(), Silent(), Service(link, lambda: SITES)), link
+
+    (whole, _), (found, link) = played(tmp_path / "whole", set()), played(tmp_path / "broken", {at})
+    assert link.epochs == 2 and not any(record.refused for record in rounds_of(tmp_path / "broken" / "run"))
     assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
 
 

@@ -53,14 +53,18 @@ class Local(Engine, tag="local"):
 
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
-        setup, replica = run.built()
-        past = run.past
+        yield attacked(run.built()[0], clients_here(run))
 
-        def folded(client: int) -> Sequence[bytes]:
-            return past.updates(0, past.known(client))
 
-        clients = local_clients(setup, replica, run.observe, past.memory, folded, run.environment.folder)
-        yield attacked(setup, hosted(setup, clients, run.environment.folder))
+def clients_here(run: RunView) -> Clients:
+    """All clients of a run, in this process: with what the ledger has of them, and as hosts of its gathering if it has
+    one. What they must not do twice is kept in the run's folder."""
+    (setup, replica), past, folder = run.built(), run.past, run.environment.folder
+
+    def folded(client: int) -> Sequence[bytes]:
+        return past.updates(0, past.known(client))
+
+    return hosted(setup, local_clients(setup, replica, run.observe, past.memory, folded, folder), folder)
 
 
 def local_clients(

@@ -15,12 +15,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers, Place
 from fedzero.links.contract import Entropy
 from fedzero.methods.contract import Federation
@@ -56,7 +58,8 @@ class PrivateCohorts:
 
 
 class PrivateBatches:
-    """Of a process with clients. opened: gives the answers that it keeps, for as long as they are needed."""
+    """Of a process with clients. answers: opens what it keeps, or gives it where it is open; close: whether
+    it is closed again."""
 
     def __init__(self, answers: Callable[[], Answers], close: bool, entropy: Entropy = os.urandom):
         self._answers, self._close, self._entropy = answers, close, entropy
@@ -89,8 +92,9 @@ def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
     """Of clients of this process; None: batches follow from the run's keys."""
     if not recipe.sampling:
         return None
-    assert folder is not None, "private draws are kept, and nobody said where"
-    return PrivateBatches(lambda: Answers(folder), close=True)
+    if folder is None:
+        raise FedzeroError("sampling = 'private' keeps what was drawn, and nobody said where")
+    return PrivateBatches(partial(Answers, folder), close=True)
 
 
 def batches_of(recipe: Recipe, answers: Answers) -> PrivateBatches | None:
