@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.links.contract import Link as Link
     from fedzero.links.contract import Mixer as Mixer
     from fedzero.links.contract import Shaper as Shaper
+    from fedzero.links.gathering import Gathering as Gathering
     from fedzero.methods import Baffle as Baffle
     from fedzero.methods import DeComFL as DeComFL
     from fedzero.methods import Dzopa as Dzopa
@@ -97,6 +98,7 @@ _PUBLIC = {
     "Problem": "fedzero.tasks.contract",
     "BuildContext": "fedzero.tasks.contract",
     "Link": "fedzero.links.contract",
+    "Gathering": "fedzero.links.gathering",
     "Shaper": "fedzero.links.contract",
     "Coder": "fedzero.links.contract",
     "Mixer": "fedzero.links.contract",

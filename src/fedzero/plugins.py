@@ -1,13 +1,13 @@
-"""Methods, tasks, filters, rules, engines, recipes and commands by name: our own, those of installed distributions, and
-those that a script registers.
+"""Methods, tasks, filters, gatherings, rules, engines, recipes and commands by name: our own, those of installed
+distributions, and those that a script registers.
 
     [project.entry-points."fedzero.methods"]       in the pyproject.toml of any distribution
     my-method = "my_package:MyMethod"              the name is the tag of the class
 
 The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (0.2 said `fedzero.filters`, which is read for ever),
-`fedzero.rules`, `fedzero.engines` (classes), `fedzero.recipes` (packages of TOML files) and `fedzero.commands` (typer
-applications). Only entry points of installed distributions are imported: nothing that travels, a recipe, a ledger or a
-message, can name a module.
+`fedzero.rules`, `fedzero.gatherings`, `fedzero.engines` (classes), `fedzero.recipes` (packages of TOML files) and
+`fedzero.commands` (typer applications). Only entry points of installed distributions are imported: nothing that
+travels, a recipe, a ledger or a message, can name a module.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from fedzero.errors import FedzeroError, near
 from fedzero.lines import printable
 from fedzero.model import distributions
 
-Group = Literal["methods", "tasks", "filters", "rules", "engines"]
+Group = Literal["methods", "tasks", "filters", "gatherings", "rules", "engines"]
 OURS = "fedzero"
 BASES: Mapping[Group, str] = {
     "methods": "fedzero.methods.contract:Method",
     "tasks": "fedzero.tasks.contract:Task",
     "filters": "fedzero.links.contract:Link",
     "rules": "fedzero.methods.rules.contract:Rule",
+    "gatherings": "fedzero.links.gathering:Gathering",
     "engines": "fedzero.recipe.engines:Engine",
 }
 """What the classes of a group derive from. By name, like `PACKAGES`: they are looked for when somebody asks."""
@@ -43,6 +44,7 @@ PACKAGES: Mapping[Group, tuple[str, ...]] = {
     "tasks": ("fedzero.tasks", "fedzero.tasks.language"),
     "filters": ("fedzero.links",),
     "rules": ("fedzero.methods.rules",),
+    "gatherings": ("fedzero.links",),
     "engines": ("fedzero.engines",),
 }
 """Where ours are: a class with a tag in a module of these needs no other entry."""
@@ -51,6 +53,7 @@ GROUPS: Mapping[Group, tuple[str, ...]] = {
     "tasks": ("fedzero.tasks",),
     "filters": ("fedzero.links", "fedzero.filters"),
     "rules": ("fedzero.rules",),
+    "gatherings": ("fedzero.gatherings",),
     "engines": ("fedzero.engines",),
 }
 """Of entry points. A recipe's table of links is called `filters`."""
@@ -103,7 +106,7 @@ def register(kind: type[Any]) -> type[Any]:
                 raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
             _registered[group][tag] = Kind(kind, "", "")
             return kind
-    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Link, Rule and Engine")
+    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Link, Gathering, Rule and Engine")
 
 
 def tag_of(kind: type[Any]) -> str:

@@ -56,6 +56,7 @@ EXAMPLES: dict[str, dict[str, bytes]] = {
         "Deliver": encode(messages.Deliver({0: encode_close(1, encode_update(Seeded(1, numbers(0.5))))})),
         "Measure": encode(messages.Measure((encode_update(UPDATE),), 10)),
         "Finish": encode(messages.Finish(10)),
+        "Phase": encode(messages.Phase(1, 0, 1, b"body")),
     },
     "Answers": {
         "Prepared": encode(messages.Prepared(MODEL, 159010, {}, None, 0, SHA256)),
@@ -63,6 +64,7 @@ EXAMPLES: dict[str, dict[str, bytes]] = {
         "Replies": encode(messages.Replies({0: encode_reply(REPLY)}, {2: "its turn failed"})),
         "Measured": encode(messages.Measured(MODEL, Metrics(2.5, 0.75), False, SHA256)),
         "Failed": encode(messages.Failed("its task could not be built")),
+        "Phased": encode(messages.Phased(b"answer")),
     },
     ENVELOPE: {"Finish, order number 258": (258).to_bytes(NUMBER, "big") + encode(messages.Finish(10)), "ping": PING},
 }

@@ -73,6 +73,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         site_messages.Deliver({0: instructions[1]}),
         site_messages.Measure((one,)),
         site_messages.Finish(3),
+        site_messages.Phase(3, 0, 1, F4),
     ]
     yield from (("order", site_messages.encode(each)) for each in orders)
     orders[4] = site_messages.Measure((one,), 6)
@@ -93,6 +94,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         site_messages.Measured(b"8" * 8, Metrics(0.5, 0.9, {"other": 1.0}), True),
         site_messages.Measured(b"8" * 8, None, False, b"s" * 32),
         site_messages.Failed("see [/etc/config]"),
+        site_messages.Phased(F4),
     ]
     yield from (("answer", site_messages.encode(each)) for each in answers)
     for number, chain in enumerate(CHAINS):

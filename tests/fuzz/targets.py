@@ -159,6 +159,9 @@ def place(data: bytes) -> None:
             assert found.after in (3, 6, 9)
         case site_messages.Finish():
             admission.check_finish(agreed, found)
+        case site_messages.Phase():
+            admission.check_phase(agreed, found)
+            assert found.round < agreed.rounds and found.exchange < 2
 
 
 def figures(data: bytes) -> None:

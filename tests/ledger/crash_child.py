@@ -17,18 +17,24 @@ from typing import Any
 
 import msgspec
 import torch
+from masks import Masks
 from noise import Noise
 
 from fedzero import plugins
+from fedzero.engines.gathering import HostedClients
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
 from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.model.checkpoint import load_model
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.sampling import PrivateBatches, PrivateCohorts
 from fedzero.rounds.admission import Admission
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+
+LOST = 2
+"""A client whose host is lost between two phases."""
 
 
 class Quiet(Silent):
@@ -119,6 +125,37 @@ def go_noisy(recipe: str, folder: str, heard: str, fuse: tuple[int, str] = (-1, 
         return admit(self, round, exchange, client, data)
 
     Admission.admit = listen  # of this process, which ends with the run
+    go(recipe, folder, fuse, folder + ".json")
+
+
+def go_summed(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before")) -> None:
+    """As `go`, with a gathering of several phases that loses a host between two of them in every round."""
+    plugins.register(Masks)
+    phase = HostedClients.phase
+
+    def losing(self: HostedClients, asked: int, exchange: int, number: int, bodies: Any) -> Any:
+        gone = {f"client {LOST}"} & bodies.keys() if number == 1 else set()
+        here = {host: body for host, body in bodies.items() if host not in gone}
+        dead = {host: FedzeroError("the line is dead") for host in gone}
+        return {**phase(self, asked, exchange, number, here), **dead}
+
+    HostedClients.phase = losing  # of this process, which ends with the run
+    go(recipe, folder, fuse, folder + ".json")
+
+
+def go_drawn(recipe: str, folder: str, numbers: str, fuse: tuple[int, str] = (-1, "before")) -> None:
+    """As `go`; the operating system's random bytes are those of a counter that outlasts the process, so that drawing
+    again gives others. numbers: its file, which also has how many were drawn."""
+    counter = Path(numbers)
+
+    def entropy(count: int) -> bytes:
+        drawn = len(counter.read_bytes()) if counter.exists() else 0
+        with counter.open("ab") as file:
+            file.write(b".")
+        return hashlib.shake_256(drawn.to_bytes(8, "little")).digest(count)
+
+    for kind in (PrivateCohorts, PrivateBatches):
+        kind.__init__.__defaults__ = (*kind.__init__.__defaults__[:-1], entropy)
     go(recipe, folder, fuse, folder + ".json")
 
 

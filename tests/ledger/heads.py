@@ -269,6 +269,7 @@ ORDERS: tuple[remote.Order, ...] = (
     remote.Deliver({3: b"three"}),
     remote.Measure((b"one",), 8),
     remote.Finish(12),
+    remote.Phase(8, 1, 2, b"body"),
 )
 ANSWERS: tuple[remote.Answer, ...] = (
     remote.Prepared(b"8 bytes.", 12, {"data": "digits"}, None, 4, b"s" * 32),
@@ -277,6 +278,7 @@ ANSWERS: tuple[remote.Answer, ...] = (
     remote.Measured(b"8 bytes.", METRICS, True, b"s" * 32),
     remote.Measured(b"8 bytes.", None),
     remote.Failed("no memory"),
+    remote.Phased(b"body"),
 )
 
 

@@ -305,7 +305,7 @@ def test_filters_that_cannot_say_why(why: str, link: dict[str, Any]) -> None:
 
 
 def test_the_synchronous_schedule_asks_a_cohort_once_and_waits_for_it() -> None:
-    schedule = Synchronous(prepare(recipe_of(PLAIN), Environment()).plan)
+    schedule = Synchronous(prepare(recipe_of(PLAIN), Environment()).plan.cohort)
     cohort = schedule.ask(StepSoFar(4))
     asked = dict.fromkeys(cohort, 4)
     assert len(cohort) == 3 and schedule.ask(StepSoFar(4, asked)) == ()

@@ -47,7 +47,8 @@ def list_(
             for tag, kind in plugins.kinds(group).items():
                 origin = plugins.OURS if kind.distribution == plugins.OURS else kind.origin
                 found.setdefault(origin, {})[tag] = schema.first_line(kind.type)
-            _tables(title, found, plugins.broken(group))
+            if found or plugins.broken(group):
+                _tables(title, found, plugins.broken(group))
         origins = plugins.recipes_by_origin()
         many = {origin: paths for origin, paths in origins.items() if origin != plugins.OURS and len(paths) > FEW}
         _recipes({origin: paths for origin, paths in origins.items() if origin not in many})
@@ -102,7 +103,7 @@ def _in_full(name: str, known: list[str]) -> None:
             if name in plugins.broken(group):
                 raise FedzeroError(plugins.broken(group)[name])
         advice = near(name, known) or "`fedzero list` shows all"
-        kinds = "algorithm, filter, rule, task, engine or recipe"
+        kinds = "algorithm, filter, rule, gathering, task, engine or recipe"
         raise FedzeroError(f"{name}: there is no {kinds} of that name; {advice}")
     for section in sections:
         several = section.place in ("filters", "algorithm.rules")

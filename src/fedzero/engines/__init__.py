@@ -9,6 +9,7 @@ What the author of an engine imports. An engine is a value with a tag that opens
 `fedzero new engine NAME` writes a package with one, `fedzero.testing.check_engine` tells whether it works.
 """
 
+from fedzero.engines.local import clients_here as clients_here
 from fedzero.engines.local import local_clients as local_clients
 from fedzero.protocol.engine import FOREVER as FOREVER
 from fedzero.protocol.engine import Altered as Altered

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedzero.engines.gathering import hosted
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers
 from fedzero.links import NO_FILTERS, Chain
@@ -28,6 +29,7 @@ from fedzero.protocol.engine import Altered, Arrival, Clients, Event
 from fedzero.protocol.messages import Close, decode_instruction
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded
+from fedzero.recipe.sampling import PrivateBatches, batches_in
 from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import RunView
 
@@ -51,13 +53,18 @@ class Local(Engine, tag="local"):
 
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
-        setup, replica = run.built()
-        past = run.past
+        yield attacked(run.built()[0], clients_here(run))
 
-        def folded(client: int) -> Sequence[bytes]:
-            return past.updates(0, past.known(client))
 
-        yield attacked(setup, local_clients(setup, replica, run.observe, past.memory, folded, run.environment.folder))
+def clients_here(run: RunView) -> Clients:
+    """All clients of a run, in this process: with what the ledger has of them, and as hosts of its gathering if it has
+    one. What they must not do twice is kept in the run's folder."""
+    (setup, replica), past, folder = run.built(), run.past, run.environment.folder
+
+    def folded(client: int) -> Sequence[bytes]:
+        return past.updates(0, past.known(client))
+
+    return hosted(setup, local_clients(setup, replica, run.observe, past.memory, folded, folder), folder)
 
 
 def local_clients(
@@ -74,7 +81,7 @@ def local_clients(
     if how.attack is not None:
         shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
     place = replica, problem.objective, shards, how.merge, how.replicas, setup.chain
-    return LocalClients(*place, observe, problem.measure, memory, folded, answers)
+    return LocalClients(*place, observe, problem.measure, memory, folded, answers, batches_in(setup.recipe, answers))
 
 
 def attacked(setup: Setup, clients: Clients) -> Clients:
@@ -92,7 +99,8 @@ class LocalClients:
 
     memory: by client, what it remembers of its last turn that counted, in pieces, wherever that is kept; none: it has
     no memory. folded: by client, the encoded updates that its own replica had folded when it was last here.
-    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again.
+    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again. drawn:
+    what batches follow from, if that is not the run's keys.
     """
 
     def __init__(
@@ -108,6 +116,7 @@ class LocalClients:
         memory: Recalled | None = None,
         folded: Recalled = nothing,
         answers: Path | None = None,
+        drawn: PrivateBatches | None = None,
     ):
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
@@ -116,7 +125,7 @@ class LocalClients:
         self.clients: dict[int, Client] = {}
         """those of the last turns: what others have to remember is on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
-        self._answers = answers
+        self._answers, self._drawn = answers, drawn
         self._sent: Iterator[Arrival] = iter(())
 
     def _client(self, number: int) -> Client:
@@ -130,7 +139,7 @@ class LocalClients:
     def _made(self, number: int) -> Client:
         replica = self.replica if self._base is None else self._own(number, self._base.clone())
         kind = GradientOracle if replica.wire.first_order else Oracle
-        oracle = kind(self.objective, self.shards, replica.keys, number)
+        oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn)
         client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
         if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
             client.remember(chunks)
@@ -173,6 +182,8 @@ class LocalClients:
         return found
 
     def _arrivals(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[Arrival]:
+        if self._drawn is not None:
+            self._drawn.begin(round, instructions)
         wire = self.replica.algorithm.wire(round, self.replica.state.scale)
         last = self._remembers and exchange + 1 == len(wire.replies)
         replies = self._once if self.chain.private else self._exchange
@@ -250,6 +261,11 @@ class LocalClients:
             assert isinstance(message, Close)
             self._client(number).replica.obey(message, number)
         self._forget()
+
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        raise FedzeroError("these clients are not hosts of a gathering: see engines.gathering.hosted")
 
     def identity(self, after: int) -> Identity:
         return self.replica.identity

@@ -106,6 +106,15 @@ class Answers:
             ).fetchone()
         return None if row is None else Answered(*row)
 
+    def of_exchange(self, round: int, exchange: int) -> dict[int, bytes]:
+        """What clients answered in an exchange, by client."""
+        with self._reading():
+            found = self._db.execute(
+                "SELECT client, answer FROM answers WHERE run = ? AND round = ? AND exchange = ? AND client >= 0",
+                (self.run, round, exchange),
+            ).fetchall()
+        return dict(found)
+
     def over(self, client: int) -> int:
         """The last round that a client answered, or that is over for everybody; −1: none."""
         with self._reading():

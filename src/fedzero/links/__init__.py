@@ -3,6 +3,7 @@
 from fedzero.links.chain import NO_FILTERS, Chain, Sent
 from fedzero.links.combining import mean
 from fedzero.links.contract import Coder, Combine, Combiner, Filter, Link, LinkTraits, Mixer, Shaper
+from fedzero.links.gathering import Gathering, Total
 
 __all__ = [
     "NO_FILTERS",
@@ -11,10 +12,12 @@ __all__ = [
     "Combine",
     "Combiner",
     "Filter",
+    "Gathering",
     "Link",
     "LinkTraits",
     "Mixer",
     "Sent",
     "Shaper",
+    "Total",
     "mean",
 ]

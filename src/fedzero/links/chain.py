@@ -3,6 +3,8 @@
     values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──nnm──▶ values ──mean | median | krum──▶ one
              on the client                             on the wire             on the server                      vector
 
+Between the two halves there may be a gathering (`gathering.py`), which leaves a sum in the place of replies.
+
 Any method can use any chain, as long as the chain leaves what the method needs; `check` says what it does not.
 """
 
@@ -35,6 +37,7 @@ from fedzero.links.contract import (
     Promise,
     Replies,
 )
+from fedzero.links.gathering import Gathering
 from fedzero.model.decoding import decoded
 from fedzero.model.updates import pack
 
@@ -66,10 +69,12 @@ class Sent(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Chain:
-    """The links of a recipe, in order; `plain`: how numbers travel that no link codes."""
+    """The links of a recipe, in order; `plain`: how numbers travel that no link codes; gathering: between the links on
+    the client and those on the server, None: every reply goes through by itself."""
 
     links: tuple[Link, ...] = ()
     plain: Coder = field(default_factory=Plain)
+    gathering: Gathering | None = None
 
     @cached_property
     def client_links(self) -> tuple[Link, ...]:
@@ -115,7 +120,12 @@ class Chain:
     @cached_property
     def private(self) -> bool:
         """True if what clients send has random numbers in it that nobody can draw again."""
-        return any(link.traits.draws_privately for link in self.links)
+        return any(link.traits.draws_privately for link in (*self.links, self.plain))
+
+    @cached_property
+    def hides_replies(self) -> bool:
+        """True if the server gets a sum, and no reply of a single client."""
+        return self.gathering is not None and self.gathering.hides_replies
 
     def check_order(self) -> None:
         """Refuse chains in which a link destroys what the next one needs."""
@@ -133,10 +143,18 @@ class Chain:
             stage, before = own, name
 
     def check(
-        self, method: str, comparable: bool, cohort: int, self_correcting: bool = False, whole: bool = False
+        self,
+        method: str,
+        comparable: bool,
+        cohort: int,
+        self_correcting: bool = False,
+        whole: bool = False,
+        reads_each_reply: bool = False,
     ) -> None:
         """Refuse chains that destroy what a method, or another link, needs. It follows from traits alone."""
         self.check_order()
+        if self.hides_replies:
+            self._expect_nobody_reads(method, reads_each_reply or not comparable)
         for link in self.links:
             name, traits = repr(link.name), link.traits
             rest = "feedback = true adds what was left out to the next contribution, but"
@@ -174,6 +192,17 @@ class Chain:
                 if holds:
                     raise FedzeroError(f"filters: {why}")
 
+    def _expect_nobody_reads(self, method: str, reads_each_reply: bool) -> None:
+        """Nothing that reads the reply of a single client stands behind a gathering that hides it."""
+        assert self.gathering is not None
+        readers = [f"filter {link.name!r}" for link in self.links if link.reads_each_reply]
+        readers += [method] if reads_each_reply else []
+        if readers:
+            raise FedzeroError(
+                f"gathering: {self.gathering.name!r} leaves a sum of all replies, but {readers[0]} reads the reply of "
+                "every client: drop one of them"
+            )
+
     def on_server(self, replies: Replies, *before: Link) -> Replies:
         """Replies through the links on the server that stand before they are combined, and some before these."""
         for link in (*before, *self.server_links):
@@ -203,9 +232,9 @@ class Chain:
         return max(4 * expected, self.plain.length(expected)) + (5 * expected + 32 if self.codes else 0)
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
-        """Numbers alone through the client's links; who has no private source draws all noise in public."""
-        public = ClientContext(draw, entropy=lambda count: draw().bytes(count))
-        return self.on_client(Contribution(values, None), residual, public)
+        """Numbers alone as somebody sends them who adds no private noise to them: an attacker."""
+        chain = replace(self, links=tuple(link for link in self.links if _repeats(link))) if self.private else self
+        return chain.on_client(Contribution(values, None), residual, ClientContext(draw))
 
     def on_client(self, mine: Contribution, residual: F32 | None, client: ClientContext) -> Sent:
         """One contribution through the client's links. residual: what was left out of the one before."""
@@ -219,7 +248,8 @@ class Chain:
                 wanted = mine.values if residual is None else mine.values + residual
                 mine = msgspec.structs.replace(mine, values=wanted)
             mine = link.on_client(mine, client)
-        data, read = self._code(mine.values, client.draw)
+        draw = client.private if self.coder.traits.draws_privately else client.draw
+        data, read = self._code(mine.values, draw)
         return Sent(data, read, None if wanted is None else wanted - read, mine.loss)
 
     def _code(self, values: F32, draw: Draw) -> tuple[bytes, F32]:
@@ -266,6 +296,10 @@ class Chain:
 
 
 NO_FILTERS = Chain()
+
+
+def _repeats(link: Link) -> bool:
+    return isinstance(link, Coder) or not link.traits.draws_privately
 
 
 def _pack_places(places: NDArray[np.int64], count: int) -> bytes:

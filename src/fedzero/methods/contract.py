@@ -36,6 +36,7 @@ from fedzero.errors import FedzeroError
 from fedzero.links import Coder, Combine
 from fedzero.links.coders import Plain
 from fedzero.links.contract import Contribution as Contribution
+from fedzero.links.gathering import Total
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
@@ -122,6 +123,7 @@ class Wire:
     count as 0, nor be added to that of another point. unanimous: a round is of use only if all clients answer.
     reads_state: why a reply means nothing beside another state than the one it was computed at; empty: keys and the
     round in which it was asked for say it all, so that a step may be made of the replies of several rounds.
+    reads_each_reply: `aggregate` or `share` look at `gathered.contributions`, and not at `gathered.mean()` alone.
     """
 
     replies: tuple[int, ...]
@@ -136,6 +138,7 @@ class Wire:
     whole: bool = False
     unanimous: bool = False
     reads_state: str = READS_STATE
+    reads_each_reply: bool = False
 
 
 @dataclass(frozen=True)
@@ -363,6 +366,7 @@ class Gathered:
     state: the server's, before the round; None on a server without a model.
     asked: by client, the round whose question it answered, and discounts: what its reply weighs beside a fresh one;
     empty where all answered the question of this round.
+    totals: of every exchange of the round, where a gathering hides the replies; `contributions` cannot be read then.
     """
 
     round: int
@@ -375,15 +379,19 @@ class Gathered:
     shared: tuple[Mapping[int, F32], ...] = ()
     asked: Mapping[int, int] = field(default_factory=dict)
     discounts: Mapping[int, float] = field(default_factory=dict)
+    totals: tuple[Total, ...] = ()
 
-    def mean(self) -> F32:
-        """The contributions as one, the same whatever order they came in."""
-        return self.combine(self.contributions, self.weights)
+    def mean(self, exchange: int = -1) -> F32:
+        """The contributions as one, the same whatever order they came in; of an earlier exchange, if one is given."""
+        if self.totals:
+            return self.totals[exchange].mean()
+        return self.combine((*self.shared, self.contributions)[exchange], self.weights)
 
     @property
     def turns(self) -> tuple[int, ...]:
         """The clients, sorted, each as often as it was drawn."""
-        return tuple(c for c in sorted(self.contributions) for _ in range(self.weights[c]))
+        clients = self.totals[-1].clients if self.totals else self.contributions
+        return tuple(c for c in sorted(clients) for _ in range(self.weights[c]))
 
 
 class Method(Value):

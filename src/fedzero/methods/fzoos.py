@@ -232,7 +232,7 @@ class FZooS(Method, tag="fzoos"):
 
     def aggregate(self, gathered: Gathered) -> Update:
         """Where those went who shared, who may be more than those who finished; and the mean of w_i."""
-        moved = gathered.combine(gathered.shared[0], gathered.weights)
+        moved = gathered.mean(0)
         return Dense(gathered.round, pack(np.concatenate([moved, gathered.mean()])))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:

@@ -128,7 +128,7 @@ class ResponseSurface(Method, tag="response-surface"):
 
     def wire(self, round: int, scale: Scale) -> Wire:
         count = self.batch(scale.size, round)
-        return Wire(replies=(count,), queries=count, whole=True, unanimous=True)
+        return Wire(replies=(count,), queries=count, whole=True, unanimous=True, reads_each_reply=True)
 
     def init(self, params: Params, clients: int) -> State:
         return State(params, Surface(), clients=clients)

@@ -142,8 +142,9 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
 
     def _aggregate_fresh(self, gathered: Gathered) -> Update:
         update, (variates,) = of_one_round(OwnDirections.aggregate(self, gathered)), gathered.shared
-        gone = sorted(variates.keys() - gathered.contributions.keys())
-        if isinstance(update, Dense) or not gone:
+        if isinstance(update, Dense):
+            return update
+        if not (gone := sorted(variates.keys() - gathered.contributions.keys())):
             return update
         h = np.concatenate([variates[c] for c in (*sorted(gathered.contributions), *gone)])
         others = tuple(c for c in gone for _ in range(gathered.weights[c]))

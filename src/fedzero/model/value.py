@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, dataclass_transform
+from typing import TYPE_CHECKING, Any, dataclass_transform, get_args
 
 import msgspec
 import numpy as np
 import torch
-from msgspec import Struct, StructMeta
+from msgspec import UNSET, Struct, StructMeta, UnsetType
 from msgspec.inspect import type_info
 
 from fedzero.errors import Invalid, Misnamed, near
@@ -30,7 +30,7 @@ def checked(found: Any, kind: Any, what: str) -> Any:
 
     what: the parameter, for the sentence that refuses anything else.
     """
-    if kind is Any:
+    if kind is Any or (found is UNSET and UnsetType in get_args(kind)):
         return found
     try:
         value = msgspec.convert(plain(found), kind)

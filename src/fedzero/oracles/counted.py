@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedzero.directions import Keys
@@ -13,14 +13,25 @@ from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Objective, P
 
 
 class Oracle:
-    """Values only. One query is one f_i(point; ξ), however it is batched."""
+    """Values only. One query is one f_i(point; ξ), however it is batched.
 
-    def __init__(self, objective: Objective, shards: Shards, keys: Keys, client: int):
-        self.objective, self.shards, self.keys, self.client = objective, shards, keys, client
+    drawn: (round, client) → the keys that batches follow from, where these are not the run's.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        shards: Shards,
+        keys: Keys,
+        client: int,
+        drawn: Callable[[int, int], Keys] | None = None,
+    ):
+        self.objective, self.shards, self.keys, self.client, self._drawn = objective, shards, keys, client, drawn
         self.queries = 0
 
     def batch(self, round: int, step: int) -> Any:
-        return self.shards.batch(self.keys, round, step, self.client)
+        keys = self.keys if self._drawn is None else self._drawn(round, self.client)
+        return self.shards.batch(keys, round, step, self.client)
 
     def answer(self, round: int, ask: Ask) -> Answer:
         if not isinstance(ask, Losses):

@@ -97,6 +97,13 @@ class Clients(Protocol):
         diverged: clients that worked on another model than they should; theirs is made anew."""
         ...
 
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        """A phase of a gathering, between an exchange's replies and what comes next: what hosts answer, or why there is
+        no answer. bodies: by host, as `Arrival` names it."""
+        ...
+
     def identity(self, after: int) -> Identity:
         """Of the current model, that of `after` rounds."""
         ...
@@ -146,6 +153,11 @@ class Altered:
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
     ) -> None:
         self.inner.settle(round, update, closings, diverged)
+
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        return self.inner.phase(asked, exchange, phase, bodies)
 
     def identity(self, after: int) -> Identity:
         return self.inner.identity(after)

@@ -71,6 +71,15 @@ class Continue(Struct, frozen=True, array_like=True, tag=4):
 Instruction = Work | Snapshot | Close | Continue
 
 
+class Phase(Struct, frozen=True, array_like=True, tag=7):
+    """Server to host: a phase of the gathering by which an exchange's replies become one. body: the gathering's own."""
+
+    round: Natural
+    exchange: Natural
+    phase: Natural
+    body: bytes
+
+
 class Reply(Struct, frozen=True, array_like=True):
     """Client to server. The sender is known from the connection, not from the message.
 

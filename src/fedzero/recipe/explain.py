@@ -11,7 +11,13 @@ from msgspec.inspect import StructType, Type, UnionType, VarTupleType, type_info
 from fedzero import plugins
 from fedzero.errors import near
 
-_GROUPS: dict[str, plugins.Group] = {"algorithm": "methods", "task": "tasks", "filters": "filters", "engine": "engines"}
+_GROUPS: dict[str, plugins.Group] = {
+    "algorithm": "methods",
+    "task": "tasks",
+    "filters": "filters",
+    "gathering": "gatherings",
+    "engine": "engines",
+}
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`")
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 

@@ -21,14 +21,20 @@ def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]
     clients, cohort = federation.clients, federation.cohort
     if cohort == clients and not federation.replacement:
         return tuple(range(clients))
-    chosen = keys.generator("cohort", round).choice(clients, cohort, replace=federation.replacement, shuffle=False)
+    return drawn_from(keys.generator("cohort", round), federation)
+
+
+def drawn_from(generator: np.random.Generator, federation: Federation) -> tuple[int, ...]:
+    """A cohort, sorted."""
+    clients, cohort = federation.clients, federation.cohort
+    chosen = generator.choice(clients, cohort, replace=federation.replacement, shuffle=False)
     return tuple(np.sort(chosen).tolist())
 
 
 @dataclass(frozen=True)
 class Plan:
     """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d; `least_loss`
-    of the task."""
+    of the task; private_sampling: no cohort follows from the keys."""
 
     algorithm: Method
     federation: Federation
@@ -36,6 +42,7 @@ class Plan:
     size: int
     chain: Chain = NO_FILTERS
     least_loss: float = -math.inf
+    private_sampling: bool = False
     _wires: dict[int, Wire] = field(default_factory=dict, repr=False, compare=False)
     """of the round that is being played; asked for often"""
 
@@ -49,14 +56,20 @@ class Plan:
             self._wires[round] = self.algorithm.wire(round, self.scale)
         return self._wires[round]
 
+    def cohort(self, round: int) -> tuple[int, ...]:
+        """As the keys say; of a run with private sampling it was another."""
+        return cohort_of(self.keys, round, self.federation)
+
     def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
         """What the server makes of contributions that clients of a round send, if they can be compared."""
-        weights = Counter(cohort_of(self.keys, round, self.federation))
+        weights = Counter(self.cohort(round))
         return self.chain.outcome(contributions, weights, *self.bound(round))
 
     def bound(self, round: int) -> tuple[Link, ...]:
         """The link that `federation.bound` is, before all others on the server; it marks whom it shortens, or, where
-        clients keep account of what they sent, refuses."""
+        clients keep account of what they sent, refuses. There is none where a gathering hides the replies."""
+        if self.chain.hides_replies:
+            return ()
         wire = self.wire(round)
         factor, accounts = self.federation.bound, wire.remembers and not wire.comparable
         return (Bound(factor=factor, accounts=accounts),) if factor else ()

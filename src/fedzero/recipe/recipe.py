@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import tomli_w
-from msgspec import Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fedzero import __version__, plugins
 from fedzero.errors import FedzeroError, Sendable, near
 from fedzero.lines import LONGEST_SAID, printable
-from fedzero.links import Chain, Link
+from fedzero.links import Chain, Gathering, Link
 from fedzero.methods.contract import Federation, Method
 from fedzero.methods.rules.contract import Rule
 from fedzero.methods.shared.seeded import SeededMethod
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     AnyTask: TypeAlias = Task
     AnyFilters: TypeAlias = tuple[Link, ...]
     AnyEngine: TypeAlias = Engine
+    AnyGathering: TypeAlias = Gathering | UnsetType
 else:  # decoded by kind, with whatever is installed (`plugins`)
-    AnyMethod = AnyTask = AnyFilters = AnyEngine = Any
+    AnyMethod = AnyTask = AnyFilters = AnyEngine = AnyGathering = Any
 
 
 class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,20 +72,28 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     filters: AnyFilters = ()
     """Links on what clients send, in order: clip, top-k; quantise or sign; nnm, server-clip; then one of median,
     trimmed-mean, krum and multi-krum."""
+    gathering: AnyGathering = UNSET
+    """How replies get to the server, if not each by itself: a secure sum, for instance."""
     federation: Federation
     """Who takes part."""
+    sampling: Literal["private"] | UnsetType = UNSET
+    """private: cohorts and batches are drawn from the operating system, not from the seed, and nobody can draw them
+    again."""
     engine: AnyEngine = msgspec.field(default_factory=local)
     """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
 
     @property
     def needs(self) -> dict[str, str]:
         """Distributions, and their versions, that the recipe needs beside this one."""
-        return plugins.needed(
+        chosen: list[tuple[plugins.Group, object]] = [
             ("methods", self.algorithm.name),
             ("tasks", plugins.tag_of(type(self.task))),
             *(("filters", link.name) for link in self.filters),
             *(("rules", rule.name) for rule in rules_of(self.algorithm)),
-        )
+        ]
+        if self.gathering:
+            chosen.append(("gatherings", self.gathering.name))
+        return plugins.needed(*chosen)
 
 
 def rules_of(algorithm: Method) -> tuple[Rule, ...]:
@@ -147,10 +156,27 @@ def check(recipe: Recipe, where: str) -> None:
         if m > n:
             raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
         Chain(recipe.filters).check_order()
+        _check_gathering(recipe)
+        if recipe.sampling and recipe.engine.attack is not None:
+            raise FedzeroError("sampling = 'private' hides who is drawn from an attack, too: leave out engine.attack")
         recipe.task.check()
         recipe.algorithm.check(recipe.federation)
     except FedzeroError as error:
         raise Sendable(str(error)) from error
+
+
+def _check_gathering(recipe: Recipe) -> None:
+    """Refuse what reads, or changes, the replies of single clients where nobody has them."""
+    if not recipe.gathering or not recipe.gathering.hides_replies:
+        return
+    what = f"gathering: {recipe.gathering.name!r} leaves a sum of all replies, but"
+    recipe.federation.expect(
+        f"{what} federation.bound compares the reply of every client with the others': put clip among the filters, "
+        "which clients do themselves",
+        bound=0.0,
+    )
+    if recipe.engine.attack is not None:
+        raise FedzeroError(f"{what} engine.attack changes replies of single clients: leave it out")
 
 
 @contextmanager
@@ -233,6 +259,7 @@ def _converted(table: Any, needs: Mapping[str, str] | None = None) -> Recipe:
             "algorithm": method,
             "task": task,
             "filters": lambda tables, needs: _listed("filters", tables, "filters", needs),
+            "gathering": _gathering,
             "engine": _engine,
         }
         table = table | {name: decode(table[name], needs) for name, decode in decoders.items() if name in table}
@@ -243,6 +270,11 @@ def _listed(group: plugins.Group, tables: Any, where: str, needs: Mapping[str, s
     if not isinstance(tables, list | tuple):
         raise msgspec.ValidationError(f"Expected `array`, got `{type(tables).__name__}` - at `$.{where}`")
     return tuple(_part(group, table, f"{where}[{i}]", needs) for i, table in enumerate(tables))
+
+
+def _gathering(table: Any, needs: Mapping[str, str] | None) -> Gathering:
+    found: Gathering = _part("gatherings", table, "gathering", needs)
+    return found
 
 
 def _engine(table: Any, needs: Mapping[str, str] | None) -> Engine:
@@ -315,11 +347,13 @@ def find(source: str | Path) -> Path:
 
 
 def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
-    """A recipe that somebody writes. Where it says nothing of `federation.bound` it has `BOUND`; a ledger has none."""
+    """A recipe that somebody writes. Where it says nothing of `federation.bound` it has `BOUND` (with a gathering 0); a
+    ledger has none."""
     try:
         table = plain(table)  # Python may have given numbers of numpy
         if isinstance(federation := table.get("federation"), dict):
-            table = table | {"federation": {"bound": BOUND} | federation}
+            bound = 0.0 if "gathering" in table else BOUND  # of clients whose replies nobody has
+            table = table | {"federation": {"bound": bound} | federation}
         _refuse_infinite(table, where, "")
         recipe = _converted(table)
     except msgspec.ValidationError as error:

@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[str, plugins.Group]] = {
     "Algorithms": ("algorithm", "methods"),
     "Filters": ("filters", "filters"),
     "Rules": ("algorithm.rules", "rules"),
+    "Gatherings": ("gathering", "gatherings"),
     "Tasks": ("task", "tasks"),
     "Engines": ("engine", "engines"),
 }
@@ -77,7 +78,7 @@ def named(name: str) -> list[Section] | None:
     """All there is to know about an algorithm, filter, task or engine; `recipe`: about what surrounds them."""
     if name == "recipe":
         seen, engines = set[Kind](), plugins.kinds("engines").values()
-        around = _sections("", Recipe, seen, skip=("algorithm", "task", "filters"))
+        around = _sections("", Recipe, seen, skip=("algorithm", "task", "filters", "gathering"))
         return [*around, *(each for kind in engines for each in _sections("engine", kind.type, seen))]
     found = [(place, known[name]) for place, group in TABLES.values() if name in (known := plugins.kinds(group))]
     return [each for place, kind in found for each in _sections(place, kind.type, set())] or None
@@ -135,4 +136,4 @@ def _default(field: Field) -> str | None:
     if field.default is field.default_factory is msgspec.NODEFAULT:  # msgspec.UNSET: it is not there
         return ""
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    return "" if value is None else written(msgspec.to_builtins(value))
+    return "" if value is None or value is msgspec.UNSET else written(msgspec.to_builtins(value))

@@ -73,11 +73,12 @@ class Setup:
 
 
 def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
-    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss)
+    private = bool(recipe.sampling)
+    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss, private)
 
 
 def chain_of(recipe: Recipe) -> Chain:
-    return Chain(recipe.filters, recipe.algorithm.coder)
+    return Chain(recipe.filters, recipe.algorithm.coder, recipe.gathering or None)
 
 
 def prepare(
@@ -113,7 +114,8 @@ def prepare(
     _check_size(setup)
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, wire.comparable)
-    setup.chain.check(method, wire.comparable, recipe.federation.cohort, wire.self_correcting, wire.whole)
+    needs = wire.self_correcting, wire.whole, wire.reads_each_reply
+    setup.chain.check(method, wire.comparable, recipe.federation.cohort, *needs)
     return setup
 
 

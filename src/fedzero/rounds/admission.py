@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from fedzero.directions.terms import F32
 from fedzero.errors import Refused
 from fedzero.oracles.ranges import strange_loss
 from fedzero.protocol.engine import Tied
-from fedzero.protocol.messages import MEMORY_DIGEST, decode_reply, loss_of
+from fedzero.protocol.messages import MEMORY_DIGEST, Reply, decode_reply, loss_of
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan
 from fedzero.rounds import votes
@@ -48,7 +51,10 @@ class Admission:
         if reply.exchange != exchange:
             raise Refused(f"answered exchange {reply.exchange} of the round, not {exchange}")
         chain = self.plan.chain
-        values, loss = chain.decode(reply.values, wire.replies[exchange]), loss_of(reply.loss, chain.hides_loss)
+        if chain.gathering is not None:
+            values, loss = _hidden(reply)
+        else:
+            values, loss = chain.decode(reply.values, wire.replies[exchange]), loss_of(reply.loss, chain.hides_loss)
         if loss is not None and not chain.hides_loss and (why := strange_loss(loss, self.plan.least_loss)):
             raise Refused(f"says {why}")
         most = self.queries(round, client)
@@ -58,6 +64,13 @@ class Admission:
         if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):
             raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
         return Admitted(values, loss, reply.queries, reply.digest, reply.memory)
+
+
+def _hidden(reply: Reply) -> tuple[F32, None]:
+    """What a reply says of values and loss that stay at the host until a gathering asks for them: nothing."""
+    if reply.values or reply.loss:
+        raise Refused("sent its numbers or its loss by itself, where a gathering asks for them")
+    return np.empty(0, np.float32), None
 
 
 def refuse_diverged(

@@ -10,6 +10,7 @@ from fedzero.directions.terms import F32
 from fedzero.links.bound import FAR, too_far
 from fedzero.links.bounds import norms_of
 from fedzero.links.contract import Replies
+from fedzero.links.gathering import Hidden
 from fedzero.methods.contract import Gathered
 from fedzero.model.updates import Update
 from fedzero.protocol.replica import Replica
@@ -26,7 +27,10 @@ class Aggregation:
         self.guard = Guard(plan.algorithm, plan.keys)
 
     def through_links(self, round: int, tally: Tally, weights: Mapping[int, int]) -> None:
-        """Replies of an exchange through the links on the server; who is refused there is out of the round."""
+        """Replies of an exchange through the links on the server; who is refused there is out of the round. Of a sum
+        there are no replies."""
+        if tally.totals:
+            return
         given = Replies({client: reply.values for client, reply in tally.replies.items()}, weights)
         left = self.plan.chain.on_server(given, *self.plan.bound(round))
         tally.refused |= left.refused
@@ -46,6 +50,8 @@ class Aggregation:
             update = self.plan.algorithm.aggregate(self.step_inputs(round, tally, weights))
             if self.guard.admits(state, update):
                 return update
+            if tally.totals:  # nobody knows whose numbers are far beyond the others'
+                break
             norms = norms_of({client: reply.values for client, reply in tally.replies.items()})
             why = "which would have made the model infinite"
             far = {} if attempt else too_far(norms, FAR, why)
@@ -63,14 +69,20 @@ class Aggregation:
             round=round,
             scale=self.plan.scale,
             keys=self.plan.keys,
-            contributions={client: reply.values for client, reply in tally.replies.items()},
+            contributions=self.contributions(tally),
             weights=weights,
             combine=self.plan.chain.combine,
             state=None if self.replica is None else self.replica.state,
             shared=tuple(tally.shared),
             asked=(late := tally.late()),
             discounts={client: tally.discounts[client] for client in late},
+            totals=tuple(tally.totals),
         )
+
+    def contributions(self, tally: Tally) -> Mapping[int, F32]:
+        if self.plan.chain.hides_replies and self.plan.chain.gathering is not None:
+            return Hidden(self.plan.chain.gathering.name)
+        return {client: reply.values for client, reply in tally.replies.items()}
 
 
 def _with(reply: Admitted, values: F32) -> Admitted:

@@ -8,13 +8,13 @@ says may depend on who answered when: the ledger has what came of it, and replay
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fedzero.errors import FedzeroError
 from fedzero.methods.shared.groups import why_one_round
-from fedzero.recipe.plan import Plan, cohort_of
+from fedzero.recipe.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,16 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Synchronous:
-    """A cohort is drawn for every step, which is made when all of it have answered or can no longer answer."""
+    """A cohort is drawn for every step, which is made when all of it have answered or can no longer answer.
 
-    plan: Plan
+    cohort: by step; of private draws it is durable before it is returned.
+    """
+
+    cohort: Callable[[int], tuple[int, ...]]
     oldest: int = 0
 
     def ask(self, now: StepSoFar) -> tuple[int, ...]:
-        return () if now.asked else cohort_of(self.plan.keys, now.step, self.plan.federation)
+        return () if now.asked else self.cohort(now.step)
 
     def made(self, now: StepSoFar) -> bool:
         return not now.awaited
@@ -77,6 +80,7 @@ def check_several_steps(plan: Plan, server_model: bool, metered: bool) -> None:
         (federation.sync, "federation.sync = true brings clients to the next step, while others still answer this one"),
         (federation.replacement, "federation.replacement = true asks a client twice at one step"),
         (not server_model, "a server without a model tells a model that differs by the replies of one round"),
+        (chain.gathering is not None, "a gathering makes one sum of the replies to one question"),
         (metered, "queries of black boxes are logged and paid for by round"),
     )
     for holds, why in refusals:

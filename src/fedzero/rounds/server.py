@@ -11,7 +11,7 @@ update ← aggregate, if the model stays finite       → ledger (durable) → o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,9 +30,11 @@ from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows
 from fedzero.protocol.messages import Continue, encode, encode_close
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan
+from fedzero.recipe.sampling import PrivateCohorts
 from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
 from fedzero.rounds.delivery import Delivery, Sending
+from fedzero.rounds.gathering import gather, loss_of
 from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, Tally
@@ -89,7 +91,8 @@ class Server:
         self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds)
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
-        self.schedule: Schedule = schedule or Synchronous(plan)
+        private = PrivateCohorts(ledger.path.parent, plan.federation) if plan.private_sampling else None
+        self.schedule: Schedule = schedule or Synchronous(private or plan.cohort)
         if self.schedule.oldest:
             check_several_steps(plan, replica is not None, meter is not None)
         self.admission, self.aggregation = Admission(plan, self.tracker, models), Aggregation(plan, replica)
@@ -124,7 +127,7 @@ class Server:
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down + sum(map(len, closings.values())),
             queries=tally.queries,
-            loss=float(np.mean([loss for c, loss in losses.items() if c not in strange])) if losses else None,
+            loss=self._mean_loss(tally, [loss for c, loss in losses.items() if c not in strange]),
             refused=tuple(sorted(tally.refused.items())),
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
@@ -140,6 +143,9 @@ class Server:
         self.tracker.prune(round + 1, self.federation.pull_after)
         self.save_if_due(round + 1, seconds)
         return record
+
+    def _mean_loss(self, tally: Tally, losses: Sequence[float]) -> float | None:
+        return float(np.mean(losses)) if losses else loss_of(tally, self.plan.least_loss)
 
     def save_if_due(self, done: int, seconds: float) -> None:
         """The rolling checkpoint of a run with dense updates; also written on resume, if the crash came before it."""
@@ -160,13 +166,14 @@ class Server:
         self._ask(round, clients, found, tally)
         for exchange in range(len(self.wire(round).replies)):
             if exchange:
-                tally.shared.append({client: reply.values for client, reply in tally.replies.items()})
+                tally.shared.append(self.aggregation.contributions(tally))
                 shared = self.algorithm.share(self.aggregation.step_inputs(round, tally, tally.weights))
                 message = encode(Continue(round, exchange, pack(shared.values), shared.clients))
                 sending, found = Sending.to_all(tally.replies, message), Responses()
                 found.expect(round, sending)
                 clients.send(round, exchange, sending.messages, sending.which)
             tally.replies = self._gather(round, exchange, clients, found, tally)
+            gather(self.plan, round, exchange, clients, tally, tally.weights)
             self.aggregation.through_links(round, tally, tally.weights)
             if not tally.replies:
                 break

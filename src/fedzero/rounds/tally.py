@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from fedzero.directions.terms import F32
+from fedzero.links.gathering import Total
 from fedzero.protocol.messages import MemoryChange
 
 
@@ -28,8 +30,10 @@ class Tally:
 
     replies: dict[int, Admitted] = field(default_factory=dict)
     """of the last exchange"""
-    shared: list[dict[int, F32]] = field(default_factory=list)
+    shared: list[Mapping[int, F32]] = field(default_factory=list)
     """values of the exchanges before it"""
+    totals: list[Total] = field(default_factory=list)
+    """of every exchange so far, where a gathering hides the replies"""
     refused: dict[int, str] = field(default_factory=dict)
     bounded: set[int] = field(default_factory=set)
     """whose values were shortened"""

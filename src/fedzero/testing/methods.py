@@ -26,7 +26,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.rounds import guard
-from fedzero.rounds.schedule import StepSoFar, Synchronous
+from fedzero.rounds.schedule import Synchronous
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.runs.summary import Summary
@@ -312,13 +312,6 @@ def replays_short_floats(method: Method, folder: Path, kinds: Sequence[torch.dty
         expect(ends[0] == ends[1] == ends[2], f"with {kind} the run, its replay and replicas end in other bits")
 
 
-class Once(Synchronous):
-    """Who is drawn twice is asked, and counts, once."""
-
-    def ask(self, now: StepSoFar) -> tuple[int, ...]:
-        return tuple(sorted(set(Synchronous.ask(self, now))))
-
-
 def weighs_who_is_drawn_twice(method: Method, folder: Path, filters: Sequence[Any] = ()) -> None:
     """Sampling with replacement: who is drawn twice works once and counts twice."""
     try:
@@ -341,7 +334,7 @@ def weighs_who_is_drawn_twice(method: Method, folder: Path, filters: Sequence[An
         return
     even = trial(folder / "even", recipe_of(method, federation))
     even.play(uneven.round)
-    even.server.schedule = Once(even.server.plan)
+    even.server.schedule = Synchronous(lambda step: tuple(sorted(set(uneven.cohort))))
     even.play(1)
     expect(even.records[-1].update != uneven.update, "who is drawn twice counts as if it had been drawn once")
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from fedzero import plugins
+from fedzero.engines.gathering import hosted
 from fedzero.engines.local import Local, LocalClients
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -24,6 +25,7 @@ from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import recorded
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.sampling import batches_in
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.rounds.server import Server
 from fedzero.tasks.contract import Task
@@ -127,7 +129,9 @@ def trial(
     replica = setup.replica()
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     assert isinstance(how, Local)
-    engine = LocalClients(replica, objective, shards, how.merge, how.replicas, setup.chain, answers=folder)
+    place = replica, objective, shards, how.merge, how.replicas, setup.chain
+    clients = LocalClients(*place, answers=folder, drawn=batches_in(recipe, folder))
+    engine = hosted(setup, clients, folder)
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.create(folder / "ledger.db", setup.start)
     server = Server(setup.plan, replica if recipe.federation.server_model else None, ledger)

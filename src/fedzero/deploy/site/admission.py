@@ -52,6 +52,9 @@ class Agreement:
         return self.wire(0).delivery
 
     def cohort(self, round: int) -> frozenset[int]:
+        """Who may be asked. Where the server draws in private, nobody here knows who was drawn: anybody."""
+        if self.plan.private_sampling:
+            return self.clients
         if round not in self._cohort:
             self._cohort.clear()
             self._cohort[round] = frozenset(cohort_of(self.plan.keys, round, self.recipe.federation))
@@ -87,6 +90,14 @@ def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:
     _expect_here(agreement, order.instructions.keys())
     if others := order.instructions.keys() - agreement.cohort(order.round):
         raise Refused(f"client {min(others)} has no turn in round {order.round} of this recipe")
+
+
+def check_phase(agreement: Agreement, order: messages.Phase) -> None:
+    """Refuse a phase of an exchange that no round of the recipe has."""
+    _expect_round(agreement, order.round)
+    exchanges = len(agreement.wire(order.round).replies)
+    if order.exchange >= exchanges:
+        raise Refused(f"was sent a phase of exchange {order.exchange} of a round that has {exchanges}")
 
 
 def instruction_of(agreement: Agreement, order: messages.Exchange, data: bytes) -> Work | Snapshot | Continue:

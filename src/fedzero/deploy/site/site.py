@@ -31,6 +31,7 @@ from fedzero.deploy.site.journal import EVALUATION, Drawn, Journal
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings as Settings
 from fedzero.deploy.site.traced import TracedReplica
+from fedzero.engines.gathering import hosting, without_numbers
 from fedzero.engines.remote import messages
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.answers import Answered, Place, question_of
@@ -46,6 +47,7 @@ from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.sampling import batches_of
 from fedzero.recipe.secret import keys_of, secret_of
 from fedzero.recipe.setup import Setup, prepare
 
@@ -66,6 +68,7 @@ KINDS: dict[type[messages.Order], Reason] = {
     messages.Deliver: Reason.REBUILD,
     messages.Exchange: Reason.TURN,
     messages.Measure: Reason.MEASURE,
+    messages.Phase: Reason.TURN,
 }
 """What is said of an order that could not be obeyed, where the error itself is not to be sent."""
 
@@ -139,6 +142,8 @@ class Site:
                 return self.run.deliver(order)
             case messages.Measure():
                 return self.run.measure(order)
+            case messages.Phase():
+                return self.run.phase(order)
             case messages.Finish():
                 admission.check_finish(self.run.agreement, order)
                 return messages.Done()
@@ -230,6 +235,8 @@ class SiteRun:
         self._saved, self._cache = time.monotonic(), dict[Any, Any]()
         self.replica = self._traced(self.setup)
         self.agreement, self._private = self._agreed(order.clients), self.setup.chain.private
+        self._drawn = batches_of(self.recipe, self._journal)
+        self._hosting = hosting(self.setup.chain, self._journal)
         self._queries = self._log_of_queries()
         self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
         self._answering = 0
@@ -258,7 +265,7 @@ class SiteRun:
         rows = getattr(setup.problem.shards, "rows", None)
         self.terms.check_rows(number, None if rows is None else rows(number))
         kind = GradientOracle if replica.wire.first_order else Oracle
-        oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number)
+        oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number, self._drawn)
         client = Client(number, replica, oracle, setup.chain, self._cache)
         if client.keeps_memory and self._memory_file(client).exists():
             _unpack(client, files.read(self._memory_file(client), files.memory()))
@@ -276,6 +283,8 @@ class SiteRun:
         admission.check_exchange(self.agreement, order)
         failed: dict[int, str] = {}
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
+        if self._drawn is not None:
+            self._drawn.begin(order.round, asked)
         failed |= self._allowance.spend({number: self._cost(each) for number, each in asked.items()})
         drawn: list[Drawn] = []
         self._answering = 0
@@ -289,7 +298,24 @@ class SiteRun:
         failed |= {place.client: why for place, why in conflicts.items()}
         if time.monotonic() - self._saved > SAVE_EVERY:
             self.save()
-        return messages.Replies({n: each.answer for n, each in answered.items() if n not in failed}, failed)
+        sent = {n: each.answer for n, each in answered.items() if n not in failed}
+        if self._hosting is not None:
+            sent = {number: without_numbers(answer) for number, answer in sent.items()}
+        return messages.Replies(sent, failed)
+
+    def phase(self, order: messages.Phase) -> messages.Phased:
+        """Of what clients here answered in this exchange."""
+        if self._hosting is None:
+            raise Refused("was sent a phase of a gathering, which this recipe does not have")
+        admission.check_phase(self.agreement, order)
+        answers = self._journal.of_exchange(order.round, order.exchange)
+        self.terms.check_room(self._journal.size + self._remembered)
+        numbers = self.agreement.wire(order.round).replies[order.exchange]
+        mine = {number: answer for number, answer in answers.items() if number in self.agreement.clients}
+        (answer,) = self._hosting.answers({0: order}, lambda host: mine, numbers).values()
+        if isinstance(answer, Exception):
+            raise answer
+        return messages.Phased(answer)
 
     def _each(self, numbers: Iterable[int], work: Callable[[int], T], failed: dict[int, str]) -> dict[int, T]:
         """What comes of work for clients, one after the other; where that fails, why goes into `failed`."""

@@ -41,6 +41,16 @@ def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
             "a filter draws in private, and workers of a cluster keep nothing that outlasts them, so that it would be "
             "drawn again: use the local engine, or sites"
         )
+    if run.recipe.sampling:
+        raise FedzeroError(
+            "sampling = 'private' keeps what was drawn, and workers of a cluster keep nothing that outlasts them: use "
+            "the local engine, or sites"
+        )
+    if setup.chain.gathering is not None:
+        raise FedzeroError(
+            f"gathering {setup.chain.gathering.name!r} keeps what it answered, and workers of a cluster keep nothing "
+            "that outlasts them: use the local engine, or sites"
+        )
     run.phase("connecting to Ray")
     with workers(how) as actors:
         yield attacked(setup, ClusterClients(run, WorkerPool(actors, _blueprint(run, how, actors.device)), how.slices))
@@ -185,6 +195,11 @@ class ClusterClients:
         for client in spare:
             del held[client]
         return spare
+
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        raise FedzeroError("workers of a cluster take part in no gathering")
 
     def identity(self, after: int) -> Identity:
         return self.replica.identity

@@ -330,6 +330,37 @@ class RemoteClients:
             else:
                 yield Arrival(client, FedzeroError(answer.failed.get(client, "did not answer")), site)
 
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        """A site answers from what it keeps on its disk, so a new process of it need not play the round again. Who did
+        not answer in an epoch that ended is asked again in the next one."""
+        answered: dict[str, bytes | Exception] = {}
+        limit = self._phase_limit(asked, exchange)
+        while True:
+            try:
+                if not self._open:
+                    self._begin()
+                awaited = bodies.keys() - answered.keys()
+                away = {site: Undelivered(f"{AT_SITE} {site} {self.away[site]}") for site in awaited & self.away.keys()}
+                orders = {s: messages.Phase(asked, exchange, phase, bodies[s]) for s in sorted(awaited - away.keys())}
+                failed: dict[str, Exception] = {}
+                for site, answer in self._ask(orders, messages.Phased, self.deadline, limit):
+                    if isinstance(answer, messages.Phased):
+                        answered[site] = answer.body
+                        self._find(site)
+                    else:
+                        failed[site] = answer
+                return answered | away | failed
+            except Interrupted as reason:
+                self._over(reason)
+
+    def _phase_limit(self, round: int, exchange: int) -> int:
+        plan = self.run.plan
+        assert plan.chain.gathering is not None, "phases of a run without a gathering"
+        numbers, clients = plan.wire(round).replies[exchange], plan.federation.cohort
+        return OVERHEAD + plan.chain.gathering.limit(numbers, clients)
+
     def settle(
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
     ) -> None:

@@ -15,6 +15,7 @@ from fedzero.model.decoding import decoded
 from fedzero.model.identity import SHA256, Identity
 from fedzero.model.numbers import Natural
 from fedzero.oracles import Metrics
+from fedzero.protocol.messages import Phase as Phase
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
@@ -66,7 +67,7 @@ class Finish(Struct, frozen=True, array_like=True, tag=6):
     rounds: Natural
 
 
-Order = Prepare | Recover | Exchange | Deliver | Measure | Finish
+Order = Prepare | Recover | Exchange | Deliver | Measure | Finish | Phase
 
 
 class Prepared(Struct, frozen=True, array_like=True, tag=1):
@@ -117,7 +118,13 @@ class Failed(Struct, frozen=True, array_like=True, tag=5):
     reason: str
 
 
-Answer = Prepared | Done | Replies | Measured | Failed
+class Phased(Struct, frozen=True, array_like=True, tag=6):
+    """A host's answer to a phase of a gathering."""
+
+    body: bytes
+
+
+Answer = Prepared | Done | Replies | Measured | Failed | Phased
 
 encode = msgspec.msgpack.Encoder().encode
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

@@ -1,0 +1,241 @@
+"""A host's half of a gathering, with what it answered on its disk; and clients of this process as hosts.
+
+    hosting(chain, answers)           a site: one host, with all its clients
+    hosted(setup, clients, folder)    clients of this process: each is a host
+
+A reply is kept whole, with values and loss, and leaves without them. A phase is answered from what is kept, so that a
+host that was killed answers it again, byte for byte, in a new process. Its random numbers follow from a seed that is on
+the disk before the first answer leaves. Another question for the same phase is refused: two answers about different
+sets of hosts could be compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from fedzero.errors import FedzeroError, Refused
+from fedzero.ledger.answers import Answers, Place, question_of
+from fedzero.links import Chain, Gathering
+from fedzero.links.contract import Contribution, Entropy
+from fedzero.links.gathering import MOST_PHASES, AtHost, HostContext, repeatable
+from fedzero.model.decoding import decoded
+from fedzero.model.identity import Identity
+from fedzero.model.updates import Update
+from fedzero.oracles import Metrics
+from fedzero.protocol.engine import Arrival, Clients, Event
+from fedzero.protocol.messages import Phase, decode_reply, encode_reply, loss_of
+from fedzero.recipe.setup import Setup
+
+SEED = 32
+"""Bytes."""
+FIRST = -2
+"""In the place of a client among answers: host 0; the next is −3. (−1 are evaluations.)"""
+
+_kept = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes])
+"""What is kept of a phase: its body, the answer, and with the first one the seed."""
+
+
+def without_numbers(reply: bytes) -> bytes:
+    """A reply as it leaves a host: values and loss stay until a gathering asks for them."""
+    return encode_reply(structs.replace(decode_reply(reply, len(reply)), values=b"", loss=b""))
+
+
+def hosting(chain: Chain, answers: Answers, entropy: Entropy = os.urandom) -> Hosting | None:
+    return None if chain.gathering is None else Hosting(chain, chain.gathering, answers, entropy)
+
+
+@dataclass
+class _Played:
+    """A gathering's half at work. next: the phase that it waits for."""
+
+    place: tuple[int, int]
+    phases: AtHost
+    next: int
+
+
+class Hosting:
+    """Hosts that answer phases. answers: where their clients' whole replies are, and what they themselves answered."""
+
+    def __init__(self, chain: Chain, gathering: Gathering, answers: Answers, entropy: Entropy):
+        self.chain, self.gathering, self._answers, self._entropy = chain, gathering, answers, entropy
+        self._played: dict[int, _Played] = {}
+
+    def answers(
+        self, orders: Mapping[int, Phase], replies: Callable[[int], Mapping[int, bytes]], numbers: int
+    ) -> dict[int, bytes | Exception]:
+        """By host: the answer to a phase, the same for all, durable before it is returned. replies: of a host's
+        clients, whole."""
+        found: dict[int, bytes | Exception] = {}
+        new: dict[int, tuple[bytes, bytes]] = {}
+        for host, order in orders.items():
+            try:
+                found[host], seed, fresh = self._answer(host, order, replies(host), numbers)
+            except FedzeroError as error:
+                found[host] = error
+                continue
+            if fresh:
+                new[host] = order.body, msgspec.msgpack.encode((order.body, found[host], seed))
+        if new:
+            place = _place(0, orders[next(iter(new))])
+            bodies = {FIRST - host: body for host, (body, _) in new.items()}
+            kept = {FIRST - host: each for host, (_, each) in new.items()}
+            self._answers.keep(place.round, place.exchange, bodies, kept)
+        return found
+
+    def _answer(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> tuple[bytes, bytes, bool]:
+        """The answer, the seed if it is the first, and whether it is new."""
+        before = self._before(host, order)
+        if before is not None:
+            return before, b"", False
+        played, seed = self._played.pop(host, None), b""
+        if not order.phase:
+            seed = self._entropy(SEED)
+            phases = self._begun(order, order.body, seed, replies, numbers)
+            return _stepped(phases, None, self._at(host, order, phases)), seed, True
+        if played is None or (played.place, played.next) != ((order.round, order.exchange), order.phase):
+            played = self._again(host, order, replies, numbers)
+        return _stepped(played.phases, order.body, self._at(host, order, played.phases)), b"", True
+
+    def _before(self, host: int, order: Phase) -> bytes | None:
+        """What was answered to this phase; raises `Refused` for one that is not the next."""
+        place, what = _place(host, order), f"phase {order.phase} of exchange {order.exchange} of round {order.round}"
+        if order.phase >= MOST_PHASES:
+            raise Refused(f"was sent {what}, where a gathering has at most {MOST_PHASES}")
+        found = self._answers.find(place)
+        if found is not None:
+            if found.question != question_of(order.body):
+                raise Refused(f"was sent {what} before, with another body")
+            return _of(found.answer)[1]
+        later = structs.replace(order, exchange=order.exchange + 1, phase=0)
+        if self._answers.over(place.client) > order.round or self._answers.find(_place(host, later)) is not None:
+            raise Refused(f"was sent {what}, which is over")
+        if order.phase and self._answers.find(_place(host, structs.replace(order, phase=order.phase - 1))) is None:
+            raise Refused(f"was sent {what}, and not the one before it")
+        return None
+
+    def _begun(self, order: Phase, opening: bytes, seed: bytes, replies: Mapping[int, bytes], numbers: int) -> AtHost:
+        mine = {client: self._contribution(data, numbers) for client, data in sorted(replies.items())}
+        if not mine:
+            raise Refused(f"has no reply of exchange {order.exchange} of round {order.round} to give")
+        context = HostContext(order.round, order.exchange, numbers, opening, repeatable(seed))
+        return self.gathering.at_host(mine, context)
+
+    def _contribution(self, data: bytes, numbers: int) -> Contribution:
+        reply = decode_reply(data, len(data))
+        return Contribution(self.chain.decode(reply.values, numbers), loss_of(reply.loss, self.chain.hides_loss))
+
+    def _again(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> _Played:
+        """The half of a gathering that another process began, brought to where that was."""
+        kept = [self._answers.find(_place(host, structs.replace(order, phase=p))) for p in range(order.phase)]
+        said = [_of(each.answer) for each in kept if each is not None]
+        if len(said) < order.phase:
+            raise Refused(f"has lost what it answered in round {order.round}: restore its folder")
+        (opening, first, seed), *others = said
+        phases = self._begun(order, opening, seed, replies, numbers)
+        played = _Played((order.round, order.exchange), phases, order.phase)
+        answers = [_stepped(phases, None, played), *(_stepped(phases, body, played) for body, _, _ in others)]
+        if answers != [first, *(answer for _, answer, _ in others)]:
+            raise Refused(f"cannot repeat what it answered in round {order.round}: its gathering is not repeatable")
+        played.next = order.phase
+        return played
+
+    def _at(self, host: int, order: Phase, phases: AtHost) -> _Played:
+        self._played[host] = _Played((order.round, order.exchange), phases, order.phase)
+        return self._played[host]
+
+
+def _stepped(phases: AtHost, body: bytes | None, played: _Played) -> bytes:
+    """The answer to a phase; None: the first."""
+    try:
+        answer = next(phases) if body is None else phases.send(body)
+    except StopIteration:
+        raise Refused(f"was sent phase {played.next} of a gathering that was over before") from None
+    played.next += 1
+    return answer
+
+
+def _place(host: int, order: Phase) -> Place:
+    return Place(order.round, FIRST - host, order.exchange * MOST_PHASES + order.phase)
+
+
+def _of(kept: bytes) -> tuple[bytes, bytes, bytes]:
+    return decoded(_kept.decode, kept, "an answer to a phase", FedzeroError)
+
+
+# ---- clients of this process
+
+
+def hosted(setup: Setup, clients: Clients, folder: Path | None) -> Clients:
+    """Clients of this process, each a host of its own, where the recipe has a gathering. folder: of what is kept."""
+    if setup.chain.gathering is None:
+        return clients
+    if folder is None:
+        raise FedzeroError("a gathering keeps what was answered, and nobody said where")
+    return HostedClients(clients, setup, folder)
+
+
+class HostedClients:
+    """Whole replies come from inside; they are kept, and leave without their numbers."""
+
+    def __init__(self, clients: Clients, setup: Setup, folder: Path, entropy: Entropy = os.urandom):
+        self.inner, self._setup, self._folder, self._entropy = clients, setup, folder, entropy
+        self._place, self._asked = (0, 0), dict[int, bytes]()
+        self._clients: dict[str, int] = {}
+        """by host"""
+
+    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        self._place = asked, exchange
+        self._asked = {client: messages[message] for client, message in which.items()}
+        self.inner.send(asked, exchange, messages, which)
+
+    def receive(self, seconds: float) -> Sequence[Event]:
+        events = self.inner.receive(seconds)
+        given = {e.client: e.data for e in events if isinstance(e, Arrival) and isinstance(e.data, bytes)}
+        if not given:
+            return events
+        with closing(Answers(self._folder)) as answers:
+            asked = {client: self._asked[client] for client in given}
+            before, refused = answers.all_before(*self._place, asked)
+            new = {client: data for client, data in given.items() if client not in before and client not in refused}
+            answers.keep(*self._place, asked, new)
+        left = {c: without_numbers(data) for c, data in (given | before).items()} | refused
+        return [self._leaving(event, left) if isinstance(event, Arrival) else event for event in events]
+
+    def _leaving(self, arrival: Arrival, left: Mapping[int, bytes | Exception]) -> Arrival:
+        self._clients[arrival.host] = arrival.client
+        return structs.replace(arrival, data=left.get(arrival.client, arrival.data))
+
+    def phase(
+        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
+    ) -> Mapping[str, bytes | Exception]:
+        numbers = self._setup.plan.wire(asked).replies[exchange]
+        clients = {host: self._clients[host] for host in bodies}
+        orders = {clients[host]: Phase(asked, exchange, phase, body) for host, body in bodies.items()}
+        with closing(Answers(self._folder)) as answers:
+
+            def replies(client: int) -> Mapping[int, bytes]:
+                found = answers.find(Place(asked, client, exchange))
+                return {} if found is None else {client: found.answer}
+
+            host = hosting(self._setup.chain, answers, self._entropy)
+            assert host is not None, "only with a gathering are there hosts"
+            found = host.answers(orders, replies, numbers)
+        return {host: found[client] for host, client in clients.items()}
+
+    def settle(
+        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
+    ) -> None:
+        self.inner.settle(round, update, closings, diverged)
+
+    def identity(self, after: int) -> Identity:
+        return self.inner.identity(after)
+
+    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
+        return self.inner.evaluate(after, last)

@@ -1,0 +1,139 @@
+"""How replies get from hosts to the server: as they are, or in several phases that leave a sum and no reply.
+
+    client links ──▶ contributions at a host ──▶ phases between hosts and server ──▶ Total | Replies ──▶ server links
+
+A run has at most one gathering. Without one, every reply carries its values. With one, a reply says only which model it
+was computed on, what it cost and what is remembered; values and loss stay at the host, a process with one client or
+several, until the gathering's phases ask for them. `Replies` have no losses.
+
+    at_server   yields what every host is sent in a phase, is sent what they answer, returns what came of it
+    at_host     yields the answer to a phase, is sent the next one
+
+Both are generators, so what a phase needs of those before it is in their variables. A host that was killed runs its
+half again: with the same contributions, the same phases and the same random numbers, which are on its disk before its
+first answer leaves. So its half must follow from these alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from msgspec import Struct
+
+from fedzero.directions.terms import F32, F64
+from fedzero.errors import FedzeroError
+from fedzero.links.contract import Contribution, Entropy, Replies
+from fedzero.model.value import Value
+
+MOST_PHASES = 16
+"""Of one exchange."""
+
+
+class Total(Struct, frozen=True, eq=False):
+    """What a gathering leaves where it hides replies.
+
+    values: Σ w_i v_i; weight: Σ w_i, w_i how often client i was drawn; clients: whose values are in it; loss: Σ loss_i,
+    each client once; None: nobody's is known.
+    """
+
+    values: F64
+    weight: float
+    clients: tuple[int, ...]
+    loss: float | None = None
+
+    def mean(self) -> F32:
+        mean: F32 = (self.values / self.weight).astype(np.float32)
+        return mean
+
+    @property
+    def mean_loss(self) -> float | None:
+        return None if self.loss is None else self.loss / len(self.clients)
+
+
+@dataclass(frozen=True)
+class HostContext:
+    """What a host knows when a gathering begins. opening: what the server sent in the first phase; numbers: how many
+    values a contribution has; entropy: random bytes that nobody else knows."""
+
+    round: int
+    exchange: int
+    numbers: int
+    opening: bytes
+    entropy: Entropy
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server knows when a gathering begins. weights: how often each client was drawn."""
+
+    round: int
+    exchange: int
+    numbers: int
+    weights: Mapping[int, int]
+
+
+AtHost = Generator[bytes, bytes, None]
+AtServer = Generator[Mapping[str, bytes], Mapping[str, bytes | Exception], Replies | Total]
+
+
+class Gathering(Value):
+    """The contract. The fields are the keys of `[gathering]` in a recipe."""
+
+    hides_replies = True
+    """Whether it leaves a `Total`. What reads the reply of a single client cannot stand beside it then."""
+
+    @property
+    def name(self) -> str:
+        return str(self.__struct_config__.tag)
+
+    def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
+        """The phases of an exchange at one host: `body = yield answer`. mine: by client, as the server reads it."""
+        raise NotImplementedError
+
+    def at_server(self, hosts: Mapping[str, tuple[int, ...]], server: ServerContext) -> AtServer:
+        """The phases at the server: `answers = yield bodies`, both by host. hosts: those whose clients' replies count.
+
+        Of a host that did not answer there is an exception. It may be left out of the next phase, or asked in it.
+        Hosts that a phase has no body for are not asked. Who is missing in the end is refused; raise `Refused` if too
+        few are left. A server that was killed begins again, so what is sent must follow from what is given alone.
+        """
+        raise NotImplementedError
+
+    def limit(self, numbers: int, clients: int) -> int:
+        """Bytes of a host's answer to a phase at most; clients: in the round."""
+        return 16 * numbers + 4096 * (clients + 1)
+
+
+class Hidden(Mapping[int, F32]):
+    """In the place of contributions that nobody may read."""
+
+    def __init__(self, gathering: str):
+        self._gathering = gathering
+
+    def _refuse(self) -> NoReturn:
+        raise FedzeroError(f"gathering {self._gathering!r} hides the replies of single clients: use gathered.mean()")
+
+    def __getitem__(self, client: int) -> F32:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[int]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+
+def repeatable(seed: bytes) -> Entropy:
+    """Bytes that follow from a seed that nobody else knows: call n is SHAKE-256 of seed and n."""
+    calls = 0
+
+    def draw(count: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        return hashlib.shake_256(seed + calls.to_bytes(8, "little")).digest(count)
+
+    return draw

@@ -1,0 +1,102 @@
+"""Where cohorts and batches are drawn from: the keys of the run, which everybody has who knows the recipe, or the
+operating system.
+
+    public    a function of the keys and the round: any release, site or replay draws the same again
+    private   drawn once, and on the disk before it is used: a cohort before the first instruction leaves, what the
+              batches of a client follow from before its first evaluation
+
+Who knows a public seed knows whose data were looked at, so that drawing a part of them hides nobody: an amplification
+by sampling can be claimed for private draws alone. Replay needs neither: updates are what they are, and a record has
+its cohort. Nothing here counts a privacy budget.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from fedzero.directions import Keys
+from fedzero.errors import FedzeroError
+from fedzero.ledger.answers import Answers, Place
+from fedzero.links.contract import Entropy
+from fedzero.methods.contract import Federation
+from fedzero.recipe.plan import drawn_from
+from fedzero.recipe.recipe import Recipe
+
+COHORT = -(1 << 41)
+"""In the place of a client among answers: the cohort of a round."""
+BATCHES = -(1 << 40)
+"""BATCHES − i: what the batches of client i follow from in a round."""
+ROOT = 32
+"""Bytes."""
+BatchKeys = Callable[[int, int], Keys]
+"""(round, client) → keys from which its batches are drawn"""
+
+_cohorts = msgspec.msgpack.Decoder(tuple[int, ...])
+
+
+class PrivateCohorts:
+    """Of a server: C_r by round. folder: of the run."""
+
+    def __init__(self, folder: Path, federation: Federation, entropy: Entropy = os.urandom):
+        self._folder, self._federation, self._entropy = folder, federation, entropy
+
+    def __call__(self, round: int) -> tuple[int, ...]:
+        with closing(Answers(self._folder)) as answers:
+            if (found := answers.find(Place(round, COHORT))) is not None:
+                return _cohorts.decode(found.answer)
+            generator = np.random.Generator(np.random.Philox(key=int.from_bytes(self._entropy(16), "little")))
+            cohort = drawn_from(generator, self._federation)
+            answers.keep(round, 0, {COHORT: b""}, {COHORT: msgspec.msgpack.encode(cohort)})
+            return cohort
+
+
+class PrivateBatches:
+    """Of a process with clients. answers: opens what it keeps, or gives it where it is open; close: whether
+    it is closed again."""
+
+    def __init__(self, answers: Callable[[], Answers], close: bool, entropy: Entropy = os.urandom):
+        self._answers, self._close, self._entropy = answers, close, entropy
+        self._round, self._roots = -1, dict[int, bytes]()
+
+    def __call__(self, round: int, client: int) -> Keys:
+        if round != self._round or client not in self._roots:
+            self.begin(round, [client])
+        root = self._roots[client]
+        return Keys(root, root)
+
+    def begin(self, round: int, clients: Iterable[int]) -> None:
+        """Draw for the turns of several clients, durable at once for all of them."""
+        if round != self._round:
+            self._round, self._roots = round, {}
+        missing = [client for client in clients if client not in self._roots]
+        answers = self._answers()
+        try:
+            found = {client: answers.find(Place(round, BATCHES - client)) for client in missing}
+            new = {BATCHES - client: self._entropy(ROOT) for client, kept in found.items() if kept is None}
+            if new:
+                answers.keep(round, 0, dict.fromkeys(new, b""), new)
+        finally:
+            if self._close:
+                answers.close()
+        self._roots |= {c: new[BATCHES - c] if kept is None else kept.answer for c, kept in found.items()}
+
+
+def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
+    """Of clients of this process; None: batches follow from the run's keys."""
+    if not recipe.sampling:
+        return None
+    if folder is None:
+        raise FedzeroError("sampling = 'private' keeps what was drawn, and nobody said where")
+    return PrivateBatches(partial(Answers, folder), close=True)
+
+
+def batches_of(recipe: Recipe, answers: Answers) -> PrivateBatches | None:
+    """Of a site, which keeps its answers open."""
+    return PrivateBatches(lambda: answers, close=False) if recipe.sampling else None

@@ -1,0 +1,106 @@
+"""The server's half of a gathering: its phases with the hosts of an exchange, and what they leave in the tally."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec.structs import replace
+
+from fedzero.errors import FedzeroError, Refused
+from fedzero.lines import LONGEST_SAID, printable
+from fedzero.links.contract import Replies
+from fedzero.links.gathering import MOST_PHASES, Gathering, ServerContext, Total
+from fedzero.oracles.ranges import strange_loss
+from fedzero.protocol.engine import Clients
+from fedzero.recipe.plan import Plan
+from fedzero.rounds.tally import Tally
+
+MISSING = "is not in what the gathering left"
+
+
+def gather(plan: Plan, round: int, exchange: int, clients: Clients, tally: Tally, weights: Mapping[int, int]) -> None:
+    """What a gathering makes of the replies of an exchange. Who is not in it is refused, and out of the round."""
+    gathering = plan.chain.gathering
+    if gathering is None or not tally.replies:
+        return
+    hosts: dict[str, list[int]] = {}
+    for client in sorted(tally.replies):
+        hosts.setdefault(tally.hosts[client], []).append(client)
+    given = {host: tuple(mine) for host, mine in sorted(hosts.items())}
+    context = ServerContext(round, exchange, plan.wire(round).replies[exchange], weights)
+    lost: dict[str, str] = {}
+    try:
+        left = _played(gathering, given, context, clients, tally, lost)
+        if isinstance(left, Total):
+            _check(left, context, tally)
+    except Refused as why:
+        tally.refused |= dict.fromkeys(tally.replies, printable(str(why), LONGEST_SAID))
+        tally.replies = {}
+        return
+    if isinstance(left, Total):
+        tally.totals.append(left)
+        stay = {client: tally.replies[client] for client in left.clients}
+    else:
+        stay = {client: replace(tally.replies[client], values=values) for client, values in left.values.items()}
+        tally.refused |= left.refused
+    for host, mine in given.items():
+        for client in set(mine) - stay.keys():
+            tally.refused.setdefault(client, f"failed: {lost[host]}" if host in lost else MISSING)
+    tally.replies = stay
+
+
+def _played(
+    gathering: Gathering,
+    hosts: Mapping[str, tuple[int, ...]],
+    context: ServerContext,
+    clients: Clients,
+    tally: Tally,
+    lost: dict[str, str],
+) -> Replies | Total:
+    """All phases. lost: gets why hosts did not answer."""
+    phases, answers = gathering.at_server(hosts, context), dict[str, bytes | Exception]()
+    limit = gathering.limit(context.numbers, len(context.weights))
+    for phase in range(MOST_PHASES + 1):
+        try:
+            bodies = phases.send(answers) if phase else next(phases)
+        except StopIteration as done:
+            left: Replies | Total = done.value
+            return left
+        if phase == MOST_PHASES or bodies.keys() - hosts.keys():
+            break
+        found = clients.phase(context.round, context.exchange, phase, bodies)
+        answers = {host: _within(found.get(host), limit) for host in sorted(bodies)}
+        for host, answer in answers.items():
+            if isinstance(answer, bytes):
+                tally.bytes_up += len(answer)
+            else:
+                lost[host] = printable(str(answer), LONGEST_SAID)
+        tally.bytes_down += sum(map(len, bodies.values()))
+    raise FedzeroError(f"gathering {gathering.name!r} asks hosts that have no part in it, or in too many phases")
+
+
+def _within(answer: bytes | Exception | None, limit: int) -> bytes | Exception:
+    if answer is None:
+        return FedzeroError("did not answer")
+    if isinstance(answer, bytes) and len(answer) > limit:
+        return Refused(f"answered a phase with {len(answer)} bytes where at most {limit} were expected")
+    return answer
+
+
+def _check(total: Total, context: ServerContext, tally: Tally) -> None:
+    """Refuse what no sum of these clients' values can be."""
+    clients = set(total.clients)
+    if not clients or len(clients) < len(total.clients) or clients - tally.replies.keys():
+        raise Refused("the gathering left a sum of others than the clients that were asked")
+    if total.values.shape != (context.numbers,) or not total.weight > 0:
+        raise Refused(f"the gathering left {total.values.shape} numbers, where {context.numbers} were expected")
+    if not (np.isfinite(total.values).all() and math.isfinite(total.weight)):
+        raise Refused("the sum is NaN or infinite")
+
+
+def loss_of(tally: Tally, least: float) -> float | None:
+    """The mean loss at the start of the round, of those that the first exchange's gathering left."""
+    found = tally.totals[0].mean_loss if tally.totals else None
+    return None if found is None or strange_loss(found, least) else found
