@@ -13,6 +13,14 @@ class NoAnswer(FedzeroError):
     """A site was asked and says nothing."""
 
 
+class Gone(NoAnswer):
+    """A site was asked and has left: nothing of it will come."""
+
+
+class News(FedzeroError):
+    """No answer: something has happened beside, `late` and `admit` say what."""
+
+
 class Pending(FedzeroError):
     """A site was asked and is not waited for any longer; its answer may come yet."""
 
@@ -36,7 +44,9 @@ class Link(Protocol):
     ) -> Answers:
         """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception:
         `NoAnswer` or `Undelivered` of a site that is gone. With the site's name in front it makes a sentence.
-        `Pending` is that of the sites that have not answered when it is `enough`, which is asked now and then.
+        `Pending` is that of the sites that have not answered when it is `enough`, which is asked now and then. `Gone`
+        is said at once. `News` may come between answers, of any site, from a link that lets sites in at any time;
+        others may be asked meanwhile.
 
         The site of an answer is known from its certificate, never from the answer.
         """
@@ -48,7 +58,8 @@ class Link(Protocol):
 
     def admit(self) -> Collection[str]:
         """Sites that have come, or come back, since the epoch began, and take part from now on; they know nothing yet.
-        Asked before every round, it waits for nobody. A link that can let nobody in ends the epoch."""
+        Asked before every round and after `News`, it waits for nobody. A link that can let nobody in ends the epoch
+        between two rounds, and has no news."""
         ...
 
 
