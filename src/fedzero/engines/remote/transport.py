@@ -1,12 +1,64 @@
-"""What carries bytes between the supervisor and the sites."""
+"""What carries bytes between server and hosts: a value with a tag that opens, like an engine.
+
+    class MyTransport(Transport, tag="my-transport"):
+        @contextmanager
+        def open(self, program: Program, report: Report) -> Iterator[Link]: …
+
+What a transport opens is a `Link`. One that only sends and receives is made a link by `Correspondence`, which numbers
+orders, and survives what is lost, late, doubled or in another order.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from fedzero.errors import FedzeroError
+import msgspec
+
+from fedzero import plugins
+from fedzero.errors import FedzeroError, Invalid
+from fedzero.model.value import Value, quoted
+
+Report = Callable[[str], None]
+"""Is told in a sentence what should be known."""
+
+
+class Answering(Protocol):
+    """What obeys orders in a host's process: a host itself, or a site."""
+
+    def answer(self, data: bytes) -> bytes:
+        """An order in, an answer out, whatever happens."""
+        ...
+
+    def leave(self) -> None:
+        """The process ends."""
+        ...
+
+
+Program = Callable[[str], Answering]
+"""What a host of that name runs. It is pickled where hosts are other processes."""
+
+
+class Transport(Value):
+    """A way to hosts."""
+
+    def open(self, program: Program, report: Report) -> AbstractContextManager[Link]:
+        """Hosts, reached; what was started for them ends with the block. program: what they run, of a transport that
+        starts them itself."""
+        raise NotImplementedError
+
+
+def chosen(wanted: str | Mapping[str, Any]) -> Transport:
+    """A transport by its word, or by a table with its settings."""
+    table = {"kind": wanted} if isinstance(wanted, str) else dict(wanted)
+    try:
+        kind = plugins.find("transports", table.get("kind")).type
+        found: Transport = msgspec.convert(table, kind)
+        return found
+    except (msgspec.ValidationError, plugins.NotInstalled) as error:
+        raise Invalid(f"transport = {quoted(wanted)} is not valid: {str(error).replace('`', '')}") from None
 
 
 class NoAnswer(FedzeroError):
