@@ -4,6 +4,7 @@ breaks when told to."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,17 @@ class Failing:
         if any(np.array_equal(batch[0], self._bad[0]) for batch in batches):
             raise FedzeroError("this client's function cannot be evaluated")
         return self.objective.losses(base, points, batches, basis)
+
+
+@dataclass(frozen=True)
+class SiteProgram:
+    """A site, as what the host of a transport runs; it keeps what outlasts it in the folder of its name."""
+
+    folder: Path
+    engine: str | dict[str, Any] = ""
+
+    def __call__(self, name: str) -> Site:
+        return Site(Settings(device="cpu", threads=1, engine=self.engine), self.folder / name)
 
 
 class LocalSites:

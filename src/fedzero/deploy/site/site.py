@@ -46,6 +46,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.blackbox import QueryFailed, Unmeasured
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import keys_of, secret_of
 from fedzero.recipe.setup import Setup, prepare
@@ -224,15 +225,26 @@ class SiteRun:
         """bytes of the answers of the exchange that goes on, which are not in the journal yet"""
         self._admitted = set[int]()
         """clients whose rows the terms allow"""
-        self.host = Host(self.setup, self.replica, self._base_again, notes=self._notes, before=self._given)
-        self._recall()
+        self._brought: dict[int, bytes] = {}
+        """by client of an exchange, the model that its instruction brought"""
+        engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
+        memories = self._notes, self._given, self._query_log
+        self.host = Host(self.setup, self.replica, self._base_again, engine, place, *memories)
+        try:
+            if self.host.recallable:
+                self._recall()
+        except BaseException:
+            self.host.close()
+            raise
 
     def _tidied(self, keep: Path) -> list[str]:
         return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
 
+    def _environment(self) -> Environment:
+        return site_tasks.named_for(self.recipe, self.settings.environment())
+
     def _fresh(self) -> Setup:
-        environment = site_tasks.named_for(self.recipe, self.settings.environment())
-        return prepare(self.recipe, environment, keys=self._keys)
+        return prepare(self.recipe, self._environment(), keys=self._keys)
 
     @staticmethod
     def _traced(setup: Setup) -> TracedReplica:
@@ -265,7 +277,7 @@ class SiteRun:
     # ---- work
 
     def exchange(self, order: messages.Exchange) -> messages.Replies:
-        """One client after the other, as the local engine without merging does."""
+        """One client after the other, as the local engine without merging does; all at once on another engine."""
         admission.check_exchange(self.agreement, order)
         failed: dict[int, str] = {}
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
@@ -273,8 +285,9 @@ class SiteRun:
         drawn: list[Drawn] = []
         self._answering = 0
         answered: dict[int, Answered] = {}
-        for number in [number for number in asked if number not in failed]:
-            answered |= self._answered({number: asked[number]}, drawn, failed)
+        paid = [number for number in asked if number not in failed]
+        for group in [paid] if self.host.engine is not None else [[number] for number in paid]:
+            answered |= self._answered({number: asked[number] for number in group}, drawn, failed)
         new = [(asked[number].place, each) for number, each in answered.items()]
         conflicts = self._journal.record(new, drawn, once=self._private)
         failed |= {place.client: why for place, why in conflicts.items()}
@@ -339,7 +352,9 @@ class SiteRun:
     def _answered(self, asked: Mapping[int, Asked], drawn: list[Drawn], failed: dict[int, str]) -> dict[int, Answered]:
         """The answers that were given before, and new ones."""
         found = self._each(asked, lambda number: self._before(asked[number], drawn), failed)
-        new = {number: asked[number].instruction for number, before in found.items() if before is None}
+        waiting = [number for number, before in found.items() if before is None]
+        self._each(waiting, self._expect_still_there, failed)
+        new = {number: asked[number].instruction for number in waiting if number not in failed}
         if new:
             place = next(iter(asked.values())).place
             replies = self.host.exchange(place.round, place.exchange, new)
@@ -354,6 +369,7 @@ class SiteRun:
                 self._expect_room()
             return before
         self.host.bring(asked.message, place.client)
+        self._brought[place.client] = self.replica.digest()
         model = self.replica.state.digest(place.client)
         if before is not None:
             same = decode_reply(before.answer, len(before.answer)).digest == model
@@ -379,6 +395,11 @@ class SiteRun:
                 raise Refused(f"cannot repeat what it answered to exchange 0 of round {place.round}")
         self._answering += len(reply)
         return Answered(asked.question, self.replica.history, reply)
+
+    def _expect_still_there(self, number: int) -> None:
+        """Clients that work together work at one model."""
+        if self._brought.pop(number, before := self.replica.digest()) != before:
+            raise Refused("was brought another model than others of this exchange")
 
     def _expect_room(self) -> None:
         self.terms.check_room(self._journal.size + self._answering + self._notes.size)
@@ -438,6 +459,7 @@ class SiteRun:
     def _log_of_queries(self) -> Ledger | None:
         """The log is a ledger of its own in the site's folder: its budget must outlast the process."""
         metered, path = self.setup.problem.metered, self.folder / QUERIES
+        self._query_log: LedgerLog | None = None
         if metered is None:
             return None
         end = time.monotonic() + CLAIMED
@@ -449,7 +471,8 @@ class SiteRun:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.2)
-        metered.attach(LedgerLog(ledger, self.recipe.federation.clients))
+        self._query_log = LedgerLog(ledger, self.recipe.federation.clients)
+        metered.attach(self._query_log)
         return ledger
 
     def _expect_paid(self, number: int, round: int) -> None:
@@ -476,7 +499,7 @@ class SiteRun:
         """The replica, unless it is sent with every instruction anyway."""
         self._saved = time.monotonic()
         state = self.replica.state
-        if state.round and self.replica.wire.delivery != "snapshot":
+        if state.round and self.replica.wire.delivery != "snapshot" and self.host.recallable:
             content = state.to_bytes()
             header = msgspec.msgpack.encode(
                 (state.round, state.numbers, hashlib.sha256(content).digest(), self.replica.history)
