@@ -1,4 +1,4 @@
-"""A package of one's own: `fedzero new method|task|link|engine NAME`; a link was a filter in 0.2."""
+"""A package of one's own: `fedzero new method|task|link|engine|transport NAME`; a link was a filter in 0.2."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ ABOUT = {
     "task": "The Rosenbrock function, shifted for every client.",
     "link": "Outliers of a contribution are pulled in.",
     "engine": "All clients in this process, behind a network that takes its time.",
+    "transport": "Hosts on threads of this process, behind a line that takes its time.",
 }
 
-Kind = Literal["method", "task", "filter", "engine"]
+Kind = Literal["method", "task", "filter", "engine", "transport"]
 
 
 @app.command(rich_help_panel="Your own")
 def new(
     kind: Annotated[
-        Literal["method", "task", "link", "filter", "engine"], typer.Argument(help="What to write.", show_default=False)
+        Literal["method", "task", "link", "filter", "engine", "transport"],
+        typer.Argument(help="What to write.", show_default=False),
     ],
     name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
     ] = None,
 ) -> None:
-    """Write an installable package with a method, task, link or engine that works, its test and an example recipe.
+    """Write an installable package with a method, task, link, engine or transport that works, its test and a recipe.
 
     Install it (pip install -e NAME), and recipes, `fedzero list`, ledgers and sites know it like any of ours.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from fedzero.engines.remote.transport import Answers, Gone, News, NoAnswer, Pending, never
@@ -20,6 +20,8 @@ NUMBER = 8
 """Bytes of a number."""
 LOOK_EVERY = 0.5
 """Seconds after which `enough` is asked again, at most."""
+RELIABLE = math.inf
+"""`resend` of a connection that loses nothing while a host is there."""
 Heard = tuple[str, bytes | Gone | News]
 """Of a host: a message; that it is gone; that it has come, or begun anew, and knows nothing."""
 
@@ -185,11 +187,3 @@ class Obedient:
         if number > self._last:
             self._said, self._last = self._answer(message[NUMBER:]), number
         return message[:NUMBER] + self._said
-
-
-RELIABLE = math.inf
-"""`resend` of a connection that loses nothing while a host is there."""
-
-
-def gone(hosts: Iterable[str], why: str) -> list[Heard]:
-    return [(host, Gone(why)) for host in hosts]
