@@ -1,13 +1,13 @@
-"""Methods, tasks, filters, gatherings, rules, engines, recipes and commands by name: our own, those of installed
+"""Methods, tasks, filters, gatherings, rules, engines, transports, recipes and commands by name: our own, of installed
 distributions, and those that a script registers.
 
     [project.entry-points."fedzero.methods"]       in the pyproject.toml of any distribution
     my-method = "my_package:MyMethod"              the name is the tag of the class
 
 The groups are `fedzero.methods`, `fedzero.tasks`, `fedzero.links` (0.2 said `fedzero.filters`, which is read for ever),
-`fedzero.rules`, `fedzero.gatherings`, `fedzero.engines` (classes), `fedzero.recipes` (packages of TOML files) and
-`fedzero.commands` (typer applications). Only entry points of installed distributions are imported: nothing that
-travels, a recipe, a ledger or a message, can name a module.
+`fedzero.rules`, `fedzero.gatherings`, `fedzero.engines`, `fedzero.transports` (classes), `fedzero.recipes` (packages of
+TOML files) and `fedzero.commands` (typer applications). Only entry points of installed distributions are imported:
+nothing that travels, a recipe, a ledger or a message, can name a module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedzero.errors import FedzeroError, near
 from fedzero.lines import printable
 from fedzero.model import distributions
 
-Group = Literal["methods", "tasks", "filters", "gatherings", "rules", "engines"]
+Group = Literal["methods", "tasks", "filters", "gatherings", "rules", "engines", "transports"]
 OURS = "fedzero"
 BASES: Mapping[Group, str] = {
     "methods": "fedzero.methods.contract:Method",
@@ -37,6 +37,7 @@ BASES: Mapping[Group, str] = {
     "rules": "fedzero.methods.rules.contract:Rule",
     "gatherings": "fedzero.links.gathering:Gathering",
     "engines": "fedzero.recipe.engines:Engine",
+    "transports": "fedzero.engines.remote.transport:Transport",
 }
 """What the classes of a group derive from. By name, like `PACKAGES`: they are looked for when somebody asks."""
 PACKAGES: Mapping[Group, tuple[str, ...]] = {
@@ -46,6 +47,7 @@ PACKAGES: Mapping[Group, tuple[str, ...]] = {
     "rules": ("fedzero.methods.rules",),
     "gatherings": ("fedzero.links",),
     "engines": ("fedzero.engines",),
+    "transports": ("fedzero.engines.remote", "fedzero.deploy"),
 }
 """Where ours are: a class with a tag in a module of these needs no other entry."""
 GROUPS: Mapping[Group, tuple[str, ...]] = {
@@ -55,6 +57,7 @@ GROUPS: Mapping[Group, tuple[str, ...]] = {
     "rules": ("fedzero.rules",),
     "gatherings": ("fedzero.gatherings",),
     "engines": ("fedzero.engines",),
+    "transports": ("fedzero.transports",),
 }
 """Of entry points. A recipe's table of links is called `filters`."""
 LONGEST = 80
@@ -93,7 +96,7 @@ def base_of(group: Group) -> type[Struct]:
 
 
 def register(kind: type[Any]) -> type[Any]:
-    """Make a method, task, link, rule or engine of a script or notebook known to this process; usable as a decorator.
+    """Make a class of a script or notebook, derived from one of `BASES`, known to this process; also a decorator.
 
     Other processes do not know it: sites of a federation, and a process that resumes the run later, must register it
     too, or have it installed with an entry point.
@@ -106,7 +109,8 @@ def register(kind: type[Any]) -> type[Any]:
                 raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
             _registered[group][tag] = Kind(kind, "", "")
             return kind
-    raise FedzeroError(f"{kind!r} derives from none of fedzero.Method, Task, Link, Gathering, Rule and Engine")
+    bases = "Method, Task, Link, Gathering, Rule, Engine and Transport"
+    raise FedzeroError(f"{kind!r} derives from none of fedzero.{bases}")
 
 
 def tag_of(kind: type[Any]) -> str:

@@ -259,7 +259,7 @@ def test_what_is_about_to_be_asked_is_paid_for_before(tmp_path: Path, monkeypatc
     def crash(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(site.run.clients[0].oracle, "answer", crash)
+    monkeypatch.setattr(site.run.host.clients._client(0).oracle, "answer", crash)
     with pytest.raises(KeyboardInterrupt):
         site.answer(turn(0, 0))
     assert asked(site, turn(0, 1)).failed, "it was spent when the process ended"
@@ -346,7 +346,7 @@ def test_whatever_is_raised_is_an_answer(tmp_path: Path, monkeypatch, capsys, er
         assert refused(site, encode(Measure(()))) == f"{reasons.Reason.MEASURE}: {reasons.SEE}"
     assert "row 4711" in capsys.readouterr().err
     if issubclass(error, Exception):
-        monkeypatch.setattr(site.run.clients[0].oracle, "answer", fails)
+        monkeypatch.setattr(site.run.host.clients._client(0).oracle, "answer", fails)
         answer = asked(site, READY[1])
         assert answer.failed == {0: f"{reasons.Reason.TURN}: {reasons.SEE}"}
         assert list(answer.replies) == [1], "the other client's turn counts"

@@ -89,7 +89,7 @@ def reply(site: Site, data: bytes, client: int = 0) -> bytes:
 
 
 def queries(site: Site) -> int:
-    return sum(client.oracle.queries for client in site.run.clients.values())
+    return sum(client.oracle.queries for client in site.run.host.clients.clients.values())
 
 
 # ---- instructions that the method's delivery does not use
@@ -218,7 +218,7 @@ def test_an_answer_does_not_depend_on_whether_its_function_does(tmp_path: Path, 
     """A function with noise of its own: who asks again and again must not be given the mean."""
     site = approved(tmp_path)
     noise = np.random.default_rng(0)
-    oracle = site.run.clients[0].oracle
+    oracle = site.run.host.clients._client(0).oracle
     monkeypatch.setattr(oracle, "answer", lambda round, ask: noise.standard_normal(len(ask.points)))
     assert len({reply(site, turn(0, 0)) for _ in range(5)}) == 1
 
@@ -439,7 +439,7 @@ def test_clients_are_made_when_they_are_asked(tmp_path: Path, capsys) -> None:
     recipe = recipe_of(DeComFL(rate=1e-3, directions=2), clients=200_000, cohort=1, task=Quadratic(dimension=1))
     site = site_with(tmp_path)
     assert isinstance(asked(site, prepare(recipe, clients=tuple(range(200_000)))), Prepared)
-    assert len(site.run.clients) == 0
+    assert len(site.run.host.clients.clients) == 0
     strangers = encode(Exchange(0, 0, dict.fromkeys(range(200_000, 400_000), b"")))
     assert len(refused(site, strangers)) < 100, "one sentence, not one for each"
 

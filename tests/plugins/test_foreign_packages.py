@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE = 300
-KINDS = ("method", "task", "link", "rule", "engine")
+KINDS = ("method", "task", "link", "rule", "engine", "transport")
 ONE_AFTER_ANOTHER = """
 import json, sys
 from fedzero.cli import main

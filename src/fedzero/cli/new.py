@@ -1,4 +1,4 @@
-"""A package of one's own: `fedzero new method|task|link|rule|engine NAME`; a link was a filter in 0.2."""
+"""A package of one's own: `fedzero new method|task|link|rule|engine|transport NAME`; a link was a filter in 0.2."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ ABOUT = {
     "link": "Outliers of a contribution are pulled in.",
     "rule": "Unusually large scalars make a step of the usual length.",
     "engine": "All clients in this process, behind a network that takes its time.",
+    "transport": "Hosts on threads of this process, behind a line that takes its time.",
 }
 
-Kind = Literal["method", "task", "filter", "rule", "engine"]
+Kind = Literal["method", "task", "filter", "rule", "engine", "transport"]
 
 
 @app.command(rich_help_panel="Your own")
 def new(
     kind: Annotated[
-        Literal["method", "task", "link", "filter", "rule", "engine"],
+        Literal["method", "task", "link", "filter", "rule", "engine", "transport"],
         typer.Argument(help="What to write.", show_default=False),
     ],
     name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
@@ -34,7 +35,8 @@ def new(
         Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
     ] = None,
 ) -> None:
-    """Write an installable package with a method, task, link, rule or engine that works, its test and an example.
+    """Write an installable package with a method, task, link, rule, engine or transport that works, its test and an
+    example.
 
     Install it (pip install -e NAME), and recipes, `fedzero list`, ledgers and sites know it like any of ours.
 

@@ -24,6 +24,12 @@ Kit = Annotated[Path, typer.Argument(help="This site's kit.", show_default=False
 Model = Annotated[str | None, typer.Option(help="Path of the model at this site.", show_default=False)]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the site's clients work: an engine, such as ray:2; default: in its process.", show_default=False
+    ),
+]
 OwnFile = Annotated[
     list[str] | None,
     typer.Option(
@@ -70,6 +76,7 @@ def join(
     model: Model = None,
     device: Device = None,
     threads: Threads = None,
+    engine: Engine = None,
     secret: Secret = None,
     task: OwnTask = None,
     file: OwnFile = None,
@@ -102,7 +109,7 @@ def join(
     if forget:
         settings = settings.without(forget)
     terms = {"methods": only_method, "tasks": only_task, "private": private, "approved": approve}
-    given = _given(data, model, device, threads, secret, task, file)
+    given = _given(data, model, device, threads, engine, secret, task, file)
     given |= _given_terms(settings, terms | {"queries_per_day": queries_per_day}, term or [])
     if given or not show:
         settings = _checked(settings, given, kit)
@@ -122,6 +129,7 @@ def _given(
     model: str | None,
     device: str | None,
     threads: int | None,
+    engine: str | None,
     secret: Path | None,
     task: list[str] | None,
     file: list[str] | None,
@@ -134,6 +142,7 @@ def _given(
         "secret": None if secret is None else str(secret.resolve()),
         "device": device,
         "threads": threads,
+        "engine": engine,
         "model": None if model is None else _place_of("--model", model),
         "tasks": site_tasks.places_of(task) if task else None,
         "files": dict(map(_declared, file)) if file else None,

@@ -7,10 +7,29 @@ What the author of an engine imports. An engine is a value with a tag that opens
         def open(self, run: RunView) -> Iterator[Clients]: …
 
 `fedzero new engine NAME` writes a package with one, `fedzero.testing.check_engine` tells whether it works.
+
+A transport carries orders to hosts in other processes, for the engine `remote`. It opens, too:
+
+    class MyTransport(Transport, tag="my-transport"):
+        @contextmanager
+        def open(self, program: Program, report: Report) -> Iterator[Link]:
+            yield Correspondence(…)          # over whatever sends and receives
+
+`fedzero new transport NAME`, `fedzero.testing.check_transport`.
 """
 
 from fedzero.engines.local import clients_here as clients_here
 from fedzero.engines.local import local_clients as local_clients
+from fedzero.engines.remote.correspondence import RELIABLE as RELIABLE
+from fedzero.engines.remote.correspondence import Correspondence as Correspondence
+from fedzero.engines.remote.correspondence import Heard as Heard
+from fedzero.engines.remote.correspondence import Obedient as Obedient
+from fedzero.engines.remote.transport import Gone as Gone
+from fedzero.engines.remote.transport import Link as Link
+from fedzero.engines.remote.transport import News as News
+from fedzero.engines.remote.transport import Program as Program
+from fedzero.engines.remote.transport import Report as Report
+from fedzero.engines.remote.transport import Transport as Transport
 from fedzero.protocol.engine import FOREVER as FOREVER
 from fedzero.protocol.engine import Altered as Altered
 from fedzero.protocol.engine import Arrival as Arrival

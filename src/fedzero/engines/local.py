@@ -45,6 +45,10 @@ def nothing(client: int) -> Sequence[bytes]:
     return ()
 
 
+Before = Callable[[int, int, Iterable[int]], Mapping[int, bytes]]
+"""(round, exchange, clients) → what some of them answered already"""
+
+
 class Local(Engine, tag="local"):
     """All clients in this process."""
 
@@ -99,8 +103,9 @@ class LocalClients:
 
     memory: by client, what it remembers of its last turn that counted, in pieces, wherever that is kept; none: it has
     no memory. folded: by client, the encoded updates that its own replica had folded when it was last here.
-    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again. drawn:
-    what batches follow from, if that is not the run's keys.
+    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again; or
+    what was answered before, where somebody else keeps it. drawn: what batches follow from, if that is not the run's
+    keys.
     """
 
     def __init__(
@@ -115,7 +120,7 @@ class LocalClients:
         measure: Callable[[Params, int, bool], Metrics] | None = None,
         memory: Recalled | None = None,
         folded: Recalled = nothing,
-        answers: Path | None = None,
+        answers: Path | Before | None = None,
         drawn: PrivateBatches | None = None,
     ):
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
@@ -194,6 +199,9 @@ class LocalClients:
     def _once(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
         """As `_exchange`; what was answered before is answered again byte for byte, and new answers are durable
         first."""
+        if callable(self._answers):
+            yield from self._exchange(round, exchange, instructions, self._answers(round, exchange, instructions))
+            return
         if self._answers is None:
             raise FedzeroError("a link draws in private, and nobody said where replies are kept before they leave")
         with contextlib.closing(Answers(self._answers)) as answers:

@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[str, plugins.Group]] = {
     "Gatherings": ("gathering", "gatherings"),
     "Tasks": ("task", "tasks"),
     "Engines": ("engine", "engines"),
+    "Transports": ("engine.transport", "transports"),
 }
 """Where in a recipe kinds can be chosen: the table's name, and the group they are registered in."""
 

@@ -77,8 +77,8 @@ def _run(method: Method, engine: Engine, folder: Path, task: Quadratic | None = 
     return session.start(_recipe(method, engine, task), folder, Environment(), Silent())
 
 
-def writes_the_ledger_of_one_process(engine: Engine, folder: Path) -> None:
-    for method in METHODS:
+def writes_the_ledger_of_one_process(engine: Engine, folder: Path, methods: Sequence[Method] = METHODS) -> None:
+    for method in methods:
         here = _run(method, Local(merge=False, device="cpu"), folder / f"{method.name}-here")
         there = _run(method, engine, folder / f"{method.name}-there")
         same = (here.ledger_head, here.model_digest) == (there.ledger_head, there.model_digest)

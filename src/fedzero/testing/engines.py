@@ -4,6 +4,7 @@ breaks when told to."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from fedzero.deploy.site.site import Settings, Site
-from fedzero.engines.remote.transport import Answers, never
+from fedzero.engines.remote.transport import Answers, Gone, News, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.updates import Update
 from fedzero.oracles import ALL_DATA
-from fedzero.protocol.engine import Altered, Arrival, Clients, Interrupted
+from fedzero.protocol.engine import Altered, Arrival, Clients, Interrupted, Undelivered
 from fedzero.protocol.messages import decode_reply
 
 Sent = tuple[int, bytes | Exception]
@@ -96,6 +97,17 @@ class Failing:
         return self.objective.losses(base, points, batches, basis)
 
 
+@dataclass(frozen=True)
+class SiteProgram:
+    """A site, as what the host of a transport runs; it keeps what outlasts it in the folder of its name."""
+
+    folder: Path
+    engine: str | dict[str, Any] = ""
+
+    def __call__(self, name: str) -> Site:
+        return Site(Settings(device="cpu", threads=1, engine=self.engine), self.folder / name)
+
+
 class LocalSites:
     """A link to sites in this process, made anew in every epoch as a site's process is.
 
@@ -116,6 +128,8 @@ class LocalSites:
         self.spoil: Callable[[str, bytes], bytes] = lambda site, answer: answer
         self.wants: set[str] = set()
         """sites that wait to be let in"""
+        self.leaves: set[str] = set()
+        """sites that leave when they are asked next"""
 
     def begin(self) -> Collection[str]:
         for site in self.sites.values():
@@ -132,13 +146,24 @@ class LocalSites:
     def ask(
         self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
     ) -> Answers:
+        absent = orders.keys() - self.sites.keys()  # orders leave together
         for name, order in orders.items():
             self.asked += 1
             if self.breaks(self.asked):
                 raise Interrupted("the link broke")
+            if name in absent:
+                yield name, Undelivered("is not here")
+                continue
+            if name in self.leaves:
+                self.leaves.discard(name)
+                self.sites.pop(name).leave()
+                yield name, Gone("left the federation")
+                continue
             answer = self.spoil(name, self.sites[name].answer(order))
             fits = len(answer) <= limit
             yield name, answer if fits else Refused(f"sent {len(answer)} bytes, at most {limit} expected")
+            if self.wants:
+                yield name, News()
 
     def late(self) -> Answers:
         yield from ()

@@ -47,7 +47,7 @@ from fedzero.deploy.flare.project import (
     Project,
     kit_of,
 )
-from fedzero.engines.remote.transport import Answers, NoAnswer, Pending, never
+from fedzero.engines.remote.transport import Answers, Gone, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.model.numbers import NonNegative, Positive, PositiveInt
@@ -399,9 +399,10 @@ def _explained(code: bytes, seconds: float) -> FedzeroError:
         return Refused(code.decode(errors="replace"))
     if code in (b"comm_error", b"target_unreachable"):
         return Undelivered("cannot be reached")
+    if code == LEFT:
+        return Gone("left the federation")
     known = {
         GONE: "ended its process for the run",
-        LEFT: "left the federation",
         CLOSED: "closed its connection",
         b"timeout": f"did not answer in {seconds:g} s",
         b"stale": "was busy with an earlier round",

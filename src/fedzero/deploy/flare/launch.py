@@ -20,15 +20,16 @@ from threading import Event
 import msgspec
 from msgspec import Struct
 
-from fedzero.deploy.flare import address, presence, processes
+from fedzero.deploy.flare import Flare, address, presence, processes
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
+from fedzero.deploy.flare.epochs import WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
 from fedzero.deploy.flare.presence import Kind
 from fedzero.deploy.server.conduct import conduct
 from fedzero.deploy.site.site import Settings
 from fedzero.deploy.site.terms import UNLIMITED
 from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.transport import Answering
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.model import files
@@ -46,19 +47,21 @@ REMIND_EVERY, LOOK_EVERY = 60.0, 0.5
 @contextmanager
 def service_of(project: Path, policy: WaitPolicy) -> Iterator[Service]:
     """The server of a project; sites that are provisioned meanwhile can join."""
-    epochs = Epochs(project, policy)
-    try:
+    flare = Flare(project=str(project), minimum=policy.minimum, patience=policy.patience, deadline=policy.deadline)
+    with flare.open(_their_own, policy.report) as link:
         yield Service(
-            epochs,
+            link,
             lambda: kits.Project.of(project).sites,
             policy.deadline,
             policy.report,
-            epochs.idle,
+            link.idle,
             policy.minimum,
             policy.patience,
         )
-    finally:
-        epochs.close()
+
+
+def _their_own(name: str) -> Answering:
+    raise FedzeroError(f"{name} is a site, which runs what it has installed")
 
 
 def federate(

@@ -16,6 +16,7 @@ from fedzero.deploy.site.terms import Terms
 from fedzero.errors import FedzeroError, near
 from fedzero.model import files
 from fedzero.model.device import device_of
+from fedzero.recipe import engines
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.secret import secret_of
 
@@ -35,6 +36,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Where this site computes."""
     threads: Annotated[int, Meta(ge=1)] | None = None
     """Of a CPU; default: all. The last bits of a loss depend on it: with 1 a run equals that of the local engine."""
+    engine: str | dict[str, Any] = ""
+    """Where this site's clients work: an engine, such as ray:2, or a table as in a recipe; default: in its process."""
     tasks: dict[str, str] = {}
     """Tasks of this site's own, by name: module:attribute; "*" stands for any name."""
     terms: Terms = Terms()
@@ -76,6 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         """Refuse what no run could be served with; every name is that of something which is there."""
         self.environment()
         device_of(self.device)
+        self.engine_for(engines.local())
         chosen: dict[plugins.Group, Sequence[str]] = {"methods": self.terms.methods, "tasks": self.terms.tasks}
         for group, names in chosen.items():
             for name in names:
@@ -83,6 +87,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
                     plugins.find(group, name)
                 except FedzeroError as error:
                     raise FedzeroError(f"terms.{group}: {error}") from None
+
+    def engine_for(self, present: engines.Engine) -> engines.Engine | None:
+        """The engine of a run here, with what its recipe says of how clients work; None: none was chosen."""
+        return engines.chosen(present, self.engine) if self.engine else None
 
     def environment(self) -> Environment:
         return Environment(

@@ -1,4 +1,4 @@
-"""A site: one or more clients in a process of their own. Orders in, answers out; what carries them is not known here.
+"""A site: a host (`engines.host`) and what it insists on. Orders in, answers out; what carries them is not known here.
 
 The model is loaded when a run is prepared and stays; all clients of a site share one replica. What must outlast the
 process is kept in the site's own folder: what clients remember and what was answered, before a reply leaves, and the
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -32,6 +32,8 @@ from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings as Settings
 from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.gathering import hosting, without_numbers
+from fedzero.engines.host import Host
+from fedzero.engines.memories import Remembered
 from fedzero.engines.remote import messages
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.answers import Answered, Place, question_of
@@ -40,12 +42,12 @@ from fedzero.ledger.store import Claimed, Ledger
 from fedzero.lines import printable
 from fedzero.methods.contract import Numbers
 from fedzero.model import files
-from fedzero.model.decoding import MALFORMED, decoded
-from fedzero.oracles import GradientOracle, Oracle
+from fedzero.model.decoding import MALFORMED
+from fedzero.model.params import Params
 from fedzero.oracles.blackbox import QueryFailed, Unmeasured
-from fedzero.protocol.client import Client, ClientMemory
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.sampling import batches_of
 from fedzero.recipe.secret import keys_of, secret_of
@@ -173,25 +175,12 @@ class Asked:
     """An instruction that is one of the round's, for a client of this site. question: its SHA-256; before: what was
     answered to the same question; again: that has to be worked on again, for the exchange that follows."""
 
-    client: Client
     place: Place
     message: Work | Snapshot | Continue
     instruction: bytes
     question: bytes
     before: Answered | None
     again: bool
-
-
-class _Clients(dict[int, Client]):
-    """The clients of a site, made when they are asked for: a server may assign millions."""
-
-    def __init__(self, numbers: Iterable[int], make: Callable[[int], Client]):
-        super().__init__()
-        self.numbers, self._make = frozenset(numbers), make
-
-    def __missing__(self, number: int) -> Client:
-        self[number] = self._make(number)
-        return self[number]
 
 
 class SiteRun:
@@ -232,24 +221,36 @@ class SiteRun:
     def _continue(self, order: messages.Prepare) -> None:
         """From where this run was left here."""
         _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
-        self._saved, self._cache = time.monotonic(), dict[Any, Any]()
+        self._saved = time.monotonic()
         self.replica = self._traced(self.setup)
         self.agreement, self._private = self._agreed(order.clients), self.setup.chain.private
         self._drawn = batches_of(self.recipe, self._journal)
-        self._hosting = hosting(self.setup.chain, self._journal)
         self._queries = self._log_of_queries()
-        self._remembered = sum(path.stat().st_size for path in self.folder.glob("client-*.notes"))
+        self._notes = NotesOnDisk(self.folder)
         self._answering = 0
         """bytes of the answers of the exchange that goes on, which are not in the journal yet"""
-        self.clients = _Clients(order.clients, self._client)
-        self._recall()
+        self._admitted = set[int]()
+        """clients whose rows the terms allow"""
+        self._brought: dict[int, bytes] = {}
+        """by client of an exchange, the model that its instruction brought"""
+        engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
+        kept = self._notes, self._given, self._query_log, self._drawn, hosting(self.setup.chain, self._journal)
+        self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
+        try:
+            if self.host.recallable:
+                self._recall()
+        except BaseException:
+            self.host.close()
+            raise
 
     def _tidied(self, keep: Path) -> list[str]:
         return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
 
+    def _environment(self) -> Environment:
+        return site_tasks.named_for(self.recipe, self.settings.environment())
+
     def _fresh(self) -> Setup:
-        environment = site_tasks.named_for(self.recipe, self.settings.environment())
-        return prepare(self.recipe, environment, keys=self._keys)
+        return prepare(self.recipe, self._environment(), keys=self._keys)
 
     @staticmethod
     def _traced(setup: Setup) -> TracedReplica:
@@ -260,16 +261,19 @@ class SiteRun:
         size = sum(tensor.numel() * tensor.element_size() for tensor in self.replica.state.tensors())
         return Agreement(self.recipe, self.setup.plan, frozenset(clients), remembers, size)
 
-    def _client(self, number: int) -> Client:
-        setup, replica = self.setup, self.replica
-        rows = getattr(setup.problem.shards, "rows", None)
-        self.terms.check_rows(number, None if rows is None else rows(number))
-        kind = GradientOracle if replica.wire.first_order else Oracle
-        oracle = kind(setup.problem.objective, setup.problem.shards, setup.keys, number, self._drawn)
-        client = Client(number, replica, oracle, setup.chain, self._cache)
-        if client.keeps_memory and self._memory_file(client).exists():
-            _unpack(client, files.read(self._memory_file(client), files.memory()))
-        return client
+    def _base_again(self) -> Params:
+        return self._fresh().problem.params
+
+    def _given(self, round: int, exchange: int, clients: Iterable[int]) -> dict[int, bytes]:
+        """What some clients answered already, in an exchange of a round."""
+        found = {number: self._journal.find(Place(round, number, exchange)) for number in clients}
+        return {number: before.answer for number, before in found.items() if before is not None}
+
+    def _expect_rows(self, number: int) -> None:
+        if number not in self._admitted:
+            rows = getattr(self.setup.problem.shards, "rows", None)
+            self.terms.check_rows(number, None if rows is None else rows(number))
+            self._admitted.add(number)
 
     def prepared(self) -> messages.Prepared:
         problem, secret = self.setup.problem, self.setup.keys.secret
@@ -279,43 +283,34 @@ class SiteRun:
     # ---- work
 
     def exchange(self, order: messages.Exchange) -> messages.Replies:
-        """One client after the other, as the local engine without merging does."""
+        """One client after the other, as the local engine without merging does; all at once on another engine."""
         admission.check_exchange(self.agreement, order)
         failed: dict[int, str] = {}
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
-        if self._drawn is not None:
-            self._drawn.begin(order.round, asked)
         failed |= self._allowance.spend({number: self._cost(each) for number, each in asked.items()})
         drawn: list[Drawn] = []
         self._answering = 0
-        answered = self._each(
-            [number for number in asked if number not in failed],
-            lambda number: self._answered(asked[number], drawn),
-            failed,
-        )
+        answered: dict[int, Answered] = {}
+        paid = [number for number in asked if number not in failed]
+        for group in [paid] if self.host.engine is not None else [[number] for number in paid]:
+            answered |= self._answered({number: asked[number] for number in group}, drawn, failed)
         new = [(asked[number].place, each) for number, each in answered.items()]
         conflicts = self._journal.record(new, drawn, once=self._private)
         failed |= {place.client: why for place, why in conflicts.items()}
         if time.monotonic() - self._saved > SAVE_EVERY:
             self.save()
         sent = {n: each.answer for n, each in answered.items() if n not in failed}
-        if self._hosting is not None:
+        if self.setup.chain.gathering is not None:
             sent = {number: without_numbers(answer) for number, answer in sent.items()}
         return messages.Replies(sent, failed)
 
     def phase(self, order: messages.Phase) -> messages.Phased:
         """Of what clients here answered in this exchange."""
-        if self._hosting is None:
-            raise Refused("was sent a phase of a gathering, which this recipe does not have")
         admission.check_phase(self.agreement, order)
         answers = self._journal.of_exchange(order.round, order.exchange)
-        self.terms.check_room(self._journal.size + self._remembered)
-        numbers = self.agreement.wire(order.round).replies[order.exchange]
+        self.terms.check_room(self._journal.size + self._notes.size)
         mine = {number: answer for number, answer in answers.items() if number in self.agreement.clients}
-        (answer,) = self._hosting.answers({0: order}, lambda host: mine, numbers).values()
-        if isinstance(answer, Exception):
-            raise answer
-        return messages.Phased(answer)
+        return messages.Phased(self.host.phase(order, mine))
 
     def _each(self, numbers: Iterable[int], work: Callable[[int], T], failed: dict[int, str]) -> dict[int, T]:
         """What comes of work for clients, one after the other; where that fails, why goes into `failed`."""
@@ -335,29 +330,30 @@ class SiteRun:
         instruction, place = order.instructions[number], Place(order.round, number, order.exchange)
         message = admission.instruction_of(self.agreement, order, instruction)
         self._journal.before(place, instruction)
-        client, question, before = self.clients[number], question_of(instruction), self._journal.find(place)
+        self._expect_rows(number)
+        question, before = question_of(instruction), self._journal.find(place)
         over = self._journal.over(number)
         if before is None and (over > place.round or (not place.exchange and over == place.round)):
             raise Refused(f"is asked about round {place.round}, and answered round {over} before")
         if isinstance(message, Continue):
             if before is None:
-                self._expect_going_on(client, place)
-            return Asked(client, place, message, instruction, question, before, False)
-        if client.keeps_memory and not client.remembers(message.counted):
+                self._expect_going_on(place)
+            return Asked(place, message, instruction, question, before, False)
+        if self.host.remembers and not self.host.remembered(number).has(message.counted):
             raise Refused(f"has lost what it remembered of round {message.counted}: restore its folder")
         last = len(self.agreement.wire(place.round).replies) - 1
         again = bool(last) and self._journal.find(Place(place.round, number, last)) is None
-        again = again and not client.waits(place.round, 1)
-        asked = Asked(client, place, message, instruction, question, before, again)
+        again = again and not self.host.waits(number, place.round, 1)
+        asked = Asked(place, message, instruction, question, before, again)
         if before is None or again:
             self.terms.check_turn(self.recipe.algorithm, self.agreement.wire(place.round))
-            self._expect_paid(client, order.round)
+            self._expect_paid(number, order.round)
         return asked
 
-    def _expect_going_on(self, client: Client, place: Place) -> None:
+    def _expect_going_on(self, place: Place) -> None:
         """Refuse an exchange that a client does not wait for, or at another model than that of the round's first."""
         first = self._journal.find(Place(place.round, place.client))
-        if first is None or not client.waits(place.round, place.exchange):
+        if first is None or not self.host.waits(place.client, place.round, place.exchange):
             raise Refused("received an instruction for a different exchange")
         if not first.same_model(self.replica.history):
             raise Refused(f"was brought another model in the middle of round {place.round}")
@@ -367,17 +363,31 @@ class SiteRun:
         if isinstance(asked.message, Continue) or (asked.before is not None and not asked.again):
             return 0
         wire = self.agreement.wire(asked.place.round)
-        return wire.queries + (wire.first_queries if asked.client.kept.memory is None else 0)
+        first = wire.first_queries and not (self.host.remembers and self.host.remembered(asked.place.client).begun)
+        return wire.queries + (wire.first_queries if first else 0)
 
-    def _answered(self, asked: Asked, drawn: list[Drawn]) -> Answered:
-        """The answer that was given before, or a new one."""
-        client, place, before = asked.client, asked.place, asked.before
+    def _answered(self, asked: Mapping[int, Asked], drawn: list[Drawn], failed: dict[int, str]) -> dict[int, Answered]:
+        """The answers that were given before, and new ones."""
+        found = self._each(asked, lambda number: self._before(asked[number], drawn), failed)
+        waiting = [number for number, before in found.items() if before is None]
+        self._each(waiting, self._expect_still_there, failed)
+        new = {number: asked[number].instruction for number in waiting if number not in failed}
+        if new:
+            place = next(iter(asked.values())).place
+            replies = self.host.exchange(place.round, place.exchange, new)
+            found |= self._each(new, lambda number: self._after(asked[number], replies[number]), failed)
+        return {number: answered for number, answered in found.items() if answered is not None and number not in failed}
+
+    def _before(self, asked: Asked, drawn: list[Drawn]) -> Answered | None:
+        """What was answered before; None: the replica is where it has to be for a new answer, which may be given."""
+        place, before = asked.place, asked.before
         if isinstance(asked.message, Continue):
-            if before is not None:
-                return before
-            return self._worked(asked, client.proceed(asked.instruction))
-        self.replica.obey(asked.message, client.number)
-        model = self.replica.state.digest(client.number)
+            if before is None:
+                self._expect_room()
+            return before
+        self.host.bring(asked.message, place.client)
+        self._brought[place.client] = self.replica.digest()
+        model = self.replica.state.digest(place.client)
         if before is not None:
             same = decode_reply(before.answer, len(before.answer)).digest == model
             if same and not asked.again:
@@ -385,27 +395,31 @@ class SiteRun:
             if not same and (self._private or not before.same_model(self.replica.history)):
                 raise Refused(f"was asked about round {place.round} before, at another model")
             if not asked.again:  # the replica was damaged then, or is now
-                self._pay(client.number, self._cost(replace(asked, again=True)))
+                self._pay(place.client, self._cost(replace(asked, again=True)))
         self._expect_few(asked, model, drawn)
-        if client.keeps_memory:
-            client.settle(asked.message.counted)
-        client.start(place.round, None if before is None else before.answer)
-        answered = self._worked(asked, None)
-        if before is not None and same and answered.answer != before.answer:
-            raise Refused(f"cannot repeat what it answered to exchange 0 of round {place.round}")
-        return answered
+        self._expect_room()
+        self.host.settle(place.client, asked.message.counted)
+        return None
 
-    def _worked(self, asked: Asked, answer: Any) -> Answered:
-        """A client's own work until its reply."""
-        client, round = asked.client, asked.place.round
-        self.terms.check_room(self._journal.size + self._answering + self._remembered)
-        step = client.step(answer)
-        while not isinstance(step, bytes):
-            step = client.step(client.oracle.answer(round, step))
-        if client.keeps_memory:
-            self._save_memory(client, round)
-        self._answering += len(step)
-        return Answered(asked.question, self.replica.history, step)
+    def _after(self, asked: Asked, reply: bytes | Exception) -> Answered:
+        """A new answer; where it is one to the same question at the same model, the same."""
+        if isinstance(reply, Exception):
+            raise reply
+        before, place = asked.before, asked.place
+        if before is not None and reply != before.answer:
+            same = decode_reply(before.answer, len(before.answer)).digest == self.replica.state.digest(place.client)
+            if same:
+                raise Refused(f"cannot repeat what it answered to exchange 0 of round {place.round}")
+        self._answering += len(reply)
+        return Answered(asked.question, self.replica.history, reply)
+
+    def _expect_still_there(self, number: int) -> None:
+        """Clients that work together work at one model."""
+        if self._brought.pop(number, before := self.replica.digest()) != before:
+            raise Refused("was brought another model than others of this exchange")
+
+    def _expect_room(self) -> None:
+        self.terms.check_room(self._journal.size + self._answering + self._notes.size)
 
     def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
         """Refuse more directions at one model than the terms allow; those of this turn are noted. They are the same as
@@ -420,25 +434,22 @@ class SiteRun:
         drawn.append(Drawn(model, number, name, count, self.terms.projections))
 
     def deliver(self, order: messages.Deliver) -> messages.Done:
-        for number, close in admission.closings_of(self.agreement, order).items():
+        closings = admission.closings_of(self.agreement, order)
+        for number, close in closings.items():
             if self._journal.over(number) != close.round:
                 raise Refused(f"was sent the outcome of round {close.round}, which client {number} did not answer last")
-            self.replica.obey(close, number)
+        self.host.deliver(closings)
         return messages.Done()
 
     def recover(self, order: messages.Recover) -> messages.Done:
-        updates = admission.check_recover(self.agreement, order)
-        if order.fresh:
-            self.replica.state.params.load(self._fresh().problem.params.tensors)
-            self.replica.begin()
-        self.replica.follow(updates)
+        self.host.recover(order.fresh, admission.check_recover(self.agreement, order))
         return messages.Done()
 
     def measure(self, order: messages.Measure) -> messages.Measured:
         """An evaluation after every round that the recipe has it after, once: at another model that is said to be that
         after the same round, nothing but which model it is."""
-        self.replica.follow(admission.check_measure(self.agreement, order, self.replica.round))
-        params, place, problem = self.replica.state.params, Place(order.after, EVALUATION), self.setup.problem
+        params = self.host.measure(admission.check_measure(self.agreement, order, self.replica.round))
+        place, problem = Place(order.after, EVALUATION), self.setup.problem
         model, before = params.digest(), self._journal.find(place)
         own = problem.private_facts is not None or problem.metered is not None
         if before is not None:
@@ -450,7 +461,7 @@ class SiteRun:
         self._pay(EVALUATION, 1)
         metrics = None
         with suppress(Unmeasured):
-            metrics = problem.objective.evaluate(params)
+            metrics = self.host.evaluate()
         measured = messages.Measured(model, metrics, own, params.sha256())
         question = question_of(f"evaluation {order.after}".encode())
         conflicts = self._journal.record([(place, Answered(question, self.replica.history, messages.encode(measured)))])
@@ -465,6 +476,7 @@ class SiteRun:
     def _log_of_queries(self) -> Ledger | None:
         """The log is a ledger of its own in the site's folder: its budget must outlast the process."""
         metered, path = self.setup.problem.metered, self.folder / QUERIES
+        self._query_log: LedgerLog | None = None
         if metered is None:
             return None
         end = time.monotonic() + CLAIMED
@@ -476,21 +488,23 @@ class SiteRun:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.2)
-        metered.attach(LedgerLog(ledger, self.recipe.federation.clients))
+        self._query_log = LedgerLog(ledger, self.recipe.federation.clients)
+        metered.attach(self._query_log)
         return ledger
 
-    def _expect_paid(self, client: Client, round: int) -> None:
+    def _expect_paid(self, number: int, round: int) -> None:
         """Before a turn: its queries are within the budget of its box."""
         metered, wire = self.setup.problem.metered, self.agreement.wire(round)
         if metered is not None:
-            unable = metered.unable(round, {client.number: wire.queries + wire.first_queries})
-            if client.number in unable:
-                raise Refused(unable[client.number])
+            unable = metered.unable(round, {number: wire.queries + wire.first_queries})
+            if number in unable:
+                raise Refused(unable[number])
 
     # ---- what outlasts the process
 
     def close(self) -> None:
         self.save()
+        self.host.close()
         self._journal.close()
         self._allowance.close()
         self._held.release()
@@ -502,23 +516,12 @@ class SiteRun:
         """The replica, unless it is sent with every instruction anyway."""
         self._saved = time.monotonic()
         state = self.replica.state
-        if state.round and self.replica.wire.delivery != "snapshot":
+        if state.round and self.replica.wire.delivery != "snapshot" and self.host.recallable:
             content = state.to_bytes()
             header = msgspec.msgpack.encode(
                 (state.round, state.numbers, hashlib.sha256(content).digest(), self.replica.history)
             )
             files.write(self.folder / "replica", len(header).to_bytes(4, "little") + header + content, durable=True)
-
-    def _save_memory(self, client: Client, round: int) -> None:
-        """A process that was suspended must not overwrite what its successor wrote meanwhile."""
-        path, before, packed = self._memory_file(client), b"", _packed(client)
-        if path.exists() and (written := _round_of(before := files.read(path, files.memory()))) > round:
-            raise Refused(f"a newer process already wrote round {written}")
-        files.write(path, packed, durable=True)
-        self._remembered += len(packed) - len(before)
-
-    def _memory_file(self, client: Client) -> Path:
-        return self.folder / f"client-{client.number}.notes"
 
     def _recall(self) -> None:
         path = self.folder / "replica"
@@ -557,33 +560,28 @@ def _keep_private(path: Path, now: Mapping[str, str] | None) -> None:
             raise Sendable(Reason.DATA) from FedzeroError(f"its {name} is not that which it began this run with")
 
 
-_Chunks = list[bytes]
-_Memory = tuple[int | None, _Chunks, tuple[int, _Chunks] | None]
-"""Round and chunks of a client's memory that counted, and of one that may count."""
-
-
 _copies = msgspec.msgpack.Decoder(tuple[int, Numbers, bytes, bytes])
 """Round, numbers, SHA-256 of the tensors and history of a replica; 0.2.0 wrote no history, and begins from the base."""
-_memories: msgspec.msgpack.Decoder[_Memory] = msgspec.msgpack.Decoder(_Memory)
 
 
-def _memory_in(data: bytes) -> _Memory:
-    return decoded(_memories.decode, data, "the memory of a client: restore its folder", FedzeroError)
+class NotesOnDisk:
+    """What clients remember, a file for each. size: bytes of all."""
 
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.size = sum(path.stat().st_size for path in folder.glob("client-*.notes"))
 
-def _packed(client: Client) -> bytes:
-    (counted, kept), tried = client.keep()
-    maybe = None if tried is None else (tried[0], [chunk.body for chunk in tried[1].chunks()])
-    return msgspec.msgpack.encode((counted, [chunk.body for chunk in kept.chunks()], maybe))
+    def _path(self, client: int) -> Path:
+        return self._folder / f"client-{client}.notes"
 
+    def read(self, client: int) -> Remembered:
+        path = self._path(client)
+        return Remembered.of(files.read(path, files.memory())) if path.exists() else Remembered()
 
-def _unpack(client: Client, data: bytes) -> None:
-    counted, chunks, maybe = _memory_in(data)
-    tried = None if maybe is None else (maybe[0], ClientMemory.of_chunks(maybe[1]))
-    client.recall((counted, ClientMemory.of_chunks(chunks)), tried)
-
-
-def _round_of(data: bytes) -> int:
-    """The latest round that a packed memory is of."""
-    counted, _, maybe = _memory_in(data)
-    return max(-1 if counted is None else counted, -1 if maybe is None else maybe[0])
+    def write(self, client: int, round: int, memory: Remembered) -> None:
+        """A process that was suspended must not overwrite what its successor wrote meanwhile."""
+        path, before, packed = self._path(client), b"", memory.packed()
+        if path.exists() and (written := Remembered.of(before := files.read(path, files.memory())).latest) > round:
+            raise Refused(f"a newer process already wrote round {written}")
+        files.write(path, packed, durable=True)
+        self.size += len(packed) - len(before)

@@ -5,8 +5,10 @@
 
 An epoch that ends in the middle of a round interrupts nothing: the next one begins, and what is outstanding is sent
 again, after the exchanges of the round that a site's new process has not played. Answers that have come stay. A site
-that comes in the middle of an epoch gets ready while the others go on. No site keeps the others waiting for long: one
-that still gets ready, catches up or evaluates when most are done is left out of rounds until its answer has come.
+that comes, or comes back, in the middle of a round gets ready while the others go on, joins, and takes part from the
+next round on; one that leaves has left at once. Neither sends anything again to others. No site keeps the others
+waiting for long: one that still gets ready, catches up or evaluates when most are done is left out of rounds until its
+answer has come.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from fedzero.engines.remote import measuring, messages
 from fedzero.engines.remote.agreement import common, differs
 from fedzero.engines.remote.answers import SiteFailure, T, received
 from fedzero.engines.remote.assignment import Assignment, at_sites
-from fedzero.engines.remote.transport import Enough, Link, NoAnswer, Pending, never
+from fedzero.engines.remote.transport import Enough, Gone, Link, News, NoAnswer, Pending, never
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Update, decode_update
@@ -101,8 +103,12 @@ class RemoteClients:
         self._run: RunView | None = None
         self._open, self._epoch = False, 0
         """whether an epoch goes on, and which it is"""
-        self._told = frozenset[str]()
+        self._told = set[str]()
         """sites of which it was said last that they are here"""
+        self._come = set[str]()
+        """sites that have come and have no clients yet: they get some between two rounds"""
+        self._since = set[str]()
+        """sites that have come since the orders of this exchange left"""
         self._asked: list[Mapping[int, bytes]] = []
         """instructions of the round, by exchange"""
         self._played: dict[int, int] = {}
@@ -147,7 +153,7 @@ class RemoteClients:
         self._epoch += 1
         here = self.link.begin()
         self.assignment = self.assign(here)
-        self._pending, self._coming, self._ready = {}, {}, {}
+        self._pending, self._coming, self._ready, self._come = {}, {}, {}, set()
         self.away = {site: "is away" for site in self.assignment if site not in here}
         for site in self.away:
             self._miss(site)
@@ -174,19 +180,27 @@ class RemoteClients:
         mine = {site: self.assignment.get(site) for site in sites}
         return {site: structs.replace(self.prepare, clients=clients) for site, clients in mine.items() if clients}
 
-    def _welcome(self) -> None:
-        """Sites that have come since the epoch began: they get ready while the others go on."""
-        come = self.link.admit()
-        if come:
+    def _welcome(self, between: bool = True) -> None:
+        """Sites that have come since the epoch began: they get ready while the others go on. In the middle of a round
+        clients stay where they are."""
+        self._come |= set(self.link.admit())
+        come = sorted(site for site in self._come if between or self.assignment.get(site))
+        self._come -= set(come)
+        if not come:
+            return
+        if between:
             self.assignment = self.assign(come)
-            for site in come:
-                self._ready.pop(site, None)
-            orders = self._preparing(come)
-            for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20, lambda: True):
-                if isinstance(answer, messages.Prepared):
-                    self._admit(site, answer)
-                elif not isinstance(answer, Pending):
-                    self._lose(site, f"cannot take part: {answer}")
+        self._since |= set(come)
+        for site in come:  # whatever it was, its process knows nothing
+            self._ready.pop(site, None)
+            for client in self.assignment.get(site, ()):
+                self._played.pop(client, None)
+        orders = self._preparing(come)
+        for site, answer in self._ask(orders, messages.Prepared, PREPARING, 1 << 20, lambda: True):
+            if isinstance(answer, messages.Prepared):
+                self._admit(site, answer)
+            elif not isinstance(answer, Pending):
+                self._lose(site, f"cannot take part: {answer}")
 
     def _nobody(self) -> FedzeroError:
         reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
@@ -263,33 +277,53 @@ class RemoteClients:
                     self._arrivals()
                     self._welcome()
                 failed.clear()
-                for arrival in self._asking(round, exchange, awaited):
-                    if isinstance(arrival.data, bytes):
-                        awaited.pop(arrival.client)
-                        yield [arrival]
-                    else:
-                        failed.append(arrival)
+                for event in self._asking(round, exchange, awaited):
+                    if isinstance(event, Arrival) and isinstance(event.data, Exception):
+                        failed.append(event)
+                        continue
+                    for client in _settled(event):
+                        awaited.pop(client, None)
+                    yield [event]
                 break
             except Interrupted as reason:
                 self._over(reason)
-        yield [*self._comings(), *failed]
+        yield [*self._joined(), *self._left(), *failed]
 
-    def _comings(self) -> list[Event]:
-        """Who has come and gone since this was said last."""
-        here = frozenset(self._ready.keys() - self.away.keys() - self._missed.keys())
-        come, gone, self._told = sorted(here - self._told), sorted(self._told - here), here
-        left = [Left(s, self.assignment.get(s, ()), f"{AT_SITE} {s} {self.away.get(s, 'is gone')}") for s in gone]
-        return [*(Joined(site, self.assignment.get(site, ())) for site in come), *left]
+    def _here(self) -> set[str]:
+        return self._ready.keys() - self.away.keys() - self._missed.keys()
 
-    def _asking(self, round: int, exchange: int, awaited: Mapping[int, bytes]) -> Iterator[Arrival]:
+    def _joined(self) -> list[Event]:
+        """Who has come since this was said last."""
+        come = sorted(self._here() - self._told)
+        self._told |= set(come)
+        return [Joined(site, self.assignment.get(site, ())) for site in come]
+
+    def _left(self) -> list[Event]:
+        """Who has gone since this was said last. Who was not sent anything arrives beside, which says so."""
+        gone = sorted(self._told - self._here())
+        self._told -= set(gone)
+        return [Left(s, self.assignment.get(s, ()), f"{AT_SITE} {s} {self.away.get(s, 'is gone')}") for s in gone]
+
+    def _asking(self, round: int, exchange: int, awaited: Mapping[int, bytes]) -> Iterator[Event]:
         """Clients that have not answered yet are asked; first where their sites' processes have to be for it."""
         by_site = at_sites(self.assignment, awaited)
         self._repeat(round, exchange, by_site)
+        yield from self._joined()
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
                 yield Arrival(client, Undelivered(f"{AT_SITE} {site} {self.away[site]}"), site)
+        self._since.clear()
         for site, answer in self._ordered(round, exchange, by_site):
-            yield from self._replies(round, site, answer, by_site[site])
+            if isinstance(answer, News):
+                self._arrivals()
+                self._welcome(between=False)
+                yield from self._joined()
+            elif isinstance(answer, Gone):
+                self._miss(site, str(answer))
+                self._told.discard(site)
+                yield Left(site, by_site[site], f"{AT_SITE} {site} {answer}")
+            else:
+                yield from self._replies(round, site, answer, by_site[site])
 
     def _repeat(self, round: int, exchange: int, by_site: Assignment) -> None:
         """Bring sites to an exchange: replicas that are behind, and what clients of a new process have not played."""
@@ -307,7 +341,7 @@ class RemoteClients:
         said = self._asked[exchange]
         orders = {s: messages.Exchange(round, exchange, {c: said[c] for c in mine}) for s, mine in by_site.items()}
         limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.run.past.limit(round, exchange) + 64)
-        return self._ask(orders, messages.Replies, self.deadline, limit)
+        return self._answers(orders, messages.Replies, self.deadline, limit)
 
     def _replies(
         self, round: int, site: str, answer: messages.Replies | Exception, clients: Sequence[int]
@@ -318,7 +352,8 @@ class RemoteClients:
                 answer = Refused(f"{site} answered for client {min(others)}, which it was not asked about")
             self._find(site)
         elif isinstance(answer, NoAnswer | Undelivered):
-            self._miss(site, str(answer))
+            if site not in self._since:
+                self._miss(site, str(answer))
             answer = type(answer)(f"{AT_SITE} {site} {answer}")
         for client in clients:
             if isinstance(answer, Exception):
@@ -488,6 +523,19 @@ class RemoteClients:
         enough: Callable[[], bool] = never,
     ) -> Iterator[tuple[str, T | Exception]]:
         """Orders to sites; from each, an answer of the wanted kind or why there is none."""
+        for site, answer in self._answers(orders, wanted, seconds, limit, enough):
+            if not isinstance(answer, News):  # it is looked at before the next round
+                yield site, answer
+
+    def _answers(
+        self,
+        orders: Mapping[str, messages.Order],
+        wanted: type[T],
+        seconds: float,
+        limit: int,
+        enough: Callable[[], bool] = never,
+    ) -> Iterator[tuple[str, T | Exception]]:
+        """As `_ask`, with the news between answers."""
         if not orders:
             return
         encoded = {site: messages.encode(order) for site, order in orders.items()}
@@ -499,3 +547,10 @@ class RemoteClients:
                     self._missed.pop(site, None)
                     self._miss(site, self.away[site])
             yield site, received(site, data, wanted)
+
+
+def _settled(event: Event) -> tuple[int, ...]:
+    """Clients that are not awaited any longer."""
+    if isinstance(event, Arrival):
+        return (event.client,)
+    return event.clients if isinstance(event, Left) else ()

@@ -1,0 +1,261 @@
+"""A host: a process with a replica that obeys seven orders, and holds the clients of any engine.
+
+    prepare     when it is made: what it starts from
+    recover     bring the replica forward, or begin from the base model
+    exchange    clients play an exchange of a round
+    phase       a phase of a gathering
+    deliver     the outcome of a round, at once
+    measure     how good the model is
+    finish      the run has ended
+
+A site is a host behind what the site insists on (`deploy.site`); the hosts of a transport for tests are no more than
+this. What carries orders is not known here, and neither is who judges them. The replica is shared by all clients that
+are in this process; an engine that has others elsewhere (workers) brings these to where the replica is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+
+from msgspec import UNSET, structs
+
+from fedzero.engines.gathering import Hosting
+from fedzero.engines.local import Before, Local, LocalClients
+from fedzero.engines.memories import Forgetful, Notes, Remembered
+from fedzero.errors import FedzeroError, Refused, Sendable
+from fedzero.ledger.query_log import LedgerLog
+from fedzero.model.params import Params
+from fedzero.model.updates import Update, encode_update
+from fedzero.oracles import Metrics
+from fedzero.protocol.engine import FOREVER, Arrival, Clients, Left, Rows
+from fedzero.protocol.messages import Close, Phase, Snapshot, Work, encode_close
+from fedzero.protocol.replica import Replica
+from fedzero.recipe.engines import Engine
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.sampling import PrivateBatches
+from fedzero.recipe.setup import Setup
+from fedzero.recipe.view import CatchUp, RunView
+
+FEW = 16
+"""Updates that clients elsewhere are sent one by one; beyond, they are sent the whole state when their turn comes."""
+
+
+def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+    """Nobody was asked before."""
+    return {}
+
+
+class Host:
+    """setup: the run, whose parameters the replica has. rebuilt: the base model once more. engine: where the clients
+    are; None: in this process, one after the other. notes: where memories outlast the process. before: answers that
+    have left already, which draw nothing in private again. queries: the log of black boxes. drawn: what batches of
+    clients in this process follow from, if not from the run's keys. hosting: its half of the run's gathering."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        replica: Replica,
+        rebuilt: Callable[[], Params],
+        engine: Engine | None = None,
+        environment: Environment = Environment(),  # noqa: B008 - frozen
+        notes: Notes | None = None,
+        before: Before = unanswered,
+        queries: LedgerLog | None = None,
+        drawn: PrivateBatches | None = None,
+        hosting: Hosting | None = None,
+    ):
+        self.setup, self.replica, self.engine = setup, replica, engine
+        self._drawn, self._hosting = drawn, hosting
+        self.remembers = replica.wire.remembers or setup.chain.feedback
+        self._rebuilt, self._notes, self._queries = rebuilt, notes or Forgetful(), queries
+        self._memories: dict[int, Remembered] = {}
+        self._waiting: dict[int, tuple[int, int]] = {}
+        """clients in the middle of a round, and the exchange that each waits for"""
+        self._played = frozenset[int]()
+        """clients of the last exchange"""
+        self._folded: list[bytes] | None = [] if isinstance(engine, Local) and engine.replicas else None
+        """all updates since the base model, where clients have replicas of their own that begin with it"""
+        self._open = ExitStack()
+        self.clients: Clients = self._here(before)
+        if engine is not None:
+            self.clients = self._open.enter_context(self._opened(engine, environment))
+
+    def _here(self, before: Before) -> LocalClients:
+        """One client after the other: what is asked of each may depend on the answer before."""
+        problem, chain = self.setup.problem, self.setup.chain
+        place = self.replica, problem.objective, problem.shards, False, False, chain
+        return LocalClients(*place, memory=self.memory, answers=before, drawn=self._drawn)
+
+    def _opened(self, engine: Engine, environment: Environment) -> AbstractContextManager[Clients]:
+        # Replies are whole up to the host, which has its half of the gathering.
+        recipe = structs.replace(self.setup.recipe, engine=engine, gathering=UNSET)
+        setup = replace(self.setup, recipe=recipe)
+        carry, count = self.replica.state.carry, recipe.federation.clients
+        if count > 1 and self.replica.wire.delivery != "catch-up" and carry.part(0) != carry.part(1):
+            raise Sendable(f"clients of {recipe.algorithm.name} have models of their own, which no engine here holds")
+        return engine.open(RunView(recipe, setup.plan, HostPast(self), setup, self.replica, environment))
+
+    @property
+    def recallable(self) -> bool:
+        """Whether the host may begin with a replica that has folded updates already."""
+        return self._folded is None
+
+    # ---- orders
+
+    def bring(self, message: Work | Snapshot | Close, client: int) -> None:
+        """The replica to where an instruction wants it."""
+        if isinstance(message, Work):
+            self._spread(message.updates)
+        elif isinstance(message, Close):
+            self._spread([message.update])
+        self.replica.obey(message, client)
+
+    def recover(self, fresh: bool, updates: Sequence[Update]) -> None:
+        if fresh:
+            self.replica.state.params.load(self._rebuilt().tensors)
+            self.begin()
+            if self.engine is not None:
+                self.clients.settle(self.replica.round, None, {}, self._played)
+        self._spread(updates)
+        self.replica.follow(updates)
+
+    def begin(self) -> None:
+        """The parameters are those of the base model."""
+        begin = getattr(self.replica, "begin", None)
+        if begin is not None:
+            begin()
+        else:
+            state = self.replica.state
+            self.replica.state = self.replica.algorithm.init(state.params, state.clients)
+        if self._folded is not None:
+            self._folded.clear()
+
+    def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> dict[int, bytes | Exception]:
+        """Clients play an exchange, at the model that the replica has; of each, a reply or why there is none."""
+        found: dict[int, bytes | Exception] = {}
+        messages = {message: i for i, message in enumerate(dict.fromkeys(instructions.values()))}
+        self._played = frozenset(instructions)
+        for client in instructions:
+            self._waiting.pop(client, None)
+        try:
+            which = {client: messages[message] for client, message in instructions.items()}
+            self.clients.send(round, exchange, list(messages), which)
+            while events := self.clients.receive(FOREVER):
+                for event in events:
+                    if isinstance(event, Rows) and self._queries is not None:
+                        self._queries.write(event.rows)
+                    elif isinstance(event, Left):
+                        found |= {c: FedzeroError(event.why) for c in event.clients if c in instructions}
+                    elif isinstance(event, Arrival):
+                        found[event.client] = self._arrived(round, exchange, event)
+        except Exception as error:  # of code that is not ours: whose it is, is not known
+            found = {client: found.get(client, error) for client in instructions}
+        return {client: found.get(client, FedzeroError("did not answer")) for client in instructions}
+
+    def _arrived(self, round: int, exchange: int, arrival: Arrival) -> bytes | Exception:
+        """A reply, once what its client will remember is where it outlasts the process."""
+        if not isinstance(arrival.data, bytes):
+            return arrival.data
+        if arrival.memory is not None:
+            memory = self.remembered(arrival.client).changed(round, arrival.memory)
+            try:
+                self._notes.write(arrival.client, round, memory)
+            except Exception as error:  # of this client alone
+                return error
+            self._memories[arrival.client] = memory
+        if exchange + 1 < len(self.setup.plan.wire(round).replies):
+            self._waiting[arrival.client] = round, exchange + 1
+        return arrival.data
+
+    def phase(self, order: Phase, replies: Mapping[int, bytes]) -> bytes:
+        """The answer to a phase of a gathering. replies: of the clients here, whole."""
+        if self._hosting is None:
+            raise Refused("was sent a phase of a gathering, which this recipe does not have")
+        numbers = self.setup.plan.wire(order.round).replies[order.exchange]
+        (answer,) = self._hosting.answers({0: order}, lambda host: replies, numbers).values()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def deliver(self, closings: Mapping[int, Close]) -> None:
+        for number, close in closings.items():
+            self.bring(close, number)
+        if self.engine is not None and closings:
+            round = max(close.round for close in closings.values())
+            encoded = {n: encode_close(c.round, encode_update(c.update)) for n, c in closings.items()}
+            self.clients.settle(round, None, encoded, ())
+
+    def measure(self, updates: Sequence[Update]) -> Params:
+        """The model to evaluate, once it is where it should be."""
+        self._spread(updates)
+        self.replica.follow(updates)
+        return self.replica.state.params
+
+    def evaluate(self) -> Metrics:
+        return self.setup.problem.objective.evaluate(self.replica.state.params)
+
+    def close(self) -> None:
+        """The run has ended here, or the process does."""
+        self._open.close()
+
+    def _spread(self, updates: Sequence[Update]) -> None:
+        """Updates also to replicas that the engine has elsewhere; the one here folds with them."""
+        missed = [update for update in updates if update.round >= self.replica.round]
+        if self._folded is not None:
+            self._folded += map(encode_update, missed)
+        if self.engine is not None and len(missed) <= FEW:
+            for update in missed:
+                self.clients.settle(update.round, update, {}, ())
+
+    # ---- what clients are in the middle of, and what they remember
+
+    def waits(self, client: int, round: int, exchange: int) -> bool:
+        """Whether a client is in the middle of a round, and an exchange is what it waits for."""
+        return self._waiting.get(client) == (round, exchange)
+
+    def remembered(self, client: int) -> Remembered:
+        if client not in self._memories:
+            self._memories[client] = self._notes.read(client)
+        return self._memories[client]
+
+    def settle(self, client: int, counted: int | None) -> None:
+        """A turn begins, and the server says of which round the last one counted."""
+        if self.remembers:
+            self._memories[client] = self.remembered(client).settled(counted)
+
+    def memory(self, client: int) -> Sequence[bytes]:
+        return self.remembered(client).pieces
+
+
+class HostPast:
+    """What an engine may ask of the rounds that have been, at a host, which has no ledger: its replica knows them."""
+
+    def __init__(self, host: Host):
+        self._host = host
+
+    def known(self, client: int) -> int:
+        return self._host.replica.round
+
+    def updates(self, first: int, last: int) -> Sequence[bytes]:
+        """All since the base model, which is what a replica of a client begins with."""
+        folded = self._host._folded
+        if folded is None:
+            raise FedzeroError("a host keeps no updates for this engine")
+        return folded
+
+    def catch_up(self, part: int) -> Iterator[CatchUp]:
+        state = self._host.replica.state
+        yield (state.to_bytes(), state.round, state.numbers), ()
+
+    def memory(self, client: int) -> Sequence[bytes]:
+        return self._host.memory(client)
+
+    def limit(self, round: int, exchange: int) -> int:
+        """Whoever asks the host has a limit of its own."""
+        return 1 << 62
+
+    @property
+    def queries(self) -> LedgerLog | None:
+        return self._host._queries

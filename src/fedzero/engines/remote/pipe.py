@@ -1,0 +1,172 @@
+"""Hosts in processes of this machine, over pipes: for tests, and the smallest example of a transport.
+
+Processes are forked from one that has imported what hosts need. A host that dies is started again and has to be brought
+forward like any other that comes back.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection as PipeEnd
+from multiprocessing.connection import wait
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from fedzero import plugins
+from fedzero.engines.remote.correspondence import RELIABLE, Correspondence, Heard, Obedient
+from fedzero.engines.remote.transport import Gone, Link, News, Program, Report, Transport
+from fedzero.errors import FedzeroError
+from fedzero.model.numbers import PositiveInt
+from fedzero.protocol.engine import Undelivered
+
+PRELOADED = "fedzero.engines.remote.warm"
+"""What the process that hosts are forked from imports, beside the module of what they run."""
+STARTED, ENDED = 120.0, 5.0
+"""Seconds that a host has to start, and to end by itself."""
+HERE = b""
+"""What a host says first."""
+
+
+class Pipe(Transport, tag="pipe"):
+    """Hosts are processes of this machine. A program that uses it starts with `if __name__ == "__main__":`."""
+
+    hosts: PositiveInt = 2
+    """How many."""
+
+    @contextmanager
+    def open(self, program: Program, report: Report) -> Iterator[Link]:
+        pipes = Pipes([f"host-{i}" for i in range(self.hosts)], program, report)
+        try:
+            yield Correspondence(pipes)
+        finally:
+            pipes.close()
+
+
+class Pipes:
+    """A connection to a process for each name, which runs a program."""
+
+    resend = RELIABLE
+
+    def __init__(self, names: Sequence[str], program: Program, report: Report = lambda text: None):
+        self._context = multiprocessing.get_context("forkserver")
+        self._names, self._program, self._report = names, _sendable(program), report
+        self._context.set_forkserver_preload([PRELOADED, program.__module__])
+        self.processes: dict[str, Any] = {}
+        self._ends: dict[str, PipeEnd] = {}
+        self._starting = set[str]()
+
+    def begin(self) -> Collection[str]:
+        """Waits for all: they start at the same time."""
+        for name in self._names:
+            if name not in self._ends:
+                self._start(name)
+        end = time.monotonic() + STARTED
+        while self._starting and time.monotonic() < end:
+            self.receive(0.1)
+        return [name for name in self._names if name in self._ends and name not in self._starting]
+
+    def send(self, host: str, message: bytes) -> None:
+        try:
+            self._ends[host].send_bytes(message)
+        except (OSError, KeyError):
+            raise Undelivered("is gone") from None
+
+    def receive(self, seconds: float) -> Sequence[Heard]:
+        found: list[Heard] = []
+        names = {end: name for name, end in self._ends.items()}
+        for end in wait(list(names), seconds):
+            assert isinstance(end, PipeEnd)
+            found += self._read(names[end], end)
+        return found
+
+    def _read(self, name: str, end: PipeEnd) -> list[Heard]:
+        try:
+            message = end.recv_bytes()
+        except (EOFError, OSError):
+            return self._ended(name)
+        if name not in self._starting:
+            return [(name, message)]
+        self._starting.discard(name)
+        return [(name, News())]
+
+    def _ended(self, name: str) -> list[Heard]:
+        self._ends.pop(name).close()
+        process = self.processes.pop(name)
+        process.join(ENDED)
+        if name in self._starting:  # again, it would fail again
+            self._starting.discard(name)
+            self._report(f"{name} did not start (exit code {process.exitcode})")
+            return []
+        self._start(name)
+        return [(name, Gone(f"ended its process (exit code {process.exitcode})"))]
+
+    def _start(self, name: str) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=serve, args=(theirs, name, self._program, _registered()), daemon=True)
+        process.start()
+        theirs.close()
+        self.processes[name], self._ends[name] = process, ours
+        self._starting.add(name)
+
+    def close(self) -> None:
+        for end in self._ends.values():
+            end.close()
+        deadline = time.monotonic() + ENDED
+        for process in self.processes.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _sendable(program: Program) -> Program:
+    try:
+        pickle.dumps(program)
+    except Exception as error:  # of whatever is in it
+        raise FedzeroError(
+            f"hosts of a pipe are other processes, and what they need cannot be sent there ({error}): define it in a "
+            "module that can be imported"
+        ) from None
+    return program
+
+
+def _registered() -> list[type[Any]]:
+    """Kinds that are known to this process alone, as far as another one can import them."""
+    found = []
+    for known in plugins._registered.values():
+        for kind in known.values():
+            with suppress(Exception):
+                pickle.dumps(kind.type)
+                found.append(kind.type)
+    return found
+
+
+def serve(end: PipeEnd, name: str, program: Program, kinds: Sequence[type[Any]] = ()) -> None:
+    """A host's process: until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server decides
+    for kind in kinds:
+        plugins.register(kind)
+    answering, inbox = program(name), SimpleQueue[bytes | None]()
+    Thread(target=_read_all, args=(end, inbox.put), daemon=True).start()
+    end.send_bytes(HERE)
+    obey = Obedient(answering.answer)
+    with suppress(OSError):  # the other end is closed
+        while (message := inbox.get()) is not None:
+            if (answer := obey(message)) is not None:
+                end.send_bytes(answer)
+    answering.leave()
+
+
+def _read_all(end: PipeEnd, put: Callable[[bytes | None], None]) -> None:
+    """What comes is read at once: who sends does not wait for whoever works."""
+    try:
+        while True:
+            put(end.recv_bytes())
+    except (EOFError, OSError):
+        put(None)
