@@ -187,7 +187,7 @@ class SeededMethod(Sampling):
     def check(self, federation: Federation) -> None:
         expect_others(self.difference, fewest(self.directions))
         expect_rank(self.distribution, self.rank)
-        self._check_rules()
+        self.check_chain()
         if federation.sync and not self.chain.kernel.is_plain:
             raise FedzeroError(
                 "federation.sync = true works with plain SGD only (a stateful optimizer cannot be corrected linearly): "
@@ -203,7 +203,8 @@ class SeededMethod(Sampling):
                 "set federation.server_model = false"
             )
 
-    def _check_rules(self) -> None:
+    def check_chain(self) -> None:
+        """Refuse rules that cannot stand together, or not in this method."""
         if self.average_from and not self.average:
             raise FedzeroError(
                 "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
