@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from fedzero import plugins
+from fedzero.errors import FedzeroError
 from fedzero.links import Chain
 from fedzero.links.coders import Plain
 from fedzero.methods.contract import Wire
+from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.plan import Plan
 from fedzero.testing.trial import DIMENSION, federation_for
@@ -65,7 +67,7 @@ HOW_TO_ESTIMATE = (
     *("step", "average"),
 )
 """Choices that only change the numbers a client comes up with, not what is done with them; and those that one base
-class makes for all (their runs are resumed, cut to 16 bits and so on in tests/methods/test_stepping.py)."""
+class makes for all (their runs are resumed, cut to 16 bits and so on in tests/methods/test_weighting.py)."""
 
 
 def base_of(kind: Any) -> dict[str, Any]:
@@ -83,12 +85,16 @@ def base_of(kind: Any) -> dict[str, Any]:
 
 
 def _accepted(tables: Iterable[dict[str, Any]]) -> Iterator[Any]:
-    """Those that decode: not every field of a name takes every value that another of the name does."""
+    """Those that decode, and whose rules the method has: not every field of a name takes every value that another of
+    the name does."""
     for table in tables:
         try:
-            yield recipes.method(table)
-        except msgspec.ValidationError:
+            found = recipes.method(table)
+            if isinstance(found, SeededMethod):
+                found.check_chain()
+        except (msgspec.ValidationError, FedzeroError):
             continue
+        yield found
 
 
 def _forms(name: str, fields: tuple[str, ...]) -> list[dict[str, str]]:

@@ -107,6 +107,11 @@ RECIPES: Mapping[str, dict[str, Any]] = {
     "auto-rate": {"algorithm": DECOMFL | {"rate": "auto", "distribution": "rademacher", "local_steps": 1}},
     "average-rms": {"algorithm": DECOMFL | {"step": "rms", "average": 3, "average_from": 2}},
     "rank1-hold": {"algorithm": DECOMFL | {"distribution": "rank1", "rank": 2, "hold": 3, "step": "normalised"}},
+    "rate-of-weights-and-averages": {"algorithm": DECOMFL | {"rate": "auto", "step": "rms", "average": 4}},
+    "rules": {
+        "algorithm": {"kind": "baffle", "form": "seeded", "rate": 0.02, "directions": 4}
+        | {"rules": [{"kind": "weighting", "step": "normalised"}, {"kind": "adam", "beta2": 0.9}]}
+    },
     "blind": {"algorithm": DECOMFL, "federation": {"private": True, "server_model": False}},
     "chain": {"algorithm": DECOMFL | {"directions": 6}, "filters": CHAIN, "federation": {"cohort": 5}},
     "sign-bits": {"algorithm": {"kind": "feedsign", "rate": 0.02}},

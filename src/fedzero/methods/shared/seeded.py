@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from functools import lru_cache
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -137,9 +137,12 @@ class ShortForms(NamedTuple):
             found.append((f"algorithm.average = {self.average}", averaging))
         return [*found, ("algorithm.optimizer", self.kernel)]
 
-    @lru_cache(maxsize=64)  # noqa: B019 - of values
     def chain(self) -> Chain:
         return Chain(tuple(rule for _, rule in self.named()))
+
+
+_last: tuple[object, Chain] = (None, Chain(()))
+"""The method whose chain was asked for last, and its chain: methods are values, and ask in every step."""
 
 
 class SeededMethod(Sampling):
@@ -169,9 +172,13 @@ class SeededMethod(Sampling):
     @property
     def chain(self) -> Chain:
         """What becomes of the scalars."""
-        if not isinstance(self.rules, UnsetType):
-            return Chain(self.rules)
-        return self._short_forms().chain()
+        global _last
+        method, chain = _last
+        if method is not self:
+            given = self.rules
+            chain = self._short_forms().chain() if isinstance(given, UnsetType) else Chain(given)
+            _last = self, chain
+        return chain
 
     def kernel_rule(self) -> KernelRule:
         """The last rule, where `rules` does not say. A method that offers a choice has a field `optimizer`."""
@@ -185,7 +192,7 @@ class SeededMethod(Sampling):
     def check(self, federation: Federation) -> None:
         expect_others(self.difference, fewest(self.directions))
         expect_rank(self.distribution, self.rank)
-        self._check_rules()
+        self.check_chain()
         if federation.sync and not self.chain.kernel.is_plain:
             raise FedzeroError(
                 "federation.sync = true works with plain SGD only (a stateful optimizer cannot be corrected linearly): "
@@ -201,7 +208,8 @@ class SeededMethod(Sampling):
                 "set federation.server_model = false"
             )
 
-    def _check_rules(self) -> None:
+    def check_chain(self) -> None:
+        """Refuse rules that cannot stand together, or not in this method."""
         if self.average_from and not self.average:
             raise FedzeroError(
                 "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
@@ -264,12 +272,12 @@ class SeededMethod(Sampling):
         return summed(gathered) if gathered.asked else Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        chain, rounds = self.chain, []
+        chain, carry, rounds = self.chain, state.carry, []
         for update in updates:
             at = self.at(chain, state, update.round, keys)
-            lines, carry = chain.update(self.own_steps(state, update, keys), state.carry, at)
-            state = State(state.params, carry, state.round, state.clients)
+            lines, carry = chain.update(self.own_steps(state, update, keys), carry, at)
             rounds.append(lines)
+        state = replace(state, carry=carry)
         self._advance(state, chain, rounds)
         return advance_round(state, updates)
 
