@@ -12,6 +12,9 @@ from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError, Refused
 from fedzero.links.combining import mean
 from fedzero.methods.contract import Gathered, Scale
+from fedzero.methods.decomfl import DeComFL
+from fedzero.methods.rules.contract import Rule
+from fedzero.methods.rules.kernels import Sgd
 from fedzero.methods.rules.weighting import Weighting
 from fedzero.methods.shared.groups import listed, summed, why_one_round
 from fedzero.model.params import Params
@@ -228,6 +231,20 @@ def test_fresh_replies_alone_are_written_as_before() -> None:
 @pytest.mark.parametrize("name", MIXING)
 def test_methods_whose_replies_say_it_all_say_nothing_against_it(name: str) -> None:
     assert why_one_round(recipes.method(MIXING[name]).wire(0, Scale(17, CLIENTS))) == ""
+
+
+class Again(Rule, tag="again"):
+    """A stranger's rule: every second round goes along the directions of the round before."""
+
+    def asked(self, round: int) -> int:
+        return round - round % 2
+
+
+def test_a_rule_that_uses_directions_again_keeps_its_method_out() -> None:
+    method = DeComFL(rate=0.01, rules=(Again(), Sgd()))
+    why = why_one_round(method.wire(0, Scale(17, CLIENTS)))
+    assert why == "algorithm.rules[0] (again) compares the scalars of a round with those of the round before"
+    assert why_one_round(DeComFL(rate=0.01, rules=(Sgd(),)).wire(0, Scale(17, CLIENTS))) == ""
 
 
 @pytest.mark.parametrize("name", REFUSING)

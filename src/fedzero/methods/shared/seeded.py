@@ -208,16 +208,21 @@ class SeededMethod(Sampling):
                 "set federation.server_model = false"
             )
 
+    def _named_rules(self) -> list[tuple[str, Rule]]:
+        """The rules, each with the words that the recipe has for it."""
+        if isinstance(self.rules, UnsetType):
+            return self._short_forms().named()
+        return [(f"algorithm.rules[{i}] ({rule.name})", rule) for i, rule in enumerate(self.rules)]
+
     def check_chain(self) -> None:
         """Refuse rules that cannot stand together, or not in this method."""
         if self.average_from and not self.average:
             raise FedzeroError(
                 "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
             )
+        check_rules(self._named_rules(), self.lacks())
         if isinstance(self.rules, UnsetType):
-            check_rules(self._short_forms().named(), self.lacks())
             return
-        check_rules([(f"algorithm.rules[{i}] ({rule.name})", rule) for i, rule in enumerate(self.rules)], self.lacks())
         fields = {"step": "plain", "hold": 1, "average": 0, "optimizer": Sgd()}
         if both := [name for name, default in fields.items() if getattr(self, name, default) != default]:
             raise FedzeroError(
@@ -243,8 +248,12 @@ class SeededMethod(Sampling):
 
     def wire(self, round: int, scale: Scale) -> Wire:
         K, P = self.local_steps, count_at(self.directions, round)
-        compares = "algorithm.rate = 'auto' compares the scalars of a round with those of the round before"
-        return Wire((K * P,), K * queries_of(P, self.difference), reads_state=compares if self.rate == "auto" else "")
+        return Wire((K * P,), K * queries_of(P, self.difference), reads_state=self._reads_state())
+
+    def _reads_state(self) -> str:
+        """Rules that use directions of earlier rounds again compare the scalars of both."""
+        again = next((words for words, rule in self._named_rules() if type(rule).asked is not Rule.asked), "")
+        return f"{again} compares the scalars of a round with those of the round before" if again else ""
 
     def direction_keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
         """Where the P directions of a step come from."""
