@@ -87,6 +87,15 @@ class Fuse:
         return maybe
 
 
+READS = ("SELECT", "PRAGMA")
+"""Steps before which nothing has changed on the disk since the step before them."""
+
+
+def changing(kinds: list[str]) -> list[int]:
+    """The steps of a run that change its disk."""
+    return [step for step, kind in enumerate(kinds) if kind not in READS]
+
+
 def go(
     recipe: str,
     folder: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,17 @@ from fedzero.directions import Keys
 from fedzero.engines.gathering import Hosting, without_numbers
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.answers import Answers, Place, files_of
-from fedzero.links import Chain, Coder, LinkTraits
+from fedzero.links import Chain, Coder, Gathering, LinkTraits, Total
 from fedzero.links.clip import Clip
-from fedzero.links.contract import ClientContext, Contribution
+from fedzero.links.contract import ClientContext, Contribution, Replies
+from fedzero.links.gathering import AtHost, AtServer, HostContext, ServerContext
 from fedzero.links.median import Median
 from fedzero.links.quantise import Quantise
 from fedzero.links.server_clip import ServerClip
 from fedzero.links.topk import TopK
 from fedzero.methods import DeComFL, FedAvg, FZooS, ResponseSurface, ScaffoldZO
 from fedzero.methods.contract import Gathered, Scale
-from fedzero.model.updates import decode_update, unpack
+from fedzero.model.updates import decode_update, pack, unpack
 from fedzero.protocol.engine import arrivals
 from fedzero.protocol.messages import Phase, decode_reply
 from fedzero.recipe import recipe as recipes
@@ -42,8 +44,8 @@ METHOD = DeComFL(rate=2e-3, directions=4)
 
 @pytest.fixture(autouse=True)
 def known() -> None:
-    plugins.register(Masks)
-    plugins.register(Noise)
+    for kind in (Masks, Noise, Passed):
+        plugins.register(kind)
 
 
 def masked(algorithm: Any = METHOD, gathering: Any = None, **options: Any) -> recipes.Recipe:
@@ -131,6 +133,52 @@ def test_where_too_few_are_left_nobody_counts_and_the_run_goes_on(tmp_path: Path
     assert run.records[1].update is not None and not run.records[1].refused
 
 
+class Passed(Gathering, tag="test-passed"):
+    """Gives the server every reply, or a total that somebody made up."""
+
+    made_up: Any = None
+    hides_replies = False
+
+    def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
+        yield msgspec.msgpack.encode({client: pack(each.values) for client, each in mine.items()})
+
+    def at_server(self, hosts: Mapping[str, tuple[int, ...]], server: ServerContext) -> AtServer:
+        answers = yield dict.fromkeys(hosts, b"")
+        if self.made_up is not None:
+            return Total(np.array(self.made_up["values"]), 1.0, tuple(self.made_up["clients"]), 0.5)
+        found = [msgspec.msgpack.decode(a, type=dict[int, bytes]) for a in answers.values() if isinstance(a, bytes)]
+        return Replies({client: unpack(data) for each in found for client, data in each.items()}, server.weights)
+
+
+def test_a_gathering_may_leave_the_replies(tmp_path: Path) -> None:
+    """Then links on the server read them, and the update is that of plain replies."""
+    plain = small(tmp_path / "plain", METHOD, clients=6, cohort=4, filters=(Median(),), bound=0.0)
+    run = trial(tmp_path / "passed", masked(gathering=Passed(), filters=(Median(),)))
+    plain.play(2)
+    run.play(2)
+    assert [r.update for r in run.records] == [r.update for r in plain.records]
+
+
+@pytest.mark.parametrize(
+    ("values", "clients", "why"),
+    [
+        ([1.0] * 4, [0, 9], "of others than the clients that were asked"),
+        ([1.0] * 4, [0, 0], "of others than the clients that were asked"),
+        ([1.0] * 4, [], "of others than the clients that were asked"),
+        ([1.0] * 3, [0], "where 4 were expected"),
+        ([float("nan")] * 4, [0], "NaN or infinite"),
+    ],
+)
+def test_a_sum_that_cannot_be_one_counts_for_nothing(tmp_path: Path, values, clients, why) -> None:
+    run = trial(tmp_path, masked(gathering=Passed(), clients=4, cohort=4))
+    made_up = Passed(made_up={"values": values, "clients": clients})
+    object.__setattr__(run.server.plan, "chain", replace(run.setup.chain, gathering=made_up))
+    run.play(1)
+    (record,) = run.records
+    assert record.update is None and record.loss is None
+    assert len(record.refused) == 4 and all(why in said for _, said in record.refused)
+
+
 def test_a_reply_leaves_without_its_numbers(tmp_path: Path) -> None:
     run = trial(tmp_path, masked())
     sending = run.server.delivery.instructions(0, range(4))
@@ -172,7 +220,7 @@ def test_what_reads_each_reply_is_refused_beside_it(recipe, reader) -> None:
 def test_an_attack_on_single_replies_is_refused_beside_it() -> None:
     table = msgspec.to_builtins(masked())
     attacked = table | {"engine": table["engine"] | {"attack": {"kind": "sign-flip", "fraction": 0.3}}}
-    with pytest.raises(FedzeroError, match=r"engine\.attack changes replies"):
+    with pytest.raises(FedzeroError, match=r"gets no replies on their way, which engine\.attack would change"):
         recipes.decode(attacked)
 
 

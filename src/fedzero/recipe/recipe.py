@@ -167,16 +167,15 @@ def check(recipe: Recipe, where: str) -> None:
 
 def _check_gathering(recipe: Recipe) -> None:
     """Refuse what reads, or changes, the replies of single clients where nobody has them."""
-    if not recipe.gathering or not recipe.gathering.hides_replies:
+    if not recipe.gathering:
         return
-    what = f"gathering: {recipe.gathering.name!r} leaves a sum of all replies, but"
-    recipe.federation.expect(
-        f"{what} federation.bound compares the reply of every client with the others': put clip among the filters, "
-        "which clients do themselves",
-        bound=0.0,
-    )
+    what = f"gathering: {recipe.gathering.name!r}"
     if recipe.engine.attack is not None:
-        raise FedzeroError(f"{what} engine.attack changes replies of single clients: leave it out")
+        raise FedzeroError(f"{what} gets no replies on their way, which engine.attack would change: leave it out")
+    if recipe.gathering.hides_replies:
+        why = "federation.bound compares the reply of every client with the others'"
+        remedy = "put clip among the filters, which clients do themselves"
+        recipe.federation.expect(f"{what} leaves a sum of all replies, but {why}: {remedy}", bound=0.0)
 
 
 @contextmanager

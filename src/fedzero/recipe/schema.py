@@ -137,4 +137,5 @@ def _default(field: Field) -> str | None:
     if field.default is field.default_factory is msgspec.NODEFAULT:  # msgspec.UNSET: it is not there
         return ""
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    return "" if value is None or value is msgspec.UNSET else written(msgspec.to_builtins(value))
+    absent = value is None or value is msgspec.NODEFAULT  # so says msgspec of UNSET
+    return "" if absent else written(msgspec.to_builtins(value))

@@ -101,6 +101,6 @@ def _check(total: Total, context: ServerContext, tally: Tally) -> None:
 
 
 def loss_of(tally: Tally, least: float) -> float | None:
-    """The mean loss at the start of the round, of those that the first exchange's gathering left."""
-    found = tally.totals[0].mean_loss if tally.totals else None
+    """The mean loss at the start of a round that somebody counted in, of those that its first gathering left."""
+    found = tally.totals[0].mean_loss if tally.totals and tally.replies else None
     return None if found is None or strange_loss(found, least) else found
