@@ -28,12 +28,12 @@ from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
 from fedzero.deploy.site.journal import EVALUATION, Drawn, Journal
+from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings as Settings
 from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.gathering import hosting, without_numbers
 from fedzero.engines.host import Host
-from fedzero.engines.memories import Remembered
 from fedzero.engines.remote import messages
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.answers import Answered, Place, question_of
@@ -562,26 +562,3 @@ def _keep_private(path: Path, now: Mapping[str, str] | None) -> None:
 
 _copies = msgspec.msgpack.Decoder(tuple[int, Numbers, bytes, bytes])
 """Round, numbers, SHA-256 of the tensors and history of a replica; 0.2.0 wrote no history, and begins from the base."""
-
-
-class NotesOnDisk:
-    """What clients remember, a file for each. size: bytes of all."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self.size = sum(path.stat().st_size for path in folder.glob("client-*.notes"))
-
-    def _path(self, client: int) -> Path:
-        return self._folder / f"client-{client}.notes"
-
-    def read(self, client: int) -> Remembered:
-        path = self._path(client)
-        return Remembered.of(files.read(path, files.memory())) if path.exists() else Remembered()
-
-    def write(self, client: int, round: int, memory: Remembered) -> None:
-        """A process that was suspended must not overwrite what its successor wrote meanwhile."""
-        path, before, packed = self._path(client), b"", memory.packed()
-        if path.exists() and (written := Remembered.of(before := files.read(path, files.memory())).latest) > round:
-            raise Refused(f"a newer process already wrote round {written}")
-        files.write(path, packed, durable=True)
-        self.size += len(packed) - len(before)
