@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedzero.estimators.spsa import Difference
-from fedzero.methods.contract import Federation, Form, Method, Scale, Wire
-from fedzero.methods.shared.seeded import Samples, SeededMethod, sample_of
-from fedzero.model.schedules import Counts
+from fedzero.methods import Counts, Difference, Federation, Form, Method, Samples, Scale, SeededMethod, Wire, sample_of
 
 
 class Baffle(SeededMethod, tag="baffle"):

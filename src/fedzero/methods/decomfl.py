@@ -16,12 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedzero.methods.contract import State
-from fedzero.methods.rules.chain import ChainState, KernelState
-from fedzero.methods.rules.contract import KernelRule
-from fedzero.methods.rules.kernels import Optimizer, Sgd
-from fedzero.methods.shared.seeded import SeededMethod
-from fedzero.model.params import Params
+from fedzero.methods import ChainState, KernelRule, KernelState, Optimizer, Params, SeededMethod, Sgd, State
 
 
 class DeComFL(SeededMethod, tag="decomfl"):

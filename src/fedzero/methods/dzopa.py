@@ -23,29 +23,37 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedzero.directions import Keys
-from fedzero.directions.terms import F32
-from fedzero.errors import FedzeroError
-from fedzero.methods.contract import (
+from fedzero.methods import (
+    F32,
+    Complete,
     Contribution,
+    Dense,
     Federation,
+    FedzeroError,
     Gathered,
+    Graph,
+    Keys,
     Numbers,
+    OwnDirections,
+    Params,
     Part,
     RuleState,
     Scale,
     State,
     Turn,
+    Update,
     Vectors,
     Wire,
     Work,
     advance_round,
+    estimate,
+    of_one_round,
+    pack,
+    rate_at,
+    scalars_of_all,
+    unpack,
+    walk_terms,
 )
-from fedzero.methods.shared.graphs import Complete, Graph
-from fedzero.methods.shared.local_steps import OwnDirections, estimate, scalars_of_all, walk_terms
-from fedzero.model.params import Params
-from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Dense, Update, of_one_round, pack, unpack
 
 MOST_NODES = 1024
 """Every node has a model, and the state has them all."""

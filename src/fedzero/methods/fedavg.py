@@ -14,13 +14,27 @@ from typing import Annotated
 import torch
 from msgspec import Meta
 
-from fedzero.directions import Keys
-from fedzero.methods.contract import Contribution, Gathered, Method, Scale, State, Turn, Wire, Work, advance_round
-from fedzero.methods.shared.local_steps import difference_of, vector_of
-from fedzero.model.numbers import ProperFraction
-from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Update, pack
-from fedzero.oracles import Gradient
+from fedzero.methods import (
+    Contribution,
+    Dense,
+    Gathered,
+    Gradient,
+    Keys,
+    Method,
+    ProperFraction,
+    Scale,
+    Schedule,
+    State,
+    Turn,
+    Update,
+    Wire,
+    Work,
+    advance_round,
+    difference_of,
+    pack,
+    rate_at,
+    vector_of,
+)
 
 
 class FedAvg(Method, tag="fedavg"):

@@ -29,15 +29,27 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedzero.directions import Keys, Program, Stream, Terms
-from fedzero.directions.terms import F32
-from fedzero.estimators.spsa import Difference
-from fedzero.methods.contract import EVERYTHING, Numbers, Part, RuleState, Scale, State, Wire, advance_round
-from fedzero.methods.rules.contract import Fact
-from fedzero.methods.shared.seeded import SeededMethod
-from fedzero.model.params import Params
-from fedzero.model.schedules import Counts
-from fedzero.model.updates import Update
+from fedzero.methods import (
+    EVERYTHING,
+    F32,
+    Counts,
+    Difference,
+    Fact,
+    Keys,
+    Numbers,
+    Params,
+    Part,
+    Program,
+    RuleState,
+    Scale,
+    SeededMethod,
+    State,
+    Stream,
+    Terms,
+    Update,
+    Wire,
+    advance_round,
+)
 
 Places = NDArray[np.int64]
 

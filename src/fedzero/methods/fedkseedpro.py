@@ -20,12 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedzero.directions import Keys
-from fedzero.directions.terms import F32, F64
-from fedzero.methods.contract import Scale, State, Wire
+from fedzero.methods import F32, F64, Keys, Params, Positive, Scale, State, Wire
 from fedzero.methods.fedkseed import Accumulators, FedKSeed, Places
-from fedzero.model.numbers import Positive
-from fedzero.model.params import Params
 
 SERIES = 18
 """1/18! is below the last place of float64."""

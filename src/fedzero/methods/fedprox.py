@@ -17,13 +17,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from fedzero.directions import Keys
-from fedzero.methods.contract import State, Turn, Work
-from fedzero.methods.rules.arithmetic import power
-from fedzero.methods.shared.corrections import proximal
-from fedzero.methods.shared.local_steps import LocalSteps, advanced, run_walk
-from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Update
+from fedzero.methods import Keys, LocalSteps, State, Turn, Update, Work, advanced, power, proximal, rate_at, run_walk
 
 
 class FedProxZO(LocalSteps, tag="fedprox-zo"):

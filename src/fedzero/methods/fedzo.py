@@ -19,11 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fedzero.directions import Keys
-from fedzero.methods.contract import State, Turn, Work
-from fedzero.methods.shared.local_steps import LocalSteps, advanced, run_walk
-from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Update
+from fedzero.methods import Keys, LocalSteps, State, Turn, Update, Work, advanced, rate_at, run_walk
 
 
 class FedZO(LocalSteps, tag="fedzo"):

@@ -22,17 +22,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedzero.directions.terms import F32
-from fedzero.errors import FedzeroError
-from fedzero.estimators.spsa import Difference
-from fedzero.links import Coder
-from fedzero.links.coders import Bits
-from fedzero.methods.contract import Gathered, Method, Scale, Wire
-from fedzero.methods.shared.seeded import SeededMethod
-from fedzero.model.params import Params
-from fedzero.model.schedules import Counts, count_at
-from fedzero.model.updates import Dense, Seeded, Update, of_one_round
-from fedzero.oracles import Answer, Ask
+from fedzero.methods import (
+    F32,
+    Answer,
+    Ask,
+    Bits,
+    Coder,
+    Counts,
+    Dense,
+    Difference,
+    FedzeroError,
+    Gathered,
+    Method,
+    Params,
+    Scale,
+    Seeded,
+    SeededMethod,
+    Update,
+    Wire,
+    count_at,
+    of_one_round,
+)
 
 BITS = Bits()
 

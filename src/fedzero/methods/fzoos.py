@@ -33,9 +33,6 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedzero.directions import SHARED, Domain, Keys, Terms
-from fedzero.directions.terms import F32
-from fedzero.errors import FedzeroError
 from fedzero.estimators.surrogate import (
     Active,
     Features,
@@ -47,30 +44,52 @@ from fedzero.estimators.surrogate import (
     Transfer,
     features_of,
 )
-from fedzero.methods.contract import (
+from fedzero.methods import (
+    ALL_DATA,
+    F32,
+    SHARED,
+    Adam,
+    Answer,
+    Ask,
+    Basis,
+    Box,
+    Constant,
     Contribution,
+    Dense,
+    Domain,
     Federation,
+    FedzeroError,
+    Gamma,
     Gathered,
+    Inverse,
+    Keys,
+    Losses,
     Memory,
     Method,
+    Moments,
+    Optimizer,
+    Params,
     RuleState,
+    Samples,
     Scale,
+    Schedule,
     Share,
     Shared,
     State,
+    Terms,
     Turn,
+    Update,
     Wire,
     Work,
+    add_within,
     advance_round,
+    dense_step,
+    pack,
+    rate_at,
+    refuse_empty,
+    transferred,
+    vector_of,
 )
-from fedzero.methods.rules.kernels import Adam, Moments, Optimizer, dense_step
-from fedzero.methods.shared.corrections import Constant, Gamma, Inverse, transferred
-from fedzero.methods.shared.local_steps import Box, add_within, refuse_empty, vector_of
-from fedzero.methods.shared.seeded import Samples
-from fedzero.model.params import Params
-from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Update, pack
-from fedzero.oracles import ALL_DATA, Answer, Ask, Basis, Losses
 
 Values = NDArray[np.float64]
 

@@ -27,17 +27,33 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedzero.directions import Keys, Terms
-from fedzero.estimators.spsa import slopes
-from fedzero.methods.contract import Contribution, RuleState, Scale, State, Turn, Vectors, Wire, Work, advance_round
-from fedzero.methods.rules.arithmetic import root
-from fedzero.methods.rules.contract import Fact, joined
-from fedzero.methods.shared.seeded import SeededMethod
-from fedzero.model.numbers import NonNegative, ProperFraction
-from fedzero.model.params import Params
-from fedzero.model.schedules import Schedule, count_at, rate_at
-from fedzero.model.updates import Update
-from fedzero.oracles import Basis, Losses
+from fedzero.methods import (
+    Basis,
+    Contribution,
+    Fact,
+    Keys,
+    Losses,
+    NonNegative,
+    Params,
+    ProperFraction,
+    RuleState,
+    Scale,
+    Schedule,
+    SeededMethod,
+    State,
+    Terms,
+    Turn,
+    Update,
+    Vectors,
+    Wire,
+    Work,
+    advance_round,
+    count_at,
+    joined,
+    rate_at,
+    root,
+    slopes,
+)
 
 LARGEST = 1e30
 """What a square counts as at most, so that h stays finite."""

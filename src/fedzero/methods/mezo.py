@@ -7,10 +7,7 @@ The original perturbs weights in place by +μz, −2μz, +μz, which leaves roun
 
 from __future__ import annotations
 
-from fedzero.estimators.spsa import Difference
-from fedzero.methods.contract import Federation
-from fedzero.methods.shared.seeded import SeededMethod
-from fedzero.model.schedules import Counts
+from fedzero.methods import Counts, Difference, Federation, SeededMethod
 
 
 class MeZO(SeededMethod, tag="mezo"):

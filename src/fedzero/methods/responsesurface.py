@@ -27,32 +27,40 @@ import torch
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from fedzero.directions import Domain, Keys, Terms
-from fedzero.directions.terms import F32, F64
-from fedzero.errors import FedzeroError
 from fedzero.estimators.surface import I64, Plan, Space, Trace, first_points, propose, stencil
-from fedzero.links import Coder
-from fedzero.links.coders import Doubles
-from fedzero.methods.contract import (
+from fedzero.methods import (
+    ALL_DATA,
+    F32,
+    F64,
+    Basis,
+    Box,
+    Coder,
     Contribution,
+    Counts,
+    Domain,
+    Doubles,
     Federation,
+    FedzeroError,
     Gathered,
+    Keys,
+    Losses,
     Method,
+    Params,
     RuleState,
+    Samples,
     Scale,
+    Seeded,
     State,
+    Terms,
     Turn,
+    Update,
     Wire,
     Work,
     advance_round,
+    count_at,
+    refuse_empty,
 )
-from fedzero.methods.shared.local_steps import Box, refuse_empty
-from fedzero.methods.shared.seeded import Samples
 from fedzero.model.decoding import decoded
-from fedzero.model.params import Params
-from fedzero.model.schedules import Counts, count_at
-from fedzero.model.updates import Seeded, Update
-from fedzero.oracles import ALL_DATA, Basis, Losses
 
 LARGEST = 1e100
 """Values beyond are taken for this: their squares can still be added."""

@@ -28,42 +28,47 @@ import torch
 from msgspec import Meta, structs
 from torch import Tensor
 
-from fedzero.directions import Keys, Terms
-from fedzero.directions.terms import F32
-from fedzero.estimators.spsa import queries_of
-from fedzero.methods.contract import (
+from fedzero.methods import (
+    F32,
     Contribution,
+    Dense,
     Gathered,
+    Keys,
+    LastTurns,
+    LocalSteps,
     Memory,
+    OneRound,
+    OwnDirections,
+    Params,
     RuleState,
     Scale,
+    Seeded,
     Share,
     Shared,
     State,
+    Terms,
     Turn,
+    Update,
     Vectors,
     Wire,
     Work,
-    advance_round,
-)
-from fedzero.methods.rules.contract import joined
-from fedzero.methods.shared.corrections import control_variate
-from fedzero.methods.shared.local_steps import (
-    LastTurns,
-    LocalSteps,
-    OwnDirections,
     add_within,
+    advance_round,
+    control_variate,
     difference_of,
     estimate,
+    joined,
     mean_walk,
+    of_one_round,
+    pack,
+    queries_of,
+    rate_at,
     shares_of,
+    unpack,
     vector_of,
     walk,
     walk_terms,
 )
-from fedzero.model.params import Params
-from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Dense, OneRound, Seeded, Update, of_one_round, pack, unpack
 
 
 @dataclass(frozen=True)

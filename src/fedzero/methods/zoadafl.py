@@ -25,14 +25,28 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from fedzero.directions import Distribution, Keys
-from fedzero.methods.contract import Part, RuleState, State, Turn, Vectors, Work, advance_round
-from fedzero.methods.rules.arithmetic import root
-from fedzero.methods.shared.local_steps import OwnDirections, mean_walk, run_walk, vector_of
-from fedzero.model.numbers import ProperFraction
-from fedzero.model.params import Params
-from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Dense, Update
+from fedzero.methods import (
+    Dense,
+    Distribution,
+    Keys,
+    OwnDirections,
+    Params,
+    Part,
+    ProperFraction,
+    RuleState,
+    Schedule,
+    State,
+    Turn,
+    Update,
+    Vectors,
+    Work,
+    advance_round,
+    mean_walk,
+    rate_at,
+    root,
+    run_walk,
+    vector_of,
+)
 
 
 @dataclass(frozen=True)

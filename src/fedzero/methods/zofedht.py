@@ -26,31 +26,46 @@ import torch
 from msgspec import Meta, structs
 from torch import Tensor
 
-from fedzero.directions import Domain, Keys
-from fedzero.directions.terms import F32
-from fedzero.estimators.spsa import Difference, direction_keys, probes, slopes
-from fedzero.estimators.subspace import coordinates, orthonormal
-from fedzero.methods.contract import (
+from fedzero.methods import (
+    F32,
+    F64,
+    Basis,
     Contribution,
+    Dense,
+    Difference,
+    Domain,
     Gathered,
+    Keys,
+    Losses,
+    OneRound,
+    OwnDirections,
+    Params,
     Part,
+    ProperFraction,
     RuleState,
     Scale,
+    Seeded,
     State,
     Turn,
+    Update,
     Vectors,
     Work,
     advance_round,
+    average,
+    coordinates,
+    difference_of,
+    direction_keys,
+    mean_walk,
+    of_one_round,
+    orthonormal,
+    pack,
+    probes,
+    rate_at,
+    shares_of,
+    slopes,
+    unpack,
 )
 from fedzero.methods.fedzo import FedZO
-from fedzero.methods.rules.contract import average
-from fedzero.methods.shared.local_steps import OwnDirections, difference_of, mean_walk, shares_of
-from fedzero.model.numbers import ProperFraction
-from fedzero.model.params import Params
-from fedzero.model.schedules import rate_at
-from fedzero.model.updates import Dense, OneRound, Seeded, Update, of_one_round, pack, unpack
-from fedzero.oracles import Basis, Losses
-from fedzero.oracles.contract import F64
 
 
 @dataclass(frozen=True)

@@ -19,27 +19,38 @@ from typing import Annotated, Literal
 from msgspec import Meta
 from torch import Tensor
 
-from fedzero.directions import Keys, Terms
-from fedzero.directions.terms import F32
-from fedzero.errors import FedzeroError
-from fedzero.methods.contract import (
+from fedzero.methods import (
+    F32,
     Contribution,
+    Dense,
     Federation,
+    FedzeroError,
+    Keys,
+    LastTurns,
     Memory,
+    OwnDirections,
+    Params,
     Part,
+    Piecewise,
     RuleState,
     Scale,
+    Schedule,
+    Seeded,
     State,
+    Terms,
     Turn,
+    Update,
     Vectors,
     Wire,
     Work,
     advance_round,
+    estimate,
+    of_one_round,
+    rate_at,
+    unpack,
+    vector_of,
+    walk_terms,
 )
-from fedzero.methods.shared.local_steps import LastTurns, OwnDirections, estimate, vector_of, walk_terms
-from fedzero.model.params import Params
-from fedzero.model.schedules import Piecewise, Schedule, rate_at
-from fedzero.model.updates import Dense, Seeded, Update, of_one_round, unpack
 
 
 @dataclass(frozen=True)
