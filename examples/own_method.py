@@ -20,7 +20,7 @@ import numpy as np
 import fedzero
 from fedzero.directions import Domain, Keys, Program, Terms
 from fedzero.estimators.spsa import direction_keys, points_of
-from fedzero.methods.contract import Contribution, Gathered, Scale, State, Turn, Wire, Work, advance_round
+from fedzero.methods.contract import Contribution, Cost, Gathered, Scale, State, Turn, Work, advance_round
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
@@ -38,8 +38,8 @@ class SignVote(fedzero.Method, tag="sign-vote"):
     directions: int = 10
     radius: float = 1e-3
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        return Wire(replies=(self.directions,), queries=2 * self.directions)
+    def cost(self, round: int, scale: Scale) -> Cost:
+        return Cost(replies=(self.directions,), queries=2 * self.directions)
 
     def client(self, state: State, turn: Turn) -> Work:
         keys = direction_keys(turn.keys, turn.round, 0, self.directions)

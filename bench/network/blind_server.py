@@ -48,7 +48,7 @@ class MadeUp:
         values = pack(np.full(ALGORITHM.directions, 1e-3 * (asked % 7), np.float32))
         model, loss = asked.to_bytes(8, "big"), pack(np.ones(1, np.float32))
         reply = encode_reply(
-            Reply(asked, exchange, model, values, loss, ALGORITHM.wire(asked, Scale(0, FEDERATION.clients)).queries)
+            Reply(asked, exchange, model, values, loss, ALGORITHM.cost(asked, Scale(0, FEDERATION.clients)).queries)
         )
         self._events = [Arrival(client, reply) for client in which]
 

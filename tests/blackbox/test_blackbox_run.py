@@ -275,8 +275,8 @@ def test_who_is_broke_sits_out_by_name_without_a_call(tmp_path):
 
 
 def test_first_queries_have_to_be_paid_as_well(tmp_path, monkeypatch):
-    wire = FedZO.wire
-    monkeypatch.setattr(FedZO, "wire", lambda *at: replace(wire(*at), first_queries=2))
+    cost = FedZO.cost
+    monkeypatch.setattr(FedZO, "cost", lambda *at: replace(cost(*at), first_queries=2))
     boxes = Boxes()
     result = minimise(boxes, tmp_path, budget=TURN + 1)
     assert boxes.calls == {}

@@ -15,7 +15,7 @@ from fedzero import plugins
 from fedzero.errors import FedzeroError
 from fedzero.links import Chain
 from fedzero.links.coders import Plain
-from fedzero.methods.contract import Wire
+from fedzero.methods.contract import Traits
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.plan import Plan
@@ -139,14 +139,22 @@ def label(case: Any) -> str:
     return "-".join((case.name, *(f"{k}={v}" for k, v in words)))
 
 
-def wire_of(algorithm: Any) -> Wire:
+def traits_of(algorithm: Any) -> Traits:
+    return _plan_of(algorithm).traits
+
+
+def exchanges_of(algorithm: Any) -> int:
+    return len(_plan_of(algorithm).cost(0).replies)
+
+
+def _plan_of(algorithm: Any) -> Plan:
     federation = federation_for(algorithm)
-    return Plan(algorithm, federation, None, DIMENSION).wire(0)  # type: ignore[arg-type]
+    return Plan(algorithm, federation, None, DIMENSION)  # type: ignore[arg-type]
 
 
 def writes_floats(algorithm: Any) -> bool:
     """False: its numbers travel in another way, in which there may be no NaN and no 1e30."""
-    return isinstance(algorithm.coder, Plain)
+    return isinstance(traits_of(algorithm).coder, Plain)
 
 
 # One variant of a kind for every way its contributions are made into a model.
@@ -154,8 +162,8 @@ SHAPES = _distinct(v for v in VARIANTS if not changes(v).keys() & set(HOW_TO_EST
 
 
 def travels(algorithm: Any) -> tuple[Any, ...]:
-    wire = wire_of(algorithm)
-    return type(algorithm), wire.seeded, wire.delivery, len(wire.replies)
+    traits = traits_of(algorithm)
+    return type(algorithm), traits.seeded, traits.delivery, exchanges_of(algorithm)
 
 
 # And fewer still: one for every way they travel.
@@ -175,7 +183,7 @@ def _every_choice_once() -> list[Any]:
 
 
 EVERY_CHOICE_ONCE = _every_choice_once()
-UNLIKE = list({(w.seeded, w.remembers, len(w.replies)): a for a in reversed(WIRES) if (w := wire_of(a))}.values())
+UNLIKE = list({(t.seeded, t.remembers, exchanges_of(a)): a for a in reversed(WIRES) if (t := traits_of(a))}.values())
 """Methods that send and leave unlike things: what the server and the ledger do is the same for all others."""
 
 
@@ -198,10 +206,10 @@ CHAINS = [
 def allowed(algorithm: Any, chain: Chain) -> bool:
     """Who compares clients number by number needs numbers that can be compared, and enough clients; and what a method
     carries on by itself must not be carried on a second time."""
-    wire, combiner = wire_of(algorithm), chain.combiner
-    if (chain.sparse and wire.whole) or (chain.feedback and (wire.self_correcting or wire.whole)):
+    traits, combiner = traits_of(algorithm), chain.combiner
+    if (chain.sparse and traits.whole) or (chain.feedback and (traits.self_correcting or traits.whole)):
         return False
-    return combiner is None or (wire.comparable and federation_for(algorithm).cohort >= combiner.least())
+    return combiner is None or (traits.comparable and federation_for(algorithm).cohort >= combiner.least())
 
 
 PAIRS = [(algorithm, chain) for algorithm in WIRES for chain in CHAINS]

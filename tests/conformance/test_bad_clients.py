@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from cases import CHAINS, KEEPS_A_REST, UNLIKE, WIRES, allowed, label, wire_of, writes_floats
+from cases import CHAINS, KEEPS_A_REST, UNLIKE, WIRES, allowed, exchanges_of, label, traits_of, writes_floats
 from trouble import BAD_CODES, BAD_NUMBERS, BAD_PLACES, BAD_REPLIES, BAD_SCALES
 
 from fedzero.errors import FedzeroError
@@ -89,12 +89,12 @@ def refused_without_a_trace(
 
 
 def exchanges(algorithms: list[Any]) -> list[tuple[Any, int]]:
-    return [(algorithm, exchange) for algorithm in algorithms for exchange in range(len(wire_of(algorithm).replies))]
+    return [(algorithm, exchange) for algorithm in algorithms for exchange in range(exchanges_of(algorithm))]
 
 
 def every_kind_once() -> Iterator[tuple[Any, int]]:
     """One variant of every kind of method, for each of its exchanges."""
-    yield from {(type(a), len(wire_of(a).replies), e): (a, e) for a, e in reversed(exchanges(WIRES))}.values()
+    yield from {(type(a), exchanges_of(a), e): (a, e) for a, e in reversed(exchanges(WIRES))}.values()
 
 
 EVERY_WAY = [
@@ -116,7 +116,7 @@ ONE_LINK = [(algorithm, chain) for algorithm, chain in KEEPS_A_REST if len(chain
 
 @pytest.mark.parametrize(("algorithm", "chain"), ONE_LINK, ids=label)
 def test_what_a_filter_left_out_is_kept_for_turns_that_count(tmp_path: Path, algorithm, chain) -> None:
-    last = len(wire_of(algorithm).replies) - 1
+    last = exchanges_of(algorithm) - 1
     run = refused_without_a_trace(tmp_path, algorithm, last, BAD_REPLIES["late"], chain, replicas=True)
     assert run.memories()
 
@@ -161,7 +161,7 @@ def test_of_two_answers_the_first_counts(tmp_path: Path, algorithm) -> None:
 
 
 @pytest.mark.parametrize("name", ["late", "garbage", "failed", "no loss"])
-@pytest.mark.parametrize("algorithm", [a for a in WIRES if wire_of(a).remembers], ids=label)
+@pytest.mark.parametrize("algorithm", [a for a in WIRES if traits_of(a).remembers], ids=label)
 def test_nonsense_before_an_answer_does_not_spoil_it(tmp_path: Path, algorithm, name) -> None:
     """Say, the late answer to the round before: the right one counts, and the books say so.
 
@@ -206,8 +206,8 @@ def bad_values(chain: Chain) -> dict[str, Bad]:
     return BAD_CODES | ({} if isinstance(chain.coder, Plain) else BAD_SCALES) | (BAD_PLACES if chain.sparse else {})
 
 
-REMEMBERS = [algorithm for algorithm in WIRES if wire_of(algorithm).remembers]
-ALL_CHAINS = next(a for a in WIRES if not wire_of(a).seeded and all(allowed(a, chain) for chain in CHAINS))
+REMEMBERS = [algorithm for algorithm in WIRES if traits_of(algorithm).remembers]
+ALL_CHAINS = next(a for a in WIRES if not traits_of(a).seeded and all(allowed(a, chain) for chain in CHAINS))
 FILTERED_WAYS = [
     pytest.param(algorithm, chain, bad, id=f"{label(algorithm)}-{label(chain)}-{name}")
     for algorithm in (ALL_CHAINS, *REMEMBERS[:1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import SHAPES, WIRES, label, wire_of, writes_floats
+from cases import SHAPES, WIRES, exchanges_of, label, traits_of, writes_floats
 
 from fedzero.links.bounds import norm_of
 from fedzero.model.updates import Dense, decode_update, unpack
@@ -33,8 +33,8 @@ COMPARABLE = [
     algorithm
     for algorithm in SHAPES
     if writes_floats(algorithm)
-    and (wire := wire_of(algorithm)).comparable
-    and len(wire.replies) == 1
+    and traits_of(algorithm).comparable
+    and exchanges_of(algorithm) == 1
     and federation_for(algorithm).cohort >= 4
 ]
 
@@ -72,7 +72,7 @@ def test_the_update_moves_by_no_more_than_the_bound(tmp_path: Path, algorithm) -
 EVERY_EXCHANGE = [
     pytest.param(algorithm, exchange, id=f"{label(algorithm)}-{exchange}")
     for algorithm in filter(writes_floats, WIRES)
-    for exchange in range(len(wire_of(algorithm).replies))
+    for exchange in range(exchanges_of(algorithm))
     if federation_for(algorithm).cohort >= 4
 ]
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from cases import BASES, EVERY_CHOICE_ONCE, KINDS, SHAPES, VARIANTS, WIRES, changes, label, wire_of
+from cases import BASES, EVERY_CHOICE_ONCE, KINDS, SHAPES, VARIANTS, WIRES, changes, label, traits_of
 
 from fedzero.errors import FedzeroError
 from fedzero.tasks import Quadratic
@@ -70,7 +70,7 @@ def test_resumes(tmp_path: Path, algorithm) -> None:
 
 WHAT_IS_REMEMBERED = {"preset", "surrogate", "active", "box"}
 REMEMBERING = [
-    v for v in VARIANTS if wire_of(v).remembers and v not in SHAPES and changes(v).keys() & WHAT_IS_REMEMBERED
+    v for v in VARIANTS if traits_of(v).remembers and v not in SHAPES and changes(v).keys() & WHAT_IS_REMEMBERED
 ]
 """Variants that remember other things than the base of their kind does; nothing else of them could get lost."""
 
@@ -133,7 +133,7 @@ def test_a_rate_that_falls_to_zero(tmp_path: Path, algorithm) -> None:
     checks.runs_with_a_rate_of_zero(algorithm, tmp_path)
 
 
-SOLVERS = [v for v in EVERY_CHOICE_ONCE if "rate" not in changes(v) and (v in SHAPES or not wire_of(v).remembers)]
+SOLVERS = [v for v in EVERY_CHOICE_ONCE if "rate" not in changes(v) and (v in SHAPES or not traits_of(v).remembers)]
 """Surrogates of a client's own are slow: how they are made has tests by hand."""
 
 
@@ -189,9 +189,9 @@ def test_failures_are_said_in_words() -> None:
     class Careless(type(WIRES[0]), tag="careless"):
         """Says that it asks less often than it does."""
 
-        def wire(self, round, scale):
-            wire = super().wire(round, scale)
-            return replace(wire, queries=wire.queries - 1)
+        def cost(self, round, scale):
+            cost = super().cost(round, scale)
+            return replace(cost, queries=cost.queries - 1)
 
     with pytest.raises(CheckFailed, match="asked its function 20 times where the method asks 19 times"):
         check_method(Careless(**{name: getattr(WIRES[0], name) for name in WIRES[0].__struct_fields__}))

@@ -17,7 +17,7 @@ from cases import (
     allowed,
     chain_of,
     label,
-    wire_of,
+    traits_of,
 )
 
 from fedzero.errors import FedzeroError
@@ -49,7 +49,7 @@ def test_live_replayed_and_real_replicas_are_the_same(tmp_path: Path, algorithm,
     assert shared.records == real.records
     assert shared.replica.digest() == real.replica.digest() == shared.replayed().digest() != base
     assert shared.memories() == real.memories()
-    keeps = chain.feedback or wire_of(algorithm).remembers
+    keeps = chain.feedback or traits_of(algorithm).remembers
     assert shared.memories().keys() == ({c for r in shared.records for c in r.cohort} if keeps else set())
 
 
@@ -82,9 +82,9 @@ def test_a_chain_that_destroys_what_a_method_needs_is_refused(tmp_path: Path, al
     with pytest.raises(FedzeroError) as refusal:
         trial(tmp_path / "x", recipe_of(algorithm, filters=chain.links))
     sentence, combiner = str(refusal.value), chain.combiner
-    if chain.sparse and wire_of(algorithm).whole:
+    if chain.sparse and traits_of(algorithm).whole:
         assert sentence.startswith("filters: 'top-k' leaves numbers out") and "drop the filter" in sentence
-    elif chain.feedback and (wire_of(algorithm).self_correcting or wire_of(algorithm).whole):
+    elif chain.feedback and (traits_of(algorithm).self_correcting or traits_of(algorithm).whole):
         assert sentence.startswith("filters: feedback = true") and "set feedback = false" in sentence
     else:
         assert combiner is not None and sentence.startswith(f"filters: {combiner.__struct_config__.tag!r}")
@@ -99,8 +99,8 @@ SOLVES = [
     for algorithm in WIRES
     for chain in SOLVED_WITH
     if allowed(algorithm, chain)
-    and not (chain is SOFT_CLIP and wire_of(algorithm).seeded)
-    and not (chain.feedback and wire_of(algorithm).remembers)
+    and not (chain is SOFT_CLIP and traits_of(algorithm).seeded)
+    and not (chain.feedback and traits_of(algorithm).remembers)
 ]
 """Clipping is tried where numbers are of the size of a step; slopes may be as large as they like. With signs and
 a memory of their own, clients need a minute; that what they keep is right has tests above."""

@@ -108,6 +108,6 @@ def test_runs(tmp_path: Path, name, request: pytest.FixtureRequest, poor_victims
         pytest.skip(f"neither in the package nor in a data folder: {missing}")
     assert (found.complete, found.rounds, found.refused) == (True, 2, 0)
     turns = recipe.rounds * recipe.federation.cohort
-    wire = recipe.algorithm.wire(0, Scale(found.parameters, recipe.federation.clients))
-    assert 0 < found.queries <= turns * wire.queries + recipe.federation.clients * wire.first_queries
+    cost = recipe.algorithm.cost(0, Scale(found.parameters, recipe.federation.clients))
+    assert 0 < found.queries <= turns * cost.queries + recipe.federation.clients * cost.first_queries
     assert recorded.replayed(tmp_path / "run", environment, None).digest().hex() == found.model_digest

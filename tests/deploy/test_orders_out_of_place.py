@@ -335,8 +335,7 @@ def carried_on(values: float = 1.0) -> bytes:
 
 
 def start_of(site: Site) -> bytes:
-    wire = site.run.agreement.wire(0)
-    if wire.delivery == "snapshot":
+    if site.run.agreement.traits.delivery == "snapshot":
         state = site.run.replica.state
         return order(0, encode_instruction(Snapshot(0, 0, state.numbers, state.to_bytes())))
     return turn(0, 0)
@@ -364,7 +363,7 @@ def test_exchanges_are_asked_once_too(tmp_path: Path, restarted: bool, filters, 
 def test_no_other_model_in_the_middle_of_a_round(tmp_path: Path, capsys) -> None:
     site = two_exchanges(tmp_path)
     reply(site, start_of(site))
-    moved = Seeded(0, bytes(4 * site.run.agreement.wire(0).replies[-1] * 2), (0, 1))
+    moved = Seeded(0, bytes(4 * site.run.agreement.cost(0).replies[-1] * 2), (0, 1))
     asked(site, encode(Recover(True, (encode_update(moved),))))
     assert site.run.replica.history != journals.UNKNOWN or site.run.replica.round == 0
     site.run.replica.history = b"another"

@@ -405,7 +405,7 @@ def test_a_site_restarts_from_its_folder(tmp_path: Path, kind, options, cohort) 
     """Whatever the method carries from round to round: the replica is not rebuilt, and the run is the same."""
     method = recipes.method({"kind": kind, "rate": 2e-3, "directions": 4, "form": "seeded", **options})
     recipe = recipe_for(algorithm=method, cohort=cohort)
-    assert method.wire(0, Scale(50, 6)).delivery == "catch-up"
+    assert method.traits(Scale(50, 6)).delivery == "catch-up"
     here = session.start(recipe, tmp_path / "here", Environment(), Silent())
     sites = SITES if cohort > 1 else SITES[:1]
     link = Recording(tmp_path / "sites", sites, {len(sites) * 6}.__contains__)  # in round 4, or 5

@@ -63,10 +63,10 @@ def test_packaged_recipes_are_within_the_default_limits(path: Path) -> None:
     recipe, terms = recipes.load(path), Terms()
     terms.check(recipe, secret=False)
     plan = Plan(recipe.algorithm, recipe.federation, Keys.of_seed(recipe.seed), 159_010)
-    terms.check_turn(plan.algorithm, plan.wire(0))
-    turns = sum(plan.wire(round).queries for round in range(recipe.rounds)) * recipe.federation.cohort
+    terms.check_turn(plan.algorithm, plan.cost(0))
+    turns = sum(plan.cost(round).queries for round in range(recipe.rounds)) * recipe.federation.cohort
     assert turns + recipe.rounds // recipe.evaluate_every + 2 <= terms.queries_per_day
-    assert terms.projections_of(recipe.algorithm, plan.wire(0)) <= terms.projections
+    assert terms.projections_of(recipe.algorithm, plan.cost(0)) <= terms.projections
 
 
 def test_a_line_says_what_a_server_can_do() -> None:

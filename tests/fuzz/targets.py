@@ -220,7 +220,7 @@ def codes(data: bytes) -> None:
 def replica_of(number: int) -> tuple[Replica, Any]:
     params = Params({"w": torch.zeros(SIZE)})
     replica = Replica(recipes.method(METHODS[number]), params, KEYS, CLIENTS)
-    replica.algorithm.wire(0, Scale(SIZE, CLIENTS))
+    replica.algorithm.cost(0, Scale(SIZE, CLIENTS))
     return replica, replica.state
 
 

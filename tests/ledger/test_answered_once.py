@@ -148,7 +148,7 @@ def test_a_round_that_was_lost_is_answered_by_the_same_bytes(tmp_path: Path, met
 
     run = small(tmp_path, method, filters=(Noise(),), clients=4, cohort=3)
     first, second = asked(run), asked(again(run))
-    assert first == second and len(first) == 3 * len(run.server.wire(0).replies)
+    assert first == second and len(first) == 3 * len(run.server.cost(0).replies)
     for path in files_of(tmp_path):
         path.unlink(missing_ok=True)
     other = asked(again(run))

@@ -225,9 +225,9 @@ def test_an_attack_on_single_replies_is_refused_beside_it() -> None:
 
 
 def test_a_method_says_that_it_reads_each_reply() -> None:
-    wire = ResponseSurface(points=4).wire(0, Scale(2, 3))
+    traits = ResponseSurface(points=4).traits(Scale(2, 3))
     with pytest.raises(FedzeroError, match="response-surface reads the reply of every client"):
-        Chain(gathering=Masks()).check("response-surface", True, 3, reads_each_reply=wire.reads_each_reply)
+        Chain(gathering=Masks()).check("response-surface", True, 3, reads_each_reply=traits.reads_each_reply)
 
 
 def test_a_method_that_did_not_say_so_is_stopped(tmp_path: Path) -> None:

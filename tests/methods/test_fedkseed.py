@@ -110,14 +110,14 @@ def test_bytes_are_those_of_the_scalars_whatever_the_pool(tmp_path: Path, pool) 
     algorithm = method(how, pool, "rounds")
     run, _ = federation(tmp_path, algorithm, clients=m, cohort=m)
     run.play(4)
-    wire = algorithm.wire(0, Scale(d, m))
-    assert (wire.replies, wire.queries, wire.seeded) == ((K * how.P,), K * 2 * how.P, True)
+    cost = algorithm.cost(0, Scale(d, m))
+    assert (cost.replies, cost.queries, algorithm.traits(Scale(d, m)).seeded) == ((K * how.P,), K * 2 * how.P, True)
     for record in run.records:
-        reply = (record.round, 0, bytes(8), bytes(4 * wire.replies[0]), bytes(4), wire.queries)
+        reply = (record.round, 0, bytes(8), bytes(4 * cost.replies[0]), bytes(4), cost.queries)
         assert record.bytes_up == m * len(msgspec.msgpack.encode(reply))
         missed = [msgspec.Raw(r.update) for r in run.records[: record.round][-1:]]
         assert record.bytes_down == m * len(msgspec.msgpack.encode((1, record.round, 0, missed)))
-        assert record.queries == m * wire.queries
+        assert record.queries == m * cost.queries
 
 
 def test_who_was_away_is_sent_accumulators_where_they_are_fewer_bytes(tmp_path: Path) -> None:

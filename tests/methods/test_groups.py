@@ -230,7 +230,7 @@ def test_fresh_replies_alone_are_written_as_before() -> None:
 
 @pytest.mark.parametrize("name", MIXING)
 def test_methods_whose_replies_say_it_all_say_nothing_against_it(name: str) -> None:
-    assert why_one_round(recipes.method(MIXING[name]).wire(0, Scale(17, CLIENTS))) == ""
+    assert why_one_round(recipes.method(MIXING[name]).traits(Scale(17, CLIENTS)), 1) == ""
 
 
 class Again(Rule, tag="again"):
@@ -242,16 +242,16 @@ class Again(Rule, tag="again"):
 
 def test_a_rule_that_uses_directions_again_keeps_its_method_out() -> None:
     method = DeComFL(rate=0.01, rules=(Again(), Sgd()))
-    why = why_one_round(method.wire(0, Scale(17, CLIENTS)))
+    why = why_one_round(method.traits(Scale(17, CLIENTS)), 1)
     assert why == "algorithm.rules[0] (again) compares the scalars of a round with those of the round before"
-    assert why_one_round(DeComFL(rate=0.01, rules=(Sgd(),)).wire(0, Scale(17, CLIENTS))) == ""
+    assert why_one_round(DeComFL(rate=0.01, rules=(Sgd(),)).traits(Scale(17, CLIENTS)), 1) == ""
 
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_the_others_say_why_not(name: str) -> None:
     table, why = REFUSING[name]
     here = replica({"kind": name} | table)
-    assert why in why_one_round(here.wire)
+    assert why in why_one_round(here.traits, here.exchanges)
     with pytest.raises(Refused, match=f"which {name} does not allow: .*{why}"):
         here.follow([Stepped(2, (Group(1, numbers(1)),))])
 

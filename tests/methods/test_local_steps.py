@@ -119,7 +119,7 @@ def test_nobody_leaves_the_box(tmp_path: Path, name, dtype) -> None:
         assert np.abs(x).max() <= 1
         run.play(1)
         for _, exchange, _, _, reply in (h for h in ear.heard if h[0] == r):
-            if exchange == len(method.wire(r, Scale(D, 5)).replies) - 1:
+            if exchange == len(method.cost(r, Scale(D, 5)).replies) - 1:
                 change = np.frombuffer(msgspec.msgpack.decode(reply)[3], "<f4")[:D]
                 ends.append(np.abs(x + change))
     # What travels is a difference, rounded once.
@@ -147,13 +147,13 @@ def test_a_filter_cannot_lead_out_of_the_box(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fields", [{"local_optimizer": Adam()}, {"box": (0.0, 1.0)}], ids=str)
 def test_scalars_cannot_tell_of_such_steps(tmp_path: Path, name, fields) -> None:
     kind, own = METHODS[name]
-    assert kind(rate=1e-3, **own).wire(0, LARGE).seeded, "plain steps of a large model travel as scalars"
+    assert kind(rate=1e-3, **own).traits(LARGE).seeded, "plain steps of a large model travel as scalars"
     for form in ("auto", "dense"):
         method = kind(rate=1e-3, form=form, **own, **fields)
         method.check(Federation(clients=10, cohort=3))
-        wire = method.wire(0, LARGE)
-        assert not wire.seeded
-        assert wire.delivery == "snapshot"
+        traits = method.traits(LARGE)
+        assert not traits.seeded
+        assert traits.delivery == "snapshot"
     with pytest.raises(FedzeroError, match=r"form = 'seeded' .* no sum of directions: use form = 'dense'"):
         small(tmp_path, kind(rate=1e-3, form="seeded", **own, **fields))
 
@@ -168,7 +168,7 @@ def test_a_box_without_an_inside_is_refused(tmp_path: Path, name, box) -> None:
 
 def test_others_of_the_family_take_plain_steps(tmp_path: Path) -> None:
     """Who has not the fields is asked for them all the same."""
-    assert ZOAdaFL().wire(0, LARGE).seeded
+    assert ZOAdaFL().traits(LARGE).seeded
     with pytest.raises(FedzeroError, match="private"):
         ZOAdaFL().check(Federation(clients=10, cohort=3, private=True))
 

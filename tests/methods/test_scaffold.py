@@ -188,7 +188,7 @@ def test_both_exchanges_are_counted(tmp_path: Path, form) -> None:
         shared = (bytes(4 * m * Q), record.cohort) if form == "seeded" else (bytes(4 * d), ())
         assert {len(h[3]) for h in heard if h[1] == 1} == {length(4, record.round, 1, *shared)}
         assert record.bytes_down == sum(len(h[3]) for h in heard)
-        assert record.queries == m * (K + 1) * (Q + 1) == m * algorithm.wire(record.round, Scale(d, 5)).queries
+        assert record.queries == m * (K + 1) * (Q + 1) == m * algorithm.cost(record.round, Scale(d, 5)).queries
 
 
 def test_type_two_asks_nothing_more_than_fedzo(tmp_path: Path) -> None:

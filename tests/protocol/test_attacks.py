@@ -80,7 +80,7 @@ def replies_of(folder: Path, attack: dict[str, Any] | None, *filters: dict[str, 
     with session.opened(setup, Environment(), Silent()) as found:
         found.clients.send(0, 0, sending.messages, sending.which)
         arrived = {a.client: decode_reply(a.data, 1 << 20) for a in arrivals(found.clients)}  # type: ignore
-    wanted = setup.plan.wire(0).replies[0]
+    wanted = setup.plan.cost(0).replies[0]
     return {client: setup.chain.decode(reply.values, wanted) for client, reply in arrived.items()}
 
 
@@ -165,7 +165,7 @@ def with_bound(attack: dict[str, Any] | None, bound: float, *filters: dict[str, 
 def test_no_fixed_attack_harms_a_round_more(rule) -> None:
     """Against each rule: the outcome is turned farther from the honest mean than by any of the other attacks."""
     bound, filters = RULES[rule]
-    chain, bounds = chain_of(recipe(None, *filters)), (Bound(factor=bound),) if bound else ()
+    chain, bounds = chain_of(recipe(None, *filters), 8), (Bound(factor=bound),) if bound else ()
     generator, weights = np.random.default_rng(3), dict.fromkeys(range(10), 1)
     for _ in range(10):
         honest = list((generator.standard_normal((6, 8)) + generator.standard_normal(8)).astype(np.float32))
@@ -187,7 +187,7 @@ def test_no_fixed_attack_harms_a_round_more(rule) -> None:
 
 def test_krum_picks_what_attackers_have_agreed_on() -> None:
     """They are fewer than n ≥ 2f + 3 allows, and what they send is the outcome, against the honest mean."""
-    chain = chain_of(recipe(None, {"kind": "krum", "fraction": 0.3}))
+    chain = chain_of(recipe(None, {"kind": "krum", "fraction": 0.3}), 8)
     generator, weights = np.random.default_rng(1), dict.fromkeys(range(10), 1)
     honest = list((generator.standard_normal((7, 20)) + 0.2).astype(np.float32))
 

@@ -14,8 +14,9 @@ import torch
 
 from fedzero.deploy.flare.bridge import Answered, receive
 from fedzero.deploy.server.queue import SUPERVISOR, supervisor
-from fedzero.deploy.site.site import Settings, _memory_in
+from fedzero.deploy.site.settings import Settings
 from fedzero.directions import VERSION, Keys
+from fedzero.engines.memories import Remembered
 from fedzero.engines.remote import messages as site_messages
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import patch
@@ -42,7 +43,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "codes": lambda data: Chain((Quantise(),)).decode(data, 9),
     "entry": decode_record,
     "patch": lambda data: patch.decode(hashlib.sha256(data).digest() + data, "a.patch"),
-    "memory": _memory_in,
+    "memory": Remembered.of,
     "chunk": lambda data: ClientMemory.of_chunks([data]),
 }
 

@@ -41,7 +41,7 @@ def test_the_first_is_the_recipe():
 
 def test_more_local_steps_send_as_many_numbers():
     found = recipes_of(Options())
-    sizes = {name: found[name].algorithm.wire(0, Size(28_938, 100)).replies for name in ("p50", "k5-p10")}
+    sizes = {name: found[name].algorithm.cost(0, Size(28_938, 100)).replies for name in ("p50", "k5-p10")}
     assert sizes["p50"] == sizes["k5-p10"]
 
 

@@ -113,7 +113,7 @@ def test_all_methods_of_a_dataset_ask_as_many_queries_a_round(first):
     for job in [*first.jobs, *second(Options()).jobs]:
         if not job.folder.startswith("fig2"):
             federation = job.recipe.federation
-            asked = job.recipe.algorithm.wire(0, methods.Scale(784, federation.clients)).queries * federation.cohort
+            asked = job.recipe.algorithm.cost(0, methods.Scale(784, federation.clients)).queries * federation.cohort
             seen.setdefault(job.recipe.task.dataset, set()).add(asked)  # type: ignore[union-attr]
     assert seen == {"mnist": {2 * 50 * 10}, "fashion": {2 * 10 * 10}}
 

@@ -215,7 +215,7 @@ class HostedClients:
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:
-        numbers = self._setup.plan.wire(asked).replies[exchange]
+        numbers = self._setup.plan.cost(asked).replies[exchange]
         clients = {host: self._clients[host] for host in bodies}
         orders = {clients[host]: Phase(asked, exchange, phase, body) for host, body in bodies.items()}
         with closing(Answers(self._folder)) as answers:

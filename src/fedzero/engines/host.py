@@ -68,7 +68,7 @@ class Host:
     ):
         self.setup, self.replica, self.engine = setup, replica, engine
         self._drawn, self._hosting = drawn, hosting
-        self.remembers = replica.wire.remembers or setup.chain.feedback
+        self.remembers = replica.traits.remembers or setup.chain.feedback
         self._rebuilt, self._notes, self._queries = rebuilt, notes or Forgetful(), queries
         self._memories: dict[int, Remembered] = {}
         self._waiting: dict[int, tuple[int, int]] = {}
@@ -93,7 +93,7 @@ class Host:
         recipe = structs.replace(self.setup.recipe, engine=engine, gathering=UNSET)
         setup = replace(self.setup, recipe=recipe)
         carry, count = self.replica.state.carry, recipe.federation.clients
-        if count > 1 and self.replica.wire.delivery != "catch-up" and carry.part(0) != carry.part(1):
+        if count > 1 and self.replica.traits.delivery != "catch-up" and carry.part(0) != carry.part(1):
             raise Sendable(f"clients of {recipe.algorithm.name} have models of their own, which no engine here holds")
         return engine.open(RunView(recipe, setup.plan, HostPast(self), setup, self.replica, environment))
 
@@ -165,7 +165,7 @@ class Host:
             except Exception as error:  # of this client alone
                 return error
             self._memories[arrival.client] = memory
-        if exchange + 1 < len(self.setup.plan.wire(round).replies):
+        if exchange + 1 < len(self.setup.plan.cost(round).replies):
             self._waiting[arrival.client] = round, exchange + 1
         return arrival.data
 
@@ -173,7 +173,7 @@ class Host:
         """The answer to a phase of a gathering. replies: of the clients here, whole."""
         if self._hosting is None:
             raise Refused("was sent a phase of a gathering, which this recipe does not have")
-        numbers = self.setup.plan.wire(order.round).replies[order.exchange]
+        numbers = self.setup.plan.cost(order.round).replies[order.exchange]
         (answer,) = self._hosting.answers({0: order}, lambda host: replies, numbers).values()
         if isinstance(answer, Exception):
             raise answer

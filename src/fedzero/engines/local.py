@@ -94,7 +94,7 @@ def attacked(setup: Setup, clients: Clients) -> Clients:
     if attack is None:
         return clients
     plan, count = setup.plan, setup.problem.shards.clients
-    alter = altering(attack, lambda r: plan.wire(r).replies, setup.keys, count, setup.chain, plan.outcome)
+    alter = altering(attack, lambda r: plan.cost(r).replies, setup.keys, count, setup.chain, plan.outcome)
     return Altered(clients, alter)
 
 
@@ -143,7 +143,7 @@ class LocalClients:
 
     def _made(self, number: int) -> Client:
         replica = self.replica if self._base is None else self._own(number, self._base.clone())
-        kind = GradientOracle if replica.wire.first_order else Oracle
+        kind = GradientOracle if replica.traits.first_order else Oracle
         oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn)
         client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
         if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
@@ -158,7 +158,7 @@ class LocalClients:
 
     @property
     def _remembers(self) -> bool:
-        return self.replica.wire.remembers or self.chain.feedback
+        return self.replica.traits.remembers or self.chain.feedback
 
     def _forget(self) -> None:
         """Clients whose turn was long ago, where nothing is lost: they share the model, and the ledger has their
@@ -189,8 +189,8 @@ class LocalClients:
     def _arrivals(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[Arrival]:
         if self._drawn is not None:
             self._drawn.begin(round, instructions)
-        wire = self.replica.algorithm.wire(round, self.replica.state.scale)
-        last = self._remembers and exchange + 1 == len(wire.replies)
+        cost = self.replica.algorithm.cost(round, self.replica.state.scale)
+        last = self._remembers and exchange + 1 == len(cost.replies)
         replies = self._once if self.chain.private else self._exchange
         for client, data in replies(round, exchange, instructions):
             memory = self.clients[client].change() if last and isinstance(data, bytes) else None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from fedzero.methods.baffle import Baffle as Baffle
     from fedzero.methods.contract import EVERYTHING as EVERYTHING
     from fedzero.methods.contract import Contribution as Contribution
+    from fedzero.methods.contract import Cost as Cost
     from fedzero.methods.contract import Federation as Federation
     from fedzero.methods.contract import Form as Form
     from fedzero.methods.contract import Gathered as Gathered
@@ -49,9 +50,9 @@ if TYPE_CHECKING:  # for editors and type checkers
     from fedzero.methods.contract import Share as Share
     from fedzero.methods.contract import Shared as Shared
     from fedzero.methods.contract import State as State
+    from fedzero.methods.contract import Traits as Traits
     from fedzero.methods.contract import Turn as Turn
     from fedzero.methods.contract import Vectors as Vectors
-    from fedzero.methods.contract import Wire as Wire
     from fedzero.methods.contract import Work as Work
     from fedzero.methods.contract import advance_round as advance_round
     from fedzero.methods.decomfl import DeComFL as DeComFL
@@ -166,7 +167,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
         "State",
         "Turn",
         "Vectors",
-        "Wire",
+        "Cost",
+        "Traits",
         "Work",
         "advance_round",
     ),

@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedzero.methods import Counts, Difference, Federation, Form, Method, Samples, Scale, SeededMethod, Wire, sample_of
+from fedzero.methods import (
+    Counts,
+    Difference,
+    Federation,
+    Form,
+    Method,
+    Samples,
+    Scale,
+    SeededMethod,
+    Traits,
+    sample_of,
+)
 
 
 class Baffle(SeededMethod, tag="baffle"):
@@ -29,7 +40,7 @@ class Baffle(SeededMethod, tag="baffle"):
         if self.form != "seeded":
             Method.check(self, federation)
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        wire = SeededMethod.wire(self, round, scale)
-        few = self.form == "auto" and wire.replies[0] * scale.clients < scale.size
-        return wire if few or self.form == "seeded" else replace(wire, delivery="snapshot")
+    def traits(self, scale: Scale) -> Traits:
+        traits = SeededMethod.traits(self, scale)
+        few = self.form == "auto" and self.cost(0, scale).replies[0] * scale.clients < scale.size
+        return traits if few or self.form == "seeded" else replace(traits, delivery="snapshot")

@@ -1,13 +1,14 @@
 """What a method is: a frozen value with pure functions, both halves of its paper in one file.
 
-    wire(round, scale) → Wire                             what travels, and what it costs
+    traits(scale) → Traits                                what the method is
+    cost(round, scale) → Cost                             numbers up and queries of a round
     client(state, turn) → yields asks, returns Contribution   one client's part of a round
     aggregate(gathered) → Update                          what the ledger stores
     apply(state, updates, keys) → State                   server, replay and returning clients run the same line
 
     replay = apply(init(params, clients), ledger)
 
-These four make a method; `init`, `share` and `check` have defaults. Where the update is a sum of directions that all
+These five make a method; `init`, `share` and `check` have defaults. Where the update is a sum of directions that all
 clients share, `SeededMethod` (seeded.py) has all four, and a method says only where its paper differs.
 
 A round is one or more exchanges. In the middle of its part a client may yield `Share(values)`: the values go up, the
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -58,8 +59,9 @@ Numbers = int | bytes
 """What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
 
 
+PLAIN = Plain()
 READS_STATE = "its replies are read beside the state that they were computed at"
-"""What holds of a method that does not say otherwise, see `Wire.reads_state`."""
+"""What holds of a method that does not say otherwise, see `Traits.reads_state`."""
 MAX_ABS_COORDINATE = 7.0
 """No coordinate of a direction is larger: Box–Muller of 32 bits reaches √(2 ln 2³³) = 6.8."""
 MOST_CLIENTS = 10_000_000
@@ -109,12 +111,9 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Wire:
-    """What travels in a round, and what it costs.
+class Traits:
+    """What a method is, in a federation of a scale; what may stand beside it follows from these.
 
-    replies: how many numbers a client sends in each exchange of the round, hence how many exchanges there are.
-    queries: how often a client asks its function, by the paper's formula; first_queries: how often beside that in its
-    first turn (until one has counted).
     seeded: updates are scalars of directions; then the ledger keeps them all, and any round can be replayed.
     comparable: number j of two contributions means the same, so that a mean (or a median) of them has a meaning.
     remembers: clients keep something between their turns. self_correcting: a client sends next time, by the method
@@ -124,11 +123,9 @@ class Wire:
     reads_state: why a reply means nothing beside another state than the one it was computed at; empty: keys and the
     round in which it was asked for say it all, so that a step may be made of the replies of several rounds.
     reads_each_reply: `aggregate` or `share` look at `gathered.contributions`, and not at `gathered.mean()` alone.
+    coder: how the numbers of a contribution are written where no link says otherwise.
     """
 
-    replies: tuple[int, ...]
-    queries: int
-    first_queries: int = 0
     seeded: bool = True
     comparable: bool = True
     remembers: bool = False
@@ -139,6 +136,21 @@ class Wire:
     unanimous: bool = False
     reads_state: str = READS_STATE
     reads_each_reply: bool = False
+    coder: Coder = PLAIN
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round costs a client.
+
+    replies: how many numbers a client sends in each exchange of the round, hence how many exchanges there are.
+    queries: how often a client asks its function, by the paper's formula; first_queries: how often beside that in its
+    first turn (until one has counted).
+    """
+
+    replies: tuple[int, ...]
+    queries: int
+    first_queries: int = 0
 
 
 @dataclass(frozen=True)
@@ -395,20 +407,19 @@ class Gathered:
 
 
 class Method(Value):
-    """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table.
-
-    coder: how the numbers of a contribution are written where no filter says otherwise.
-    """
-
-    coder: ClassVar[Coder] = Plain()
+    """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
 
     @property
     def name(self) -> str:
         """The tag, by which recipes choose the method."""
         return str(self.__struct_config__.tag)
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        """What travels in a round, and what it costs."""
+    def traits(self, scale: Scale) -> Traits:
+        """What the method is, in a federation of this scale."""
+        return Traits()
+
+    def cost(self, round: int, scale: Scale) -> Cost:
+        """Numbers that a client sends in a round, and its queries."""
         raise NotImplementedError
 
     def client(self, state: State, turn: Turn) -> Work:

@@ -40,10 +40,10 @@ from fedzero.methods import (
     RuleState,
     Scale,
     State,
+    Traits,
     Turn,
     Update,
     Vectors,
-    Wire,
     Work,
     advance_round,
     estimate,
@@ -103,8 +103,8 @@ class Dzopa(OwnDirections, tag="dzopa"):
         neighbours = max(len(self.graph.neighbours(node, scale.clients)) for node in range(scale.clients))
         return (2 + neighbours) * scale.size
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        return replace(OwnDirections.wire(self, round, scale), comparable=False)  # every node speaks of its own model
+    def traits(self, scale: Scale) -> Traits:
+        return replace(OwnDirections.traits(self, scale), comparable=False)  # every node speaks of its own model
 
     def max_update_scale(self, state: State, round: int) -> float:
         return OwnDirections.max_update_scale(self, state, round) + 2 * self.gamma * state.clients

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from fedzero.methods import (
     Contribution,
+    Cost,
     Dense,
     Gathered,
     Gradient,
@@ -25,9 +26,9 @@ from fedzero.methods import (
     Scale,
     Schedule,
     State,
+    Traits,
     Turn,
     Update,
-    Wire,
     Work,
     advance_round,
     difference_of,
@@ -45,8 +46,11 @@ class FedAvg(Method, tag="fedavg"):
     momentum: ProperFraction = 0.0
     """β of the local steps: η is that of plain steps, whatever β"""
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        return Wire((scale.size,), self.local_steps, seeded=False, first_order=True, delivery="snapshot")
+    def traits(self, scale: Scale) -> Traits:
+        return Traits(seeded=False, first_order=True, delivery="snapshot")
+
+    def cost(self, round: int, scale: Scale) -> Cost:
+        return Cost((scale.size,), self.local_steps)
 
     def client(self, state: State, turn: Turn) -> Work:
         rate, local = rate_at(self.rate, turn.round), state.params.clone()

@@ -46,8 +46,8 @@ from fedzero.methods import (
     State,
     Stream,
     Terms,
+    Traits,
     Update,
-    Wire,
     advance_round,
 )
 
@@ -103,9 +103,9 @@ class FedKSeed(SeededMethod, tag="fedkseed"):
         why = f"{self.name} adds scalars up by key of its pool, whatever their round: leave it out"
         return SeededMethod.lacks(self) | {"sum": why, "rounds": why, "state": why, "step": why}
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        wire = SeededMethod.wire(self, round, scale)
-        return replace(wire, delivery="fewer") if self.order == "pool" else wire
+    def traits(self, scale: Scale) -> Traits:
+        traits = SeededMethod.traits(self, scale)
+        return replace(traits, delivery="fewer") if self.order == "pool" else traits
 
     def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
         return self.keys_at(keys, self.drawn(state, keys, round, step, count))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedzero.methods import F32, F64, Keys, Params, Positive, Scale, State, Wire
+from fedzero.methods import F32, F64, Keys, Params, Positive, Scale, State, Traits
 from fedzero.methods.fedkseed import Accumulators, FedKSeed, Places
 
 SERIES = 18
@@ -41,8 +41,8 @@ class FedKSeedPro(FedKSeed, tag="fedkseed-pro"):
     clip: Positive = 1000.0
     """c, scalars beyond which count as c in the history"""
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        return replace(FedKSeed.wire(self, round, scale), reads_state="its directions are drawn by the state")
+    def traits(self, scale: Scale) -> Traits:
+        return replace(FedKSeed.traits(self, scale), reads_state="its directions are drawn by the state")
 
     def init(self, params: Params, clients: int) -> State:
         state = FedKSeed.init(self, params, clients)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from fedzero.methods import (
     Answer,
     Ask,
     Bits,
-    Coder,
     Counts,
     Dense,
     Difference,
@@ -38,8 +36,8 @@ from fedzero.methods import (
     Scale,
     Seeded,
     SeededMethod,
+    Traits,
     Update,
-    Wire,
     count_at,
     of_one_round,
 )
@@ -53,12 +51,9 @@ class FeedSign(SeededMethod, tag="feedsign"):
     directions: Counts = 1
     difference: Difference = "central"
 
-    coder: ClassVar[Coder] = BITS
-
-    def wire(self, round: int, scale: Scale) -> Wire:
-        return replace(
-            SeededMethod.wire(self, round, scale), reads_state="its signs are a vote on one round's directions"
-        )
+    def traits(self, scale: Scale) -> Traits:
+        vote = "its signs are a vote on one round's directions"
+        return replace(SeededMethod.traits(self, scale), reads_state=vote, coder=BITS)
 
     def slopes_at(self, base: Params, keys: tuple[int, ...], step: int) -> Generator[Ask, Answer, tuple[F32, float]]:
         g, loss = yield from SeededMethod.slopes_at(self, base, keys, step)

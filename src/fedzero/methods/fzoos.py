@@ -55,6 +55,7 @@ from fedzero.methods import (
     Box,
     Constant,
     Contribution,
+    Cost,
     Dense,
     Domain,
     Federation,
@@ -77,9 +78,9 @@ from fedzero.methods import (
     Shared,
     State,
     Terms,
+    Traits,
     Turn,
     Update,
-    Wire,
     Work,
     add_within,
     advance_round,
@@ -175,15 +176,15 @@ class FZooS(Method, tag="fzoos"):
                     f"algorithm.active.{chosen} = {getattr(active, chosen)} exceeds active.{of} = {getattr(active, of)}"
                 )
 
-    def wire(self, round: int, scale: Scale) -> Wire:
+    def traits(self, scale: Scale) -> Traits:
+        return Traits(seeded=False, remembers=True, delivery="snapshot")
+
+    def cost(self, round: int, scale: Scale) -> Cost:
         active = self.settled.active
-        return Wire(
+        return Cost(
             replies=(scale.size, self.settled.transfer.count),
             queries=self.local_steps * active.a_step + active.around,
             first_queries=active.initial,
-            seeded=False,
-            remembers=True,
-            delivery="snapshot",
         )
 
     def init(self, params: Params, clients: int) -> State:

@@ -42,10 +42,10 @@ from fedzero.methods import (
     SeededMethod,
     State,
     Terms,
+    Traits,
     Turn,
     Update,
     Vectors,
-    Wire,
     Work,
     advance_round,
     count_at,
@@ -83,8 +83,8 @@ class HiSo(SeededMethod, tag="hiso"):
         why = "a step of hiso is scaled by a diagonal of its own: leave it out"
         return SeededMethod.lacks(self) | {"sum": why, "state": why, "step": why}
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        return replace(SeededMethod.wire(self, round, scale), reads_state="its directions are scaled by the state")
+    def traits(self, scale: Scale) -> Traits:
+        return replace(SeededMethod.traits(self, scale), reads_state="its directions are scaled by the state")
 
     def init(self, params: Params, clients: int) -> State:
         h = Vectors.zeros(params, 1)

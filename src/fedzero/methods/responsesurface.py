@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -34,8 +34,8 @@ from fedzero.methods import (
     F64,
     Basis,
     Box,
-    Coder,
     Contribution,
+    Cost,
     Counts,
     Domain,
     Doubles,
@@ -52,9 +52,9 @@ from fedzero.methods import (
     Seeded,
     State,
     Terms,
+    Traits,
     Turn,
     Update,
-    Wire,
     Work,
     advance_round,
     count_at,
@@ -112,8 +112,6 @@ class ResponseSurface(Method, tag="response-surface"):
     box: Box = (0.0, 1.0)
     samples: Samples = "batch"
 
-    coder: ClassVar[Coder] = Doubles()
-
     def check(self, federation: Federation) -> None:
         Method.check(self, federation)
         refuse_empty(self.box)
@@ -134,9 +132,12 @@ class ResponseSurface(Method, tag="response-surface"):
     def batch(self, dimension: int, round: int) -> int:
         return 1 + self.space(dimension).neighbours if self.points is None else count_at(self.points, round)
 
-    def wire(self, round: int, scale: Scale) -> Wire:
+    def traits(self, scale: Scale) -> Traits:
+        return Traits(whole=True, unanimous=True, reads_each_reply=True, coder=Doubles())
+
+    def cost(self, round: int, scale: Scale) -> Cost:
         count = self.batch(scale.size, round)
-        return Wire(replies=(count,), queries=count, whole=True, unanimous=True, reads_each_reply=True)
+        return Cost((count,), count)
 
     def init(self, params: Params, clients: int) -> State:
         return State(params, Surface(), clients=clients)

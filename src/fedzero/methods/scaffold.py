@@ -31,6 +31,7 @@ from torch import Tensor
 from fedzero.methods import (
     F32,
     Contribution,
+    Cost,
     Dense,
     Gathered,
     Keys,
@@ -47,10 +48,10 @@ from fedzero.methods import (
     Shared,
     State,
     Terms,
+    Traits,
     Turn,
     Update,
     Vectors,
-    Wire,
     Work,
     add_within,
     advance_round,
@@ -93,16 +94,18 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
     def dense_numbers(self, scale: Scale) -> int:
         return 4 * scale.size  # model and variate, both ways
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        wire = OwnDirections.wire(self, round, scale)
+    def traits(self, scale: Scale) -> Traits:
+        traits = OwnDirections.traits(self, scale)
+        return traits if self.type == "I" or traits.seeded else replace(traits, comparable=False, remembers=True)
+
+    def cost(self, round: int, scale: Scale) -> Cost:
+        cost = OwnDirections.cost(self, round, scale)
         if self.type == "I":
-            variate = self.directions if wire.seeded else scale.size
+            variate = self.directions if self.seeded(scale) else scale.size
             extra = queries_of(self.directions, self.difference)
-            return replace(wire, replies=(variate, *wire.replies), queries=wire.queries + extra)
-        if wire.seeded:
-            return wire
+            return replace(cost, replies=(variate, *cost.replies), queries=cost.queries + extra)
         # Changes of c_i travel as well: unless c takes their mean, it is no longer the mean of the c_i.
-        return replace(wire, replies=(2 * scale.size,), comparable=False, remembers=True)
+        return cost if self.seeded(scale) else replace(cost, replies=(2 * scale.size,))
 
     def init(self, params: Params, clients: int) -> State:
         if self.type == "I":

@@ -38,10 +38,10 @@ from fedzero.methods import (
     Seeded,
     State,
     Terms,
+    Traits,
     Turn,
     Update,
     Vectors,
-    Wire,
     Work,
     advance_round,
     estimate,
@@ -80,10 +80,10 @@ class ZoneS(OwnDirections, tag="zone-s"):
         if isinstance(self.rate, Piecewise) and not all(rate for _, rate in self.rate.points):
             raise FedzeroError("algorithm.rate falls to 0, but ZONE-S divides by it (ρ = 1/η): keep it above 0")
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        wire = OwnDirections.wire(self, round, scale)
+    def traits(self, scale: Scale) -> Traits:
+        traits = OwnDirections.traits(self, scale)
         # Dense: what was not sent of λ_i + G_i is still in λ_i.
-        return wire if wire.seeded else replace(wire, remembers=True, self_correcting=True)
+        return traits if traits.seeded else replace(traits, remembers=True, self_correcting=True)
 
     def init(self, params: Params, clients: int) -> State:
         return State(params, Multipliers(Vectors.zeros(params, 1)), clients=clients)

@@ -124,7 +124,7 @@ class Client:
     ):
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
         self.cache, self.observe, self._entropy = {} if cache is None else cache, observe, entropy
-        self.keeps_memory = replica.wire.remembers or chain.feedback
+        self.keeps_memory = replica.traits.remembers or chain.feedback
         self.kept = NOTHING_KEPT
         self.memory_round: int | None = None
         """the round the notes are of, where that is known"""

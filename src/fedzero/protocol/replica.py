@@ -11,7 +11,7 @@ from functools import cached_property
 
 from fedzero.directions import Keys
 from fedzero.errors import Refused
-from fedzero.methods.contract import Method, State, Wire
+from fedzero.methods.contract import Method, State, Traits
 from fedzero.methods.shared.groups import why_one_round
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
@@ -64,7 +64,7 @@ class Replica:
 
     def _expect_known(self, update: Update) -> None:
         """Numbers of clients are places in what methods carry, and not all can be carried by several rounds."""
-        if isinstance(update, Stepped) and (why := why_one_round(self.wire)):
+        if isinstance(update, Stepped) and (why := why_one_round(self.traits, self.exchanges)):
             raise Refused(
                 f"the update of round {update.round} is made of replies of several rounds, which {self.algorithm.name} "
                 f"does not allow: {why}"
@@ -91,6 +91,11 @@ class Replica:
             raise Refused(f"instruction of round {instruction.round} reached a replica at round {self.round}")
 
     @cached_property
-    def wire(self) -> Wire:
+    def traits(self) -> Traits:
         """What holds in every round: how the model is delivered, whether clients remember."""
-        return self.algorithm.wire(self.round, self.state.scale)
+        return self.algorithm.traits(self.state.scale)
+
+    @property
+    def exchanges(self) -> int:
+        """Of a round."""
+        return len(self.algorithm.cost(self.round, self.state.scale).replies)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.links import NO_FILTERS, Chain, Link
 from fedzero.links.bound import Bound
-from fedzero.methods.contract import Federation, Method, Scale, Wire
+from fedzero.methods.contract import Cost, Federation, Method, Scale, Traits
 
 
 def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
@@ -43,18 +44,22 @@ class Plan:
     chain: Chain = NO_FILTERS
     least_loss: float = -math.inf
     private_sampling: bool = False
-    _wires: dict[int, Wire] = field(default_factory=dict, repr=False, compare=False)
+    _costs: dict[int, Cost] = field(default_factory=dict, repr=False, compare=False)
     """of the round that is being played; asked for often"""
 
     @property
     def scale(self) -> Scale:
         return Scale(self.size, self.federation.clients)
 
-    def wire(self, round: int) -> Wire:
-        if round not in self._wires:
-            self._wires.clear()
-            self._wires[round] = self.algorithm.wire(round, self.scale)
-        return self._wires[round]
+    @cached_property
+    def traits(self) -> Traits:
+        return self.algorithm.traits(self.scale)
+
+    def cost(self, round: int) -> Cost:
+        if round not in self._costs:
+            self._costs.clear()
+            self._costs[round] = self.algorithm.cost(round, self.scale)
+        return self._costs[round]
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """As the keys say; of a run with private sampling it was another."""
@@ -70,6 +75,5 @@ class Plan:
         clients keep account of what they sent, refuses. There is none where a gathering hides the replies."""
         if self.chain.hides_replies:
             return ()
-        wire = self.wire(round)
-        factor, accounts = self.federation.bound, wire.remembers and not wire.comparable
+        factor, accounts = self.federation.bound, self.traits.remembers and not self.traits.comparable
         return (Bound(factor=factor, accounts=accounts),) if factor else ()

@@ -12,7 +12,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Start, sha256_of
 from fedzero.links import Chain
-from fedzero.methods.contract import Method
+from fedzero.methods.contract import Method, Scale
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.schedules import Count
@@ -47,7 +47,7 @@ class Setup:
 
     @property
     def chain(self) -> Chain:
-        return chain_of(self.recipe)
+        return chain_of(self.recipe, self.problem.params.size)
 
     @property
     def plan(self) -> Plan:
@@ -74,11 +74,16 @@ class Setup:
 
 def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
     private = bool(recipe.sampling)
-    return Plan(recipe.algorithm, recipe.federation, keys, size, chain_of(recipe), recipe.task.least_loss, private)
+    return Plan(
+        recipe.algorithm, recipe.federation, keys, size, chain_of(recipe, size), recipe.task.least_loss, private
+    )
 
 
-def chain_of(recipe: Recipe) -> Chain:
-    return Chain(recipe.filters, recipe.algorithm.coder, recipe.gathering or None)
+def chain_of(recipe: Recipe, size: int) -> Chain:
+    """size: d."""
+    return Chain(
+        recipe.filters, recipe.algorithm.traits(Scale(size, recipe.federation.clients)).coder, recipe.gathering or None
+    )
 
 
 def prepare(
@@ -102,20 +107,20 @@ def prepare(
         except FedzeroError as error:
             raise FedzeroError(f"base = {recipe.base!r}: {error}") from error
     setup = Setup(recipe, keys, problem, environment.replaying)
-    wire, method = setup.plan.wire(0), recipe.algorithm.name
-    if wire.first_order and problem.metered is not None:
+    traits, method = setup.plan.traits, recipe.algorithm.name
+    if traits.first_order and problem.metered is not None:
         raise FedzeroError(
             f"algorithm.kind = {method!r} needs gradients, which task.kind = 'black-box' does not have: "
             "choose a zeroth-order method, such as 'fedzo'"
         )
-    if wire.delivery == "snapshot":
+    if traits.delivery == "snapshot":
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
     if recipe.engine.attack is not None:
-        recipe.engine.attack.check(method, wire.comparable)
-    needs = wire.self_correcting, wire.whole, wire.reads_each_reply
-    setup.chain.check(method, wire.comparable, recipe.federation.cohort, *needs)
+        recipe.engine.attack.check(method, traits.comparable)
+    needs = traits.self_correcting, traits.whole, traits.reads_each_reply
+    setup.chain.check(method, traits.comparable, recipe.federation.cohort, *needs)
     return setup
 
 
@@ -123,8 +128,8 @@ def _check_size(setup: Setup) -> None:
     """Refuse turns that no client can make, before there is a ledger of them."""
     fields = msgspec.structs.asdict(setup.algorithm).values()
     changes = [round for field in fields if isinstance(field, Count) for round, _ in field.then]
-    wires = [setup.plan.wire(round) for round in {0, setup.recipe.rounds - 1, *changes}]
-    numbers, queries = max(max(wire.replies) for wire in wires), max(wire.queries for wire in wires)
+    costs = [setup.plan.cost(round) for round in {0, setup.recipe.rounds - 1, *changes}]
+    numbers, queries = max(max(cost.replies) for cost in costs), max(cost.queries for cost in costs)
     most = MOST_NUMBERS * (32 if setup.chain.codes else 1)  # a coder needs a bit for a number at least
     if numbers >= most or queries >= MOST_QUERIES:
         raise FedzeroError(

@@ -62,7 +62,7 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         diverged=recipe.stop.diverged(outline.course),
         pictures=reading.pictures,
         found=None if result is None else found_by(result, recipe),
-        gradients=recipe.algorithm.wire(0, Scale(start.parameters, outline.clients)).first_order,
+        gradients=recipe.algorithm.traits(Scale(start.parameters, outline.clients)).first_order,
         settings=settings,
         planned=recipe.rounds,
         slopes=reading.slopes.things(),

@@ -24,7 +24,7 @@ class Admission:
 
     def __init__(self, plan: Plan, tracker: ClientTracker, models: Mapping[int, bytes] | None = None):
         self.plan, self.tracker, self.models = plan, tracker, dict(models or {})
-        self.remembering = plan.wire(0).remembers or plan.chain.feedback
+        self.remembering = plan.traits.remembers or plan.chain.feedback
 
     def begin(self, round: int, replica: Replica | None, oldest: int) -> None:
         """Keep the digest of the model that a round is asked at, and those of the last `oldest` rounds."""
@@ -34,17 +34,17 @@ class Admission:
 
     def limit(self, round: int, exchange: int) -> int:
         """Bytes of a reply at most."""
-        return self.plan.chain.limit(self.plan.wire(round).replies[exchange]) + 128
+        return self.plan.chain.limit(self.plan.cost(round).replies[exchange]) + 128
 
     def queries(self, round: int, client: int) -> int:
         """How often a client asks its function in a round, at most."""
-        wire = self.plan.wire(round)
-        first = wire.first_queries and self.tracker.turns.last(client) is None
-        return wire.queries + (wire.first_queries if first else 0)
+        cost = self.plan.cost(round)
+        first = cost.first_queries and self.tracker.turns.last(client) is None
+        return cost.queries + (cost.first_queries if first else 0)
 
     def admit(self, round: int, exchange: int, client: int, data: bytes) -> Admitted:
         """The reply of a client, unpacked; raises `Refused`."""
-        wire = self.plan.wire(round)
+        cost = self.plan.cost(round)
         reply = decode_reply(data, self.limit(round, exchange))
         if reply.round != round:
             raise Refused(f"answered round {reply.round}, not round {round}")
@@ -54,13 +54,13 @@ class Admission:
         if chain.gathering is not None:
             values, loss = _hidden(reply)
         else:
-            values, loss = chain.decode(reply.values, wire.replies[exchange]), loss_of(reply.loss, chain.hides_loss)
+            values, loss = chain.decode(reply.values, cost.replies[exchange]), loss_of(reply.loss, chain.hides_loss)
         if loss is not None and not chain.hides_loss and (why := strange_loss(loss, self.plan.least_loss)):
             raise Refused(f"says {why}")
         most = self.queries(round, client)
         if reply.queries > most:
             raise Refused(f"says it asked its function {reply.queries} times where the method asks {most} times")
-        keeps = self.remembering and exchange + 1 == len(wire.replies)
+        keeps = self.remembering and exchange + 1 == len(cost.replies)
         if len(reply.memory) != (MEMORY_DIGEST if keeps else 0):
             raise Refused("sent no digest of its memory" if keeps else "sent a digest of a memory where none is kept")
         return Admitted(values, loss, reply.queries, reply.digest, reply.memory)

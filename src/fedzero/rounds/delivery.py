@@ -40,7 +40,7 @@ class Delivery:
         self.plan, self.replica, self.tracker, self.remembering = plan, replica, tracker, remembering
 
     def instructions(self, round: int, cohort: Sequence[int]) -> Sending:
-        delivery, limit = self.plan.wire(round).delivery, self.plan.federation.pull_after
+        delivery, limit = self.plan.traits.delivery, self.plan.federation.pull_after
         states: dict[tuple[Part, int | None], int] = {}
         works: dict[tuple[int, int | None], int] = {}
         sending = Sending()

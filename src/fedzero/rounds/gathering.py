@@ -29,7 +29,7 @@ def gather(plan: Plan, round: int, exchange: int, clients: Clients, tally: Tally
     for client in sorted(tally.replies):
         hosts.setdefault(tally.hosts[client], []).append(client)
     given = {host: tuple(mine) for host, mine in sorted(hosts.items())}
-    context = ServerContext(round, exchange, plan.wire(round).replies[exchange], weights)
+    context = ServerContext(round, exchange, plan.cost(round).replies[exchange], weights)
     lost: dict[str, str] = {}
     try:
         left = _played(gathering, given, context, clients, tally, lost)

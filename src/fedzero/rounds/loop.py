@@ -126,7 +126,7 @@ def _exhausted(server: Server, everybody: range, round: int) -> str:
     unable = dict[int, str]()
     for client in everybody:
         unable |= server.unable(round, [client])
-        if client not in unable and not server.wire(round).unanimous:
+        if client not in unable and not server.plan.traits.unanimous:
             return ""
     if not unable or any(log.begun(client, round) for client in everybody):
         return ""

@@ -74,7 +74,7 @@ def check_several_steps(plan: Plan, server_model: bool, metered: bool) -> None:
     comparing = [link.name for link in chain.server_links if link.traits.comparable_only]
     comparing += [] if chain.combiner is None else [chain.combiner.name]
     refusals = (
-        (bool(why := why_one_round(plan.wire(0))), why),
+        (bool(why := why_one_round(plan.traits, len(plan.cost(0).replies))), why),
         (chain.feedback, "a filter with feedback = true keeps a memory, which follows the last round that counted"),
         (bool(comparing), f"the filter {''.join(comparing[:1])!r} compares numbers of one round's directions"),
         (federation.sync, "federation.sync = true brings clients to the next step, while others still answer this one"),

@@ -24,7 +24,7 @@ from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.ledger.turns import Turns
 from fedzero.lines import LONGEST_SAID, printable
-from fedzero.methods.contract import Wire
+from fedzero.methods.contract import Cost
 from fedzero.model.updates import Dense, encode_update, pack
 from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Left, Rows, Tied, Undelivered
 from fedzero.protocol.messages import Continue, encode, encode_close
@@ -98,8 +98,8 @@ class Server:
         self.admission, self.aggregation = Admission(plan, self.tracker, models), Aggregation(plan, replica)
         self.delivery = Delivery(plan, replica, self.tracker, self.admission.remembering)
 
-    def wire(self, round: int) -> Wire:
-        return self.plan.wire(round)
+    def cost(self, round: int) -> Cost:
+        return self.plan.cost(round)
 
     def limit(self, round: int, exchange: int) -> int:
         """Bytes of a reply at most."""
@@ -149,7 +149,7 @@ class Server:
 
     def save_if_due(self, done: int, seconds: float) -> None:
         """The rolling checkpoint of a run with dense updates; also written on resume, if the crash came before it."""
-        if self.replica is None or self.plan.wire(done).seeded:
+        if self.replica is None or self.plan.traits.seeded:
             return
         if done == 0 or done % CHECKPOINT_EVERY or self.saved >= done:
             return
@@ -164,7 +164,7 @@ class Server:
         tally, found = Tally(asked=self.tracker.turns.open()), Responses()
         found.asked, found.awaited = dict(tally.asked), dict(tally.asked)
         self._ask(round, clients, found, tally)
-        for exchange in range(len(self.wire(round).replies)):
+        for exchange in range(len(self.cost(round).replies)):
             if exchange:
                 tally.shared.append(self.aggregation.contributions(tally))
                 shared = self.algorithm.share(self.aggregation.step_inputs(round, tally, tally.weights))

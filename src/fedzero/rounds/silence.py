@@ -35,7 +35,7 @@ class Listener:
     def after(self, round: int) -> list[str]:
         """What to tell of boxes that were silent in a round; raises `Unanswered`."""
         meter = self.server.meter
-        if meter is None or not self.server.wire(round).unanimous:
+        if meter is None or not self.server.plan.traits.unanimous:
             return []
         told = []
         for client, label in enumerate(self.labels):

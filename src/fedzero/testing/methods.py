@@ -18,7 +18,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.folder import LEDGER
 from fedzero.links.coders import Plain
-from fedzero.methods.contract import Federation, Method, State, Wire
+from fedzero.methods.contract import Cost, Federation, Method, State
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense
 from fedzero.protocol.messages import Reply, decode_reply, encode_reply
@@ -42,7 +42,7 @@ def check_method(method: Method, checks: Sequence[Check] | None = None) -> None:
     """Play small federations with a method, and raise `CheckFailed` with what does not hold.
 
     Checks: the recipe survives the ledger; a run replays to the same bits, at once and round by round; replicas of
-    their own agree with a shared one; queries, bytes and numbers are what `wire` says; interrupted runs resume to the
+    their own agree with a shared one; queries, bytes and numbers are what `cost` says; interrupted runs resume to the
     same ledger; sites give the ledger of one process; so do federations of every kind it accepts; bad clients leave no
     trace; 16-bit models replay; who is drawn twice counts twice; extreme numbers stop nobody; a strongly convex
     quadratic is solved.
@@ -76,18 +76,18 @@ def replays_and_counts(method: Method, folder: Path, merge: bool = False, **opti
         before = counting.evaluations
         shared.play(1)
         states.add(bits(shared.replica.state))
-        record, wire = shared.records[-1], shared.server.plan.wire(round)
+        record, cost = shared.records[-1], shared.server.cost(round)
         clients = set(record.cohort)
-        queries = len(clients) * wire.queries + wire.first_queries * len(clients & new)
+        queries = len(clients) * cost.queries + cost.first_queries * len(clients & new)
         new -= clients
         expect(not record.refused, f"round {round}: {record.refused}")
         made = counting.evaluations - before
-        expect(record.queries == made == queries, f"round {round}: {made} queries were made, wire() says {queries}")
-        for exchange, numbers in enumerate(wire.replies):
-            sent, size = passed.sizes.get((round, exchange), set()), method.coder.length(numbers)
-            said = f"wire() says {numbers} numbers, hence {size} bytes"
+        expect(record.queries == made == queries, f"round {round}: {made} queries were made, cost() says {queries}")
+        for exchange, numbers in enumerate(cost.replies):
+            sent, size = passed.sizes.get((round, exchange), set()), shared.setup.plan.traits.coder.length(numbers)
+            said = f"cost() says {numbers} numbers, hence {size} bytes"
             expect(sent == {size}, f"round {round}: replies of {sorted(sent)} bytes of numbers, {said}")
-        expect((round, len(wire.replies)) not in passed.sizes, "there are more exchanges than wire() says")
+        expect((round, len(cost.replies)) not in passed.sizes, "there are more exchanges than cost() says")
     _expect_bytes(shared, passed)
     expect(len(states) == rounds + 1, "there are rounds that do not change the state")
     if not merge:
@@ -100,7 +100,7 @@ def replays_and_counts(method: Method, folder: Path, merge: bool = False, **opti
 
 
 def _rounds(setup: Setup) -> int:
-    return SEEDED_ROUNDS if setup.plan.wire(0).seeded else DENSE_ROUNDS
+    return SEEDED_ROUNDS if setup.plan.traits.seeded else DENSE_ROUNDS
 
 
 def _expect_bytes(run: Trial, passed: Changing) -> None:
@@ -115,15 +115,15 @@ def _expect_replays(run: Trial, digests: Sequence[bytes]) -> None:
     whole, view = run.replayed(), replay.read(run.ledger)
     expect(bits(whole.state) == bits(run.replica.state), "the ledger replays to other bits than the run's")
     expect(whole.round == run.replica.round, "the ledger replays to another round")
-    wire = run.server.plan.wire(0)
-    for round in (0, len(digests) - 2) if wire.seeded else (10, 11):
+    seeded = run.server.plan.traits.seeded
+    for round in (0, len(digests) - 2) if seeded else (10, 11):
         then = run.replayed(round)
         same = (then.round, then.digest()) == (round, digests[round])
         expect(same, f"the ledger replays to another model before round {round}, or to one of another round")
-    if wire.seeded:
+    if seeded:
         single = run.prepared().replica()
         for update in replay.updates_of(run.ledger, view):
-            expect(not isinstance(update, Dense), "wire() says seeded, but an update is dense")
+            expect(not isinstance(update, Dense), "traits() says seeded, but an update is dense")
             single.follow([update])
         same = bits(single.state) == bits(run.replica.state)
         expect(same, "apply gives other bits for one update at a time than for all of them at once")
@@ -159,7 +159,7 @@ def resumes(method: Method, folder: Path, filters: Sequence[Any] = (), federatio
             ledger = session.create(folder / name, setup.start)
         watch = Silent() if stop is None else _StopAt(stop)
         with session.opened(setup, Environment(), watch) as found:
-            spoilt = replace(found, clients=Changing(found.clients, _trouble(setup.plan.wire(0))))
+            spoilt = replace(found, clients=Changing(found.clients, _trouble(setup.plan.cost(0))))
             return session.drive(spoilt, ledger, folder / name, watch)
 
     whole = play("whole")
@@ -176,13 +176,13 @@ def resumes(method: Method, folder: Path, filters: Sequence[Any] = (), federatio
     recorded.verified(folder / "stopped", Environment())
 
 
-def _trouble(wire: Wire) -> Change:
+def _trouble(cost: Cost) -> Change:
     """Nobody answers in rounds 3 and 9; in other odd rounds the first reply to one exchange is of another round."""
 
     def change(replies: Replies, round: int, exchange: int) -> Replies:
         if round in (3, 9):
             return []
-        if round % 2 and exchange == (round // 2) % len(wire.replies):
+        if round % 2 and exchange == (round // 2) % len(cost.replies):
             return first_replaced(late)(replies, round, exchange)
         return replies
 
@@ -258,7 +258,7 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
     recipe = recipe_of(method, federation_for(method, **options), rounds=9)
     sites = ["north", "south", "west"]
     here = session.start(recipe, folder / "here", Environment(), Silent())
-    remembers = prepare(recipe, Environment()).plan.wire(0).remembers
+    remembers = prepare(recipe, Environment()).plan.traits.remembers
     for forgetful in (False,) if remembers else (False, True):  # what clients remember is at the sites alone
         link = LocalSites(folder / f"sites-{forgetful}", sites, {3, 5, 8, 23, 41, 60, 61}.__contains__, forgetful)
         target = folder / f"there-{forgetful}"
@@ -273,11 +273,11 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
 
 def refuses_bad_clients(method: Method, folder: Path, ways: Sequence[Bad] = (not_a_number, failed)) -> None:
     """Who sends nonsense is refused by name, and nothing else is as if it had not been there."""
-    if not isinstance(method.coder, Plain):  # there may be no way to write NaN
-        ways = [too_long if way is not_a_number else way for way in ways]
     recipe, during = recipe_of(method, replicas=True), range(2, 4)
     plan = prepare(recipe, Environment()).plan
-    for exchange in range(len(plan.wire(0).replies)):
+    if not isinstance(plan.traits.coder, Plain):  # there may be no way to write NaN
+        ways = [too_long if way is not_a_number else way for way in ways]
+    for exchange in range(len(plan.cost(0).replies)):
         found = []
         for number, bad in enumerate((lambda reply, data: [], *ways)):
             run = trial(folder / f"{exchange}-{number}", recipe)

@@ -1,7 +1,8 @@
 """What a site does of what it is ordered: nothing that is not in the recipe that it was prepared for.
 
 A recipe says which rounds there are, who is asked in each (`cohort_of`), how the model gets to clients
-(`Wire.delivery`), whether outcomes are sent at once (`federation.sync`) and after which rounds the model is evaluated.
+(`Traits.delivery`), whether outcomes are sent at once (`federation.sync`), and after which rounds the model is
+evaluated.
 Orders of an honest server follow from it. All others are refused, in words, before anything is computed. Whether
 something was asked before is known to `journal`.
 """
@@ -14,7 +15,7 @@ from functools import cached_property
 
 from fedzero.engines.remote import messages
 from fedzero.errors import Refused, Sendable
-from fedzero.methods.contract import Wire
+from fedzero.methods.contract import Cost, Traits
 from fedzero.model.updates import Update, decode_update
 from fedzero.protocol.messages import Close, Continue, Instruction, Snapshot, Work, decode_instruction
 from fedzero.recipe.plan import Plan, cohort_of
@@ -44,12 +45,16 @@ class Agreement:
     def rounds(self) -> int:
         return self.recipe.rounds
 
-    def wire(self, round: int) -> Wire:
-        return self.plan.wire(round)
+    @property
+    def traits(self) -> Traits:
+        return self.plan.traits
+
+    def cost(self, round: int) -> Cost:
+        return self.plan.cost(round)
 
     @cached_property
     def delivery(self) -> str:
-        return self.wire(0).delivery
+        return self.traits.delivery
 
     def cohort(self, round: int) -> frozenset[int]:
         """Who may be asked. Where the server draws in private, nobody here knows who was drawn: anybody."""
@@ -63,17 +68,17 @@ class Agreement:
     @cached_property
     def largest(self) -> int:
         """Bytes of an order at most: each client here is brought the whole state, or the updates of all rounds."""
-        federation, numbers = self.recipe.federation, sum(self.wire(0).replies)
-        most = max(numbers, sum(self.wire(self.rounds - 1).replies))
-        update = OVERHEAD + (8 * most + 10) * (1 if self.wire(0).comparable else 2 * federation.cohort)
+        federation, numbers = self.recipe.federation, sum(self.cost(0).replies)
+        most = max(numbers, sum(self.cost(self.rounds - 1).replies))
+        update = OVERHEAD + (8 * most + 10) * (1 if self.traits.comparable else 2 * federation.cohort)
         catching_up = 0 if self.delivery == "snapshot" else self.rounds * update
-        plain = 16 * most * (1 if self.wire(0).comparable else federation.clients)
+        plain = 16 * most * (1 if self.traits.comparable else federation.clients)
         return SMALL + len(self.clients) * (2 * self.state + plain + catching_up + OVERHEAD)
 
 
 def check_answers(plan: Plan) -> None:
     """Refuse a method whose answers the journal cannot keep, before a round is begun and not in it."""
-    size = 4 * max(plan.wire(0).replies) + OVERHEAD  # a reply's numbers are float32
+    size = 4 * max(plan.cost(0).replies) + OVERHEAD  # a reply's numbers are float32
     if size > LARGEST_ANSWER:
         raise Sendable(
             f"an answer of {plan.algorithm.name} would have {size:,} bytes, and sites keep answers of at most "
@@ -84,7 +89,7 @@ def check_answers(plan: Plan) -> None:
 def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:
     """Refuse an exchange that no round of the recipe has, or that is of others."""
     _expect_round(agreement, order.round)
-    exchanges = len(agreement.wire(order.round).replies)
+    exchanges = len(agreement.cost(order.round).replies)
     if order.exchange >= exchanges:
         raise Refused(f"was sent exchange {order.exchange} of a round that has {exchanges}")
     _expect_here(agreement, order.instructions.keys())
@@ -95,7 +100,7 @@ def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:
 def check_phase(agreement: Agreement, order: messages.Phase) -> None:
     """Refuse a phase of an exchange that no round of the recipe has."""
     _expect_round(agreement, order.round)
-    exchanges = len(agreement.wire(order.round).replies)
+    exchanges = len(agreement.cost(order.round).replies)
     if order.exchange >= exchanges:
         raise Refused(f"was sent a phase of exchange {order.exchange} of a round that has {exchanges}")
 

@@ -203,7 +203,7 @@ class SiteRun:
         self._keys = keys_of(recipe, secret_of(secret), order.secret, order.recipe)
         self._allowance = Allowance(self.terms.queries_per_day, keep, clock)
         self.setup = self._fresh()
-        self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.wire(0))
+        self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.cost(0))
         admission.check_answers(self.setup.plan)
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
@@ -257,7 +257,7 @@ class SiteRun:
         return TracedReplica(setup.algorithm, setup.problem.params, setup.keys, setup.recipe.federation.clients)
 
     def _agreed(self, clients: Iterable[int]) -> Agreement:
-        remembers = self.replica.wire.remembers or self.setup.chain.feedback
+        remembers = self.replica.traits.remembers or self.setup.chain.feedback
         size = sum(tensor.numel() * tensor.element_size() for tensor in self.replica.state.tensors())
         return Agreement(self.recipe, self.setup.plan, frozenset(clients), remembers, size)
 
@@ -341,12 +341,12 @@ class SiteRun:
             return Asked(place, message, instruction, question, before, False)
         if self.host.remembers and not self.host.remembered(number).has(message.counted):
             raise Refused(f"has lost what it remembered of round {message.counted}: restore its folder")
-        last = len(self.agreement.wire(place.round).replies) - 1
+        last = len(self.agreement.cost(place.round).replies) - 1
         again = bool(last) and self._journal.find(Place(place.round, number, last)) is None
         again = again and not self.host.waits(number, place.round, 1)
         asked = Asked(place, message, instruction, question, before, again)
         if before is None or again:
-            self.terms.check_turn(self.recipe.algorithm, self.agreement.wire(place.round))
+            self.terms.check_turn(self.recipe.algorithm, self.agreement.cost(place.round))
             self._expect_paid(number, order.round)
         return asked
 
@@ -362,9 +362,9 @@ class SiteRun:
         """Queries of a turn; of an answer that is there, none. All are paid with the first exchange."""
         if isinstance(asked.message, Continue) or (asked.before is not None and not asked.again):
             return 0
-        wire = self.agreement.wire(asked.place.round)
-        first = wire.first_queries and not (self.host.remembers and self.host.remembered(asked.place.client).begun)
-        return wire.queries + (wire.first_queries if first else 0)
+        cost = self.agreement.cost(asked.place.round)
+        first = cost.first_queries and not (self.host.remembers and self.host.remembered(asked.place.client).begun)
+        return cost.queries + (cost.first_queries if first else 0)
 
     def _answered(self, asked: Mapping[int, Asked], drawn: list[Drawn], failed: dict[int, str]) -> dict[int, Answered]:
         """The answers that were given before, and new ones."""
@@ -426,7 +426,7 @@ class SiteRun:
         others only where all is that they follow from: another recipe may have others of the same seed, other rows in
         its batches, or points that come with the state."""
         round, number = asked.place.round, asked.place.client
-        count = self.terms.projections_of(self.recipe.algorithm, self.agreement.wire(round))
+        count = self.terms.projections_of(self.recipe.algorithm, self.agreement.cost(round))
         history = self.replica.history or os.urandom(16)  # nobody knows of what it was made: no turn is like it
         said = (self._recipe_hash.encode(), self._keys.direction_root, round.to_bytes(8, "little"), history)
         name = hashlib.sha256(b"".join(said)).digest()[:16]
@@ -494,9 +494,9 @@ class SiteRun:
 
     def _expect_paid(self, number: int, round: int) -> None:
         """Before a turn: its queries are within the budget of its box."""
-        metered, wire = self.setup.problem.metered, self.agreement.wire(round)
+        metered, cost = self.setup.problem.metered, self.agreement.cost(round)
         if metered is not None:
-            unable = metered.unable(round, {number: wire.queries + wire.first_queries})
+            unable = metered.unable(round, {number: cost.queries + cost.first_queries})
             if number in unable:
                 raise Refused(unable[number])
 
@@ -516,7 +516,7 @@ class SiteRun:
         """The replica, unless it is sent with every instruction anyway."""
         self._saved = time.monotonic()
         state = self.replica.state
-        if state.round and self.replica.wire.delivery != "snapshot" and self.host.recallable:
+        if state.round and self.replica.traits.delivery != "snapshot" and self.host.recallable:
             content = state.to_bytes()
             header = msgspec.msgpack.encode(
                 (state.round, state.numbers, hashlib.sha256(content).digest(), self.replica.history)

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 
 from fedzero import plugins
 from fedzero.errors import FedzeroError, Sendable
-from fedzero.methods.contract import Method, Scale, Wire
+from fedzero.methods.contract import Cost, Method, Scale
 from fedzero.model.numbers import Natural, PositiveInt
 from fedzero.model.schedules import Count, most
 from fedzero.recipe import recipe as recipes
@@ -87,11 +87,11 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             if limit and wanted > limit:
                 raise Sendable(_beyond(name, limit, said, wanted))
 
-    def check_turn(self, method: Method, wire: Wire) -> None:
+    def check_turn(self, method: Method, cost: Cost) -> None:
         """Refuse a turn of too many evaluations. Of methods that have no field for their directions it shows only now,
         and of those that grow with the rounds in the round itself. A central difference takes two evaluations for a
         direction, a forward one takes one more for a step."""
-        total = wire.queries + wire.first_queries
+        total = cost.queries + cost.first_queries
         K, _ = _steps_of(method)
         limit = 2 * (self.most_directions + 1) * K
         if self.most_directions and total > limit:
@@ -107,10 +107,10 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
                 "fewer clients, or the site allows it, `fedzero join KIT --term least_batch=1`"
             )
 
-    def projections_of(self, method: Method, wire: Wire) -> int:
+    def projections_of(self, method: Method, cost: Cost) -> int:
         """Directions of a turn; where a method does not say, every evaluation is one."""
         K, P = _steps_of(method)
-        return K * P or wire.queries
+        return K * P or cost.queries
 
     def check_projections(self, before: int, more: int) -> None:
         if self.projections and before + more > self.projections:
@@ -181,6 +181,6 @@ def _of_gradients(methods: tuple[str, ...]) -> list[str]:
     for name in methods or sorted(plugins.kinds("methods")):
         with suppress(FedzeroError, msgspec.ValidationError, TypeError, ValueError):
             made = recipes.method({"kind": name, "rate": 0.01})
-            if made.wire(0, Scale(1, 1)).first_order:
+            if made.traits(Scale(1, 1)).first_order:
                 found.append(name)
     return found

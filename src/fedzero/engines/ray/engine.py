@@ -76,7 +76,7 @@ class ClusterClients:
     def __init__(self, run: RunView, crew: WorkerPool, share: int):
         setup, self.replica = run.built()
         self.run, self.crew, self.measure = run, crew, setup.problem.measure
-        self.remembers = self.replica.wire.remembers or setup.chain.feedback
+        self.remembers = self.replica.traits.remembers or setup.chain.feedback
         self.share = 1 if self.remembers else share
         self.dealer = Scheduler(crew, self.replica.digest(), self._standing, run.warn)
         self.slices: list[Slice] = []

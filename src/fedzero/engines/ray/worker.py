@@ -134,7 +134,7 @@ class Player:
         self.clients = local_clients(self.setup, self.replica, memory=lambda client: self._sent.pop(client, ()))
         self.setup.problem.ready()
         self._slice: _Logged | None = None
-        self._remembers = self.replica.wire.remembers or self.setup.chain.feedback
+        self._remembers = self.replica.traits.remembers or self.setup.chain.feedback
         self._round = -1
 
     def follow(self, at: int, update: Update) -> None:

@@ -124,7 +124,7 @@ class RemoteClients:
 
     def attach(self, run: RunView) -> None:
         """The run that begins now, or goes on."""
-        self._run, self._catch_up = run, run.plan.wire(0).delivery != "snapshot"
+        self._run, self._catch_up = run, run.plan.traits.delivery != "snapshot"
 
     # ---- epochs
 
@@ -393,7 +393,7 @@ class RemoteClients:
     def _phase_limit(self, round: int, exchange: int) -> int:
         plan = self.run.plan
         assert plan.chain.gathering is not None, "phases of a run without a gathering"
-        numbers, clients = plan.wire(round).replies[exchange], plan.federation.cohort
+        numbers, clients = plan.cost(round).replies[exchange], plan.federation.cohort
         return OVERHEAD + plan.chain.gathering.limit(numbers, clients)
 
     def settle(

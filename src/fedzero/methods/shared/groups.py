@@ -5,7 +5,7 @@
 
 A reply is evaluated at the model of the round in which it was asked for, along directions of that round; of the step it
 needs nothing. So a method can be in such steps if its directions, and what becomes of its numbers, do not follow from
-the state: `Wire.reads_state` says why not.
+the state: `Traits.reads_state` says why not.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from __future__ import annotations
 import numpy as np
 
 from fedzero.directions.terms import F32
-from fedzero.methods.contract import Gathered, Wire
+from fedzero.methods.contract import Gathered, Traits
 from fedzero.model.updates import Group, Stepped, pack
 
 
-def why_one_round(wire: Wire) -> str:
+def why_one_round(traits: Traits, exchanges: int) -> str:
     """Why a method's steps are made of the replies to one question; empty: they need not be."""
     refusals = (
-        (not wire.seeded, "its updates are numbers of the model, which belong to no round's directions"),
-        (len(wire.replies) > 1, "its rounds have several exchanges, in which clients answer each other"),
-        (wire.unanimous, "its rounds need the answers of all clients"),
-        (wire.remembers, "its clients keep a memory, which follows the last round that counted"),
-        (bool(wire.reads_state), wire.reads_state),
+        (not traits.seeded, "its updates are numbers of the model, which belong to no round's directions"),
+        (exchanges > 1, "its rounds have several exchanges, in which clients answer each other"),
+        (traits.unanimous, "its rounds need the answers of all clients"),
+        (traits.remembers, "its clients keep a memory, which follows the last round that counted"),
+        (bool(traits.reads_state), traits.reads_state),
     )
     return next((why for holds, why in refusals if holds), "")
 

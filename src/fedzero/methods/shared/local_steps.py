@@ -28,14 +28,15 @@ from fedzero.estimators.spsa import direction_keys, expect_others, expect_rank, 
 from fedzero.methods.contract import (
     READS_STATE,
     Contribution,
+    Cost,
     Federation,
     Form,
     Gathered,
     Method,
     Scale,
     State,
+    Traits,
     Turn,
-    Wire,
     Work,
     advance_round,
 )
@@ -74,7 +75,7 @@ class OwnDirections(Sampling):
     form: Form = "auto"
 
     reads_state: ClassVar[str] = READS_STATE
-    """See `Wire`."""
+    """See `Traits`."""
 
     def sample(self, step: int) -> int:
         return sample_of(self.samples, step)
@@ -114,11 +115,14 @@ class OwnDirections(Sampling):
         """What goes up and down in a turn of the dense form: d numbers each way, unless a method says otherwise."""
         return 2 * scale.size
 
-    def wire(self, round: int, scale: Scale) -> Wire:
-        seeded, queries = self.seeded(scale), self.local_steps * queries_of(self.directions, self.difference)
-        if seeded:
-            return Wire((self.scalars,), queries, comparable=False, reads_state=self.reads_state)
-        return Wire((scale.size,), queries, seeded=False, delivery="snapshot")
+    def traits(self, scale: Scale) -> Traits:
+        if self.seeded(scale):
+            return Traits(comparable=False, reads_state=self.reads_state)
+        return Traits(seeded=False, delivery="snapshot")
+
+    def cost(self, round: int, scale: Scale) -> Cost:
+        queries = self.local_steps * queries_of(self.directions, self.difference)
+        return Cost((self.scalars if self.seeded(scale) else scale.size,), queries)
 
     def max_update_scale(self, state: State, round: int) -> float:
         return rate_at(self.rate, round) if self.seeded(state.scale) else 1.0

@@ -35,13 +35,14 @@ from fedzero.estimators.spsa import (
 )
 from fedzero.methods.contract import (
     Contribution,
+    Cost,
     Federation,
     Gathered,
     Method,
     Scale,
     State,
+    Traits,
     Turn,
-    Wire,
     Work,
     advance_round,
 )
@@ -246,9 +247,12 @@ class SeededMethod(Sampling):
             found["deviation"] = "one direction has none: set algorithm.directions to 2 or more (or step = 'rms')"
         return found
 
-    def wire(self, round: int, scale: Scale) -> Wire:
+    def traits(self, scale: Scale) -> Traits:
+        return Traits(reads_state=self._reads_state())
+
+    def cost(self, round: int, scale: Scale) -> Cost:
         K, P = self.local_steps, count_at(self.directions, round)
-        return Wire((K * P,), K * queries_of(P, self.difference), reads_state=self._reads_state())
+        return Cost((K * P,), K * queries_of(P, self.difference))
 
     def _reads_state(self) -> str:
         """Rules that use directions of earlier rounds again compare the scalars of both."""
