@@ -20,7 +20,7 @@ import numpy as np
 import fedzero
 from fedzero.directions import Domain, Keys, Program, Terms
 from fedzero.estimators.spsa import direction_keys, points_of
-from fedzero.methods.contract import Contribution, Cost, Gathered, Scale, State, Turn, Work, advance_round
+from fedzero.methods.contract import Contribution, Cost, Scale, State, StepInputs, Turn, Work, advance_round
 from fedzero.model.schedules import Schedule, rate_at
 from fedzero.model.updates import Seeded, Update, pack, unpack
 from fedzero.oracles import Losses
@@ -47,7 +47,7 @@ class SignVote(fedzero.Method, tag="sign-vote"):
         values = yield Losses(state.params, points, 0)
         return Contribution(np.sign(values[0::2] - values[1::2]).astype(np.float32), float(values.mean()))
 
-    def aggregate(self, gathered: Gathered) -> Seeded:
+    def aggregate(self, gathered: StepInputs) -> Seeded:
         return Seeded(gathered.round, pack(np.sign(gathered.mean())))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:

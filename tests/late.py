@@ -136,7 +136,7 @@ def play(
         clients = engine(found.clients, away, lost)
         ledger = ledger or session.create(folder, setup.start)
         opened = session.Opened(found.run, clients, found.past)
-        return session.drive(opened, ledger, folder, watch or Silent(), schedule(setup.plan))
+        return session.run_to_end(opened, ledger, folder, watch or Silent(), schedule(setup.plan))
 
 
 def resume(recipe: recipes.Recipe, folder: Path, away: dict[tuple[int, int], Arrival], **options: Any) -> Summary:

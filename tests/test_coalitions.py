@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.links.krum import Krum, MultiKrum
 from fedzero.links.median import Median
@@ -145,5 +145,5 @@ def test_it_is_said_when_a_run_begins_and_not_again(tmp_path: Path) -> None:
 
 def test_it_is_said_where_a_run_is_served(tmp_path: Path) -> None:
     made, watch, link = recipe(), Hearing(), LocalSites(tmp_path / "sites", ["north"])
-    conduct(made, tmp_path / "run", Environment(), watch, Service(link, lambda: link.names))
+    run_at_sites(made, tmp_path / "run", Environment(), watch, Service(link, lambda: link.names))
     assert watch.heard == warnings(made, real=True) != []

@@ -15,7 +15,7 @@ from fedzero.ledger import patch
 from fedzero.ledger.patch import Patch
 from fedzero.ledger.records import Start, decode_record, encode_record
 from fedzero.model import distributions
-from fedzero.plugins import Kind
+from fedzero.plugins import Plugin
 from fedzero.recipe import recipe as recipes
 
 BAD = {
@@ -92,7 +92,7 @@ def test_names_and_versions_as_they_are() -> None:
 
 
 def test_a_ledger_that_nobody_could_read_is_not_begun(monkeypatch) -> None:
-    monkeypatch.setattr(plugins, "find", lambda group, tag: Kind(int, "theirs", "unknown"))
+    monkeypatch.setattr(plugins, "find", lambda group, tag: Plugin(int, "theirs", "unknown"))
     with pytest.raises(FedzeroError, match="'unknown', which is no version"):
         plugins.needed(("methods", "x"))
 

@@ -14,7 +14,7 @@ import pytest
 from harness import recipe_of
 
 from fedzero.deploy.flare import project as kits
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site.settings import Settings
 from fedzero.deploy.site.site import Site
 from fedzero.directions.keys import fingerprint, fits, root_of, salt_of, shift
@@ -138,7 +138,7 @@ def test_a_run_of_0_1_at_sites_is_hidden_when_it_goes_on(tmp_path: Path, monkeyp
     monkeypatch.setenv("FEDZERO_SECRET", SECRET.decode())
     recipe, link, folder = recipe_for(private=True), LocalSites(tmp_path / "sites", ["north"]), tmp_path / "run"
     for _ in range(2):
-        conduct(recipe, folder, Environment(), Silent(), Service(link, lambda: ["north"]))
+        run_at_sites(recipe, folder, Environment(), Silent(), Service(link, lambda: ["north"]))
         assert mode(folder / LEDGER) == 0o600
         (folder / LEDGER).chmod(0o644)
 

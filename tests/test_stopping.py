@@ -9,7 +9,7 @@ import pytest
 
 from fedzero.ledger import Ledger
 from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.outline import Course
+from fedzero.ledger.outline import EvaluationHistory
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView, read
 from fedzero.oracles import Metrics
@@ -22,8 +22,8 @@ from fedzero.runs.progress import Silent
 HERE = Environment()
 
 
-def after(*losses: float) -> Course:
-    course = Course()
+def after(*losses: float) -> EvaluationHistory:
+    course = EvaluationHistory()
     for n, loss in enumerate(losses):
         course.note(Evaluation(2 * n, b"", Metrics(loss)))
     return course

@@ -26,7 +26,7 @@ from fedzero.directions import Keys
 from fedzero.estimators.surrogate import Active, Everything, Nearest, Rbf, Surrogate, Transfer, Window, features_of
 from fedzero.estimators.surrogate.kernels import squares_between
 from fedzero.methods import FZooS
-from fedzero.methods.contract import Share, Shared, State, Turn
+from fedzero.methods.contract import Intermediate, IntermediateResult, State, Turn
 from fedzero.methods.shared.corrections import Inverse
 from fedzero.oracles import Losses
 from fedzero.tasks import BuildContext
@@ -99,8 +99,8 @@ def _turn(algorithm: FZooS, state: State, turn: Turn) -> tuple[np.ndarray, ...]:
             asked = work.send(answer)
         except StopIteration as done:
             return done.value.remember(done.value.values)
-        if isinstance(asked, Share):
-            answer = Shared(asked.values)
+        if isinstance(asked, Intermediate):
+            answer = IntermediateResult(asked.values)
         else:
             assert isinstance(asked, Losses)
             assert asked.basis is not None

@@ -42,7 +42,7 @@ from fedzero.deploy.flare import processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import Epochs, WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site.site import Settings
 from fedzero.engines.remote.engine import Service
 from fedzero.ledger.records import Round
@@ -196,7 +196,7 @@ def federation(
                 started.append(processes.start(kit, variables))
             watch = Stopwatch(rounds, lambda: port_bytes(port), lambda: look_at(epochs, started[0]), idle, at)
             service = Service(epochs, lambda: names, report=_complain)
-            conduct(recipe_of(sites, asked, rounds), folder / "run", Environment(), watch, service)
+            run_at_sites(recipe_of(sites, asked, rounds), folder / "run", Environment(), watch, service)
             watch.figures.epochs = epochs.epochs
             watch.figures.idle /= sites
             return watch.figures

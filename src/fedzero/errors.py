@@ -27,7 +27,7 @@ class Misnamed(FedzeroError, TypeError):
     """An argument that a constructor does not have, or one that it needs and was not given."""
 
 
-def near(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A question about what somebody may have meant, in capitals or not; empty where nothing known is like it."""
     spelled = {each.lower(): each for each in known}
     found = get_close_matches(str(word).lower(), list(spelled), 1)

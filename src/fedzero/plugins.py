@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fedzero.errors import FedzeroError, near
+from fedzero.errors import FedzeroError, did_you_mean
 from fedzero.lines import printable
 from fedzero.model import distributions
 
@@ -65,7 +65,7 @@ LONGEST = 80
 
 
 @dataclass(frozen=True)
-class Kind:
+class Plugin:
     """A class that a recipe can choose, and where it comes from; `distribution` is empty for registered ones."""
 
     type: type[Any]
@@ -85,7 +85,7 @@ class NotInstalled(FedzeroError):
         self.what = what
 
 
-_registered: dict[Group, dict[str, Kind]] = {group: {} for group in BASES}
+_registered: dict[Group, dict[str, Plugin]] = {group: {} for group in BASES}
 
 
 @cache
@@ -107,7 +107,7 @@ def register(kind: type[Any]) -> type[Any]:
             installed, _ = _of_distributions(group)
             if tag in installed:
                 raise FedzeroError(f"{group[:-1]} {tag!r} comes with {installed[tag].origin}: choose another tag")
-            _registered[group][tag] = Kind(kind, "", "")
+            _registered[group][tag] = Plugin(kind, "", "")
             return kind
     bases = "Method, Task, Link, Gathering, Rule, Engine and Transport"
     raise FedzeroError(f"{kind!r} derives from none of fedzero.{bases}")
@@ -121,7 +121,7 @@ def tag_of(kind: type[Any]) -> str:
     return tag
 
 
-def kinds(group: Group) -> dict[str, Kind]:
+def kinds(group: Group) -> dict[str, Plugin]:
     """All kinds of a group, by tag: ours first, then those of other distributions, then registered ones."""
     return {**_of_distributions(group)[0], **_registered[group]}
 
@@ -131,7 +131,7 @@ def broken(group: Group | Literal["recipes"]) -> dict[str, str]:
     return dict(_recipe_folders()[1] if group == "recipes" else _of_distributions(group)[1])
 
 
-def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> Kind:
+def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> Plugin:
     """The kind with a tag. `needs`: distributions and versions that a ledger was written with, for the message."""
     known, unusable = kinds(group), broken(group)
     if isinstance(tag, str) and tag in known:
@@ -143,7 +143,9 @@ def find(group: Group, tag: object, needs: Mapping[str, str] | None = None) -> K
     if missing:
         advice = f"pip install {' '.join(missing)} (if you trust whoever published it)"
         raise NotInstalled(f"{what} is not installed: {advice}", what)
-    raise NotInstalled(f"there is no {what}; {near(str(tag)[:LONGEST], known) or '`fedzero list` shows all'}", what)
+    raise NotInstalled(
+        f"there is no {what}; {did_you_mean(str(tag)[:LONGEST], known) or '`fedzero list` shows all'}", what
+    )
 
 
 def needed(*chosen: tuple[Group, object]) -> dict[str, str]:
@@ -192,9 +194,9 @@ def _installed(distribution: str) -> bool:
 
 
 @cache
-def _of_distributions(group: Group) -> tuple[dict[str, Kind], dict[str, str]]:
+def _of_distributions(group: Group) -> tuple[dict[str, Plugin], dict[str, str]]:
     """Kinds by tag, and what is wrong with entry points that are none."""
-    found, broken = {tag_of(kind): [Kind(kind, OURS, _version())] for kind in _ours(group)}, {}
+    found, broken = {tag_of(kind): [Plugin(kind, OURS, _version())] for kind in _ours(group)}, {}
     for entry in (each for name in GROUPS[group] for each in metadata.entry_points(group=name)):
         try:
             kind = _loaded(group, entry)
@@ -236,7 +238,7 @@ def _origin(entry: metadata.EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
-def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
+def _loaded(group: Group, entry: metadata.EntryPoint) -> Plugin:
     what = f"{group[:-1]} {entry.name!r} of {_origin(entry)}"
     try:
         kind = entry.load()
@@ -246,4 +248,4 @@ def _loaded(group: Group, entry: metadata.EntryPoint) -> Kind:
         raise FedzeroError(f"{what} is not derived from fedzero's {base_of(group).__name__}")
     if tag_of(kind) != entry.name:
         raise FedzeroError(f"{what} has the tag {tag_of(kind)!r}: its entry point must have the same name")
-    return Kind(kind, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else "")
+    return Plugin(kind, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else "")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.lines import fitting
 from fedzero.oracles import Metrics
@@ -55,7 +55,7 @@ def watching(kind: type, width: int) -> tuple[LiveWatch | PlainWatch, StringIO]:
 def test_reasons_are_shown_as_they_are(kind: type) -> None:
     """What clients say is text, never markup of the terminal."""
     watch, shown = watching(kind, 200)
-    watch.begin(recipes.load("demo"), 10, Outline())
+    watch.begin(recipes.load("demo"), 10, LedgerSummary())
     watch.round(record(0, ((3, REASON),)))
     watch.end()
     assert f"round 0: client 3 {REASON}" in shown.getvalue()
@@ -79,7 +79,7 @@ def test_what_fits_is_the_most_worthy() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 250])
 def test_the_live_line_fits_and_keeps_the_round(width: int) -> None:
     watch, shown = watching(LiveWatch, width)
-    watch.begin(recipes.load("demo", ["rounds=2000"]), 10, Outline())
+    watch.begin(recipes.load("demo", ["rounds=2000"]), 10, LedgerSummary())
     watch.round(record(1232))
     watch.round(record(1233))
     watch.evaluation(Evaluation(1234, b"", Metrics(loss=0.1234, accuracy=0.9123)))
@@ -95,7 +95,7 @@ def test_the_live_line_fits_and_keeps_the_round(width: int) -> None:
 def test_lines_of_a_log_are_not_wrapped(monkeypatch) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     watch, shown = watching(PlainWatch, 30)
-    watch.begin(recipes.load("demo"), 10, Outline())
+    watch.begin(recipes.load("demo"), 10, LedgerSummary())
     watch.round(record(0, ((3, REASON),)))
     watch.round(record(1))
     watch.end()
@@ -111,7 +111,7 @@ def test_a_long_phase_is_shown_and_a_short_one_is_not(kind: type, monkeypatch) -
     watch.phase("instant")
     watch.phase("evaluating")
     time.sleep(1.8)
-    watch.begin(recipes.load("demo"), 10, Outline())
+    watch.begin(recipes.load("demo"), 10, LedgerSummary())
     watch.end()
     watch.end()
     assert re.search(r"evaluating,? \d\.\d s", shown.getvalue())

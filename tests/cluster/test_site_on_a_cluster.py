@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.pipe import Pipe
 from fedzero.recipe.environment import Environment
@@ -24,5 +24,5 @@ def test_the_ledger_is_that_of_one_process(recipe, tmp_path: Path) -> None:
     here = session.start(made, tmp_path / "here", Environment(), Silent())
     with Pipe(hosts=1).open(SiteProgram(tmp_path / "sites", "ray:2"), print) as link:
         service = Service(link, lambda: ["host-0"], report=print)
-        there = conduct(made, tmp_path / "there", Environment(), Silent(), service)
+        there = run_at_sites(made, tmp_path / "there", Environment(), Silent(), service)
     assert (there.ledger_head, there.model_digest) == (here.ledger_head, here.model_digest)

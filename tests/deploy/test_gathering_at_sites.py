@@ -14,7 +14,7 @@ from harness import recipe_of
 from masks import Masks
 
 from fedzero import plugins
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Phase, Phased, Prepare, Replies, decode_answer, decode_order, encode
 from fedzero.ledger.records import Round
@@ -45,7 +45,7 @@ def recipe(summed: bool = True, algorithm: Any = None) -> recipes.Recipe:
 
 
 def run(tmp_path: Path, link: LocalSites) -> Any:
-    return conduct(recipe(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES))
+    return run_at_sites(recipe(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES))
 
 
 def rounds_of(folder: Path) -> list[Round]:
@@ -107,7 +107,7 @@ def test_an_epoch_that_ends_in_a_round_of_two_exchanges_changes_nothing(tmp_path
     def played(folder: Path, breaks: set[int]) -> tuple[Any, LocalSites]:
         made = recipe(algorithm=ScaffoldZO(rate=1e-3, type="I", form="dense"))
         link = LocalSites(folder / "sites", SITES, breaks.__contains__)
-        return conduct(made, folder / "run", Environment(), Silent(), Service(link, lambda: SITES)), link
+        return run_at_sites(made, folder / "run", Environment(), Silent(), Service(link, lambda: SITES)), link
 
     (whole, _), (found, link) = played(tmp_path / "whole", set()), played(tmp_path / "broken", {at})
     assert link.epochs == 2 and not any(record.refused for record in rounds_of(tmp_path / "broken" / "run"))

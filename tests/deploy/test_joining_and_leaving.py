@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from harness import recipe_of
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import RemoteClients, Service
 from fedzero.engines.remote.messages import Exchange, Prepare, decode_order
 from fedzero.ledger import replay
@@ -73,7 +73,7 @@ def run(tmp_path: Path, link: LocalSites, method, monkeypatch) -> list[Event]:
     monkeypatch.setattr(RemoteClients, "receive", receive)
     recipe = recipe_of(algorithm=method, clients=6, cohort=6)
     recipe = msgspec.structs.replace(recipe, rounds=6, evaluate_every=6)
-    conduct(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES))
+    run_at_sites(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES))
     return seen
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Replies, decode_answer, encode
@@ -51,7 +51,7 @@ def played(folder: Path, recipe: Any, lie: Callable[[Replies], bytes]) -> tuple[
 
     link = LocalSites(folder / "sites", SITES)
     link.spoil = spoil
-    found = conduct(recipe, folder / "run", Environment(), Silent(), Service(link, lambda: SITES, patience=0.0))
+    found = run_at_sites(recipe, folder / "run", Environment(), Silent(), Service(link, lambda: SITES, patience=0.0))
     ledger = Ledger.open(folder / "run" / "ledger.db")
     try:
         view = replay.read(ledger)

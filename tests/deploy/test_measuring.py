@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote import measuring
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Measured, decode_answer, encode
@@ -141,7 +141,7 @@ def test_no_site_ends_a_run_by_a_number(tmp_path: Path, lie) -> None:
     link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = spoil
     service = Service(link, lambda: SITES, patience=0.0)
-    found = conduct(recipe, tmp_path / "run", Environment(), Silent(), service)
+    found = run_at_sites(recipe, tmp_path / "run", Environment(), Silent(), service)
     assert found.rounds == 8 and not found.reason
     ledger = Ledger.open(tmp_path / "run" / "ledger.db")
     try:

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzero import plugins
+from fedzero.callbacks import always_false
 from fedzero.deploy.server import queue
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.server.supervisor import check_name_free, serve_queue
 from fedzero.deploy.site import site as at_site
 from fedzero.deploy.site.site import Settings, Site
@@ -33,7 +34,7 @@ from fedzero.engines.remote.messages import (
     decode_order,
     encode,
 )
-from fedzero.engines.remote.transport import NoAnswer, never
+from fedzero.engines.remote.transport import NoAnswer
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Round
@@ -62,7 +63,7 @@ def recipe_for(rounds=8, **options):
 
 
 def run(tmp_path: Path, link: LocalSites, recipe=None, **service):
-    return conduct(
+    return run_at_sites(
         recipe or recipe_for(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES, **service)
     )
 
@@ -188,10 +189,10 @@ def test_a_site_ahead_of_the_ledger_starts_anew(tmp_path: Path) -> None:
     stopped = LocalSites(tmp_path / "elsewhere", SITES)
     stopped.spoil = _stop_after(stopped, 3 + 3 * 3)
     with pytest.raises(KeyboardInterrupt):
-        conduct(recipe, short, Environment(), Silent(), Service(stopped, lambda: SITES))
+        run_at_sites(recipe, short, Environment(), Silent(), Service(stopped, lambda: SITES))
     SiteAssignment(SiteAssignment.of(tmp_path / "run").run, SiteAssignment.of(short).clients).write(short)
     link.begin()  # sites keep their replicas when an epoch ends
-    found = conduct(recipe, short, Environment(), Silent(), Service(link, lambda: SITES))
+    found = run_at_sites(recipe, short, Environment(), Silent(), Service(link, lambda: SITES))
     assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
 
 
@@ -241,7 +242,7 @@ class Leaving(LocalSites):
 
     gone, back = 3 + 3 * 2, 3 + 3 * 2 + 2 * 3
 
-    def ask(self, orders, seconds, limit, enough=never):
+    def ask(self, orders, seconds, limit, enough=always_false):
         silent = "south" in orders and self.gone <= self.asked < self.back
         if silent:
             yield "south", NoAnswer("did not answer in 5 s") if self.asked == self.gone else Undelivered("is silent")
@@ -386,7 +387,7 @@ class Recording(LocalSites):
         self.orders = {**getattr(self, "orders", {}), self.epochs: []}
         return here
 
-    def ask(self, orders, seconds, limit, enough=never):
+    def ask(self, orders, seconds, limit, enough=always_false):
         for site, answer in super().ask(orders, seconds, limit, enough):
             self.orders[self.epochs].append((site, decode_order(orders[site]), decode_answer(answer)))
             yield site, answer
@@ -409,7 +410,7 @@ def test_a_site_restarts_from_its_folder(tmp_path: Path, kind, options, cohort) 
     here = session.start(recipe, tmp_path / "here", Environment(), Silent())
     sites = SITES if cohort > 1 else SITES[:1]
     link = Recording(tmp_path / "sites", sites, {len(sites) * 6}.__contains__)  # in round 4, or 5
-    found = conduct(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: sites))
+    found = run_at_sites(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: sites))
     assert link.epochs == 2
     ready = {site: answer.round for site, _, answer in link.orders[2] if isinstance(answer, Prepared)}
     assert ready.keys() == set(sites)
@@ -461,7 +462,7 @@ THEIRS = {"methods": TheirMethod, "tasks": TheirTask, "filters": TheirFilter}
 def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """All three, as if a distribution brought them."""
     for group, kind in THEIRS.items():
-        known = plugins.Kind(kind, "their-package", "1.2")
+        known = plugins.Plugin(kind, "their-package", "1.2")
         monkeypatch.setitem(plugins._registered[group], plugins.tag_of(kind), known)
 
 

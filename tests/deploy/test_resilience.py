@@ -10,13 +10,14 @@ import msgspec
 import pytest
 from harness import recipe_of
 
+from fedzero.callbacks import always_false
 from fedzero.deploy.flare.backoff import WELL, BackOff
-from fedzero.deploy.server import conduct as conducting
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server import run_at_sites as conducting
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote import measuring
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Done, Failed, Measured, Prepared, Replies, decode_answer, encode
-from fedzero.engines.remote.transport import Enough, Pending, never
+from fedzero.engines.remote.transport import Enough, Pending
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
@@ -41,7 +42,7 @@ def recipe_for(rounds=8, clients=6, server_model=False, **options):
 def run(tmp_path: Path, link: LocalSites, recipe=None, sites=SITES, **service):
     said: list[str] = []
     service = {"report": said.append, "patience": 0.0, **service}
-    found = conduct(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: sites, **service))
+    found = run_at_sites(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: sites, **service))
     return found, said
 
 
@@ -90,7 +91,7 @@ class Slow(LocalSites):
         super().__init__(folder, SITES)
         self.kind, self.after, self.kept = kind, after, []
 
-    def ask(self, orders, seconds, limit, enough=never):
+    def ask(self, orders, seconds, limit, enough=always_false):
         slow = None
         for site, data in super().ask(orders, seconds, limit, enough):
             if site == "south" and self.asked < self.after and isinstance(decode_answer(data), self.kind):

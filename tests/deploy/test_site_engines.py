@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from harness import recipe_of
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site.settings import Settings
 from fedzero.deploy.site.site import Site
 from fedzero.engines.remote.engine import Service
@@ -42,7 +42,7 @@ def same_as_one_process(tmp_path: Path, methods, engine, hosts: int) -> None:
             recipe = recipe_for(method)
             here = session.start(recipe, tmp_path / f"{method.name}-here", Environment(), Silent())
             service = Service(link, lambda: [f"host-{i}" for i in range(hosts)], report=print)
-            there = conduct(recipe, tmp_path / f"{method.name}-there", Environment(), Silent(), service)
+            there = run_at_sites(recipe, tmp_path / f"{method.name}-there", Environment(), Silent(), service)
             assert (there.ledger_head, there.model_digest) == (here.ledger_head, here.model_digest), method.name
 
 
@@ -64,7 +64,7 @@ def test_a_site_that_is_started_again(tmp_path: Path, method) -> None:
     recipe, sites = recipe_for(method), ["north", "south"]
     here = session.start(recipe, tmp_path / "here", Environment(), Silent())
     link = Replicas(tmp_path / "sites", sites, {3, 6, 9, 15}.__contains__)
-    there = conduct(recipe, tmp_path / "there", Environment(), Silent(), Service(link, lambda: sites))
+    there = run_at_sites(recipe, tmp_path / "there", Environment(), Silent(), Service(link, lambda: sites))
     assert link.epochs > 2
     assert (there.ledger_head, there.model_digest) == (here.ledger_head, here.model_digest)
 

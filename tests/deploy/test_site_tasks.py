@@ -19,7 +19,7 @@ import fedzero
 from fedzero import plugins
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.launch import free_port
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.site import Settings, Site
 from fedzero.engines.remote.engine import Service
@@ -45,7 +45,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(OWN / "at_sites"))
     from stand_in import StandIn
 
-    monkeypatch.setitem(plugins._registered["tasks"], "stand-in", plugins.Kind(StandIn, "", ""))
+    monkeypatch.setitem(plugins._registered["tasks"], "stand-in", plugins.Plugin(StandIn, "", ""))
     return StandIn
 
 
@@ -78,7 +78,7 @@ def recipe_for(stand_in, rounds=60, **options):
 
 def run(recipe, folder: Path, link: LocalSites, said=None):
     report = (lambda text: None) if said is None else said.append
-    return conduct(recipe, folder, Environment(), Silent(), Service(link, lambda: NAMES, report=report))
+    return run_at_sites(recipe, folder, Environment(), Silent(), Service(link, lambda: NAMES, report=report))
 
 
 def test_sites_train_on_data_that_only_they_have(tmp_path: Path, stand_in) -> None:
@@ -165,7 +165,7 @@ def test_a_server_with_a_model_has_a_task_of_its_own(tmp_path: Path, stand_in) -
     with pytest.raises(FedzeroError, match="nothing is known here of 'radiology'"):
         run(recipe, tmp_path / "run", link)
     environment = Environment(functions=site_tasks.loaded({"radiology": "hospital:named"}))
-    found = conduct(recipe, tmp_path / "run", environment, Silent(), Service(link, lambda: NAMES))
+    found = run_at_sites(recipe, tmp_path / "run", environment, Silent(), Service(link, lambda: NAMES))
     assert found.complete
     assert found.refused == 0
 

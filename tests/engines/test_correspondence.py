@@ -169,7 +169,7 @@ class BadNetwork(Transport, tag="bad-network"):
 
 
 def test_a_bad_network_gives_the_ledger_of_one_process(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(plugins._registered["transports"], "bad-network", plugins.Kind(BadNetwork, "", ""))
+    monkeypatch.setitem(plugins._registered["transports"], "bad-network", plugins.Plugin(BadNetwork, "", ""))
     recipe = msgspec.structs.replace(recipe_of(METHOD), rounds=8, engine=Local(merge=False, device="cpu"))
     here = session.start(recipe, tmp_path / "here", Environment(), Silent())
     engine = Remote(transport="bad-network", merge=False, device="cpu")

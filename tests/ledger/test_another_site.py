@@ -10,7 +10,7 @@ import pytest
 from recompute.site import DELIVER, EXCHANGE, FINISH, MEASURE, PREPARE, RECOVER
 from recompute.site import Site as AnotherSite
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
@@ -50,7 +50,7 @@ class Mixed(LocalSites):
 def test_another_program_takes_part(options, breaks, tmp_path: Path):
     recipe, link = recipes.load("demo", [*SMALL, *options]), Mixed(tmp_path / "sites", SITES, breaks)
     folder = tmp_path / "run"
-    summary = conduct(recipe, folder, Environment(), Silent(), Service(link, lambda: SITES))
+    summary = run_at_sites(recipe, folder, Environment(), Silent(), Service(link, lambda: SITES))
     assert summary.rounds == 5
     ledger = Ledger.open(folder / "ledger.db")
     view = replay.read(ledger)

@@ -19,7 +19,7 @@ KEPT = heads.kept()
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(plugins._registered["tasks"], "exact-quadratic", plugins.Kind(heads.Exact, "", ""))
+    monkeypatch.setitem(plugins._registered["tasks"], "exact-quadratic", plugins.Plugin(heads.Exact, "", ""))
 
 
 def test_these_are_all() -> None:

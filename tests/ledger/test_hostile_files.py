@@ -21,7 +21,7 @@ from rich.console import Console
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import database, query_log, replay
-from fedzero.ledger.outline import GENESIS, Outline
+from fedzero.ledger.outline import GENESIS, LedgerSummary
 from fedzero.ledger.query_log import LedgerLog
 from fedzero.ledger.records import End, Evaluation, Record, Round, Start, decode_record, encode_record
 from fedzero.ledger.store import Ledger, Tampered, _seal, link
@@ -175,10 +175,10 @@ def test_progress_of_clients_that_speak_markup(run: Path, terminal: bool) -> Non
     assert "\x1b]0" not in line and "\x1b[2J" not in line and "\x07" not in line
 
 
-def begun(run: Path) -> tuple[Any, int, Outline]:
+def begun(run: Path) -> tuple[Any, int, LedgerSummary]:
     from fedzero.runs.recorded import recipe_in
 
-    return recipe_in(run), 16, Outline()
+    return recipe_in(run), 16, LedgerSummary()
 
 
 def test_verify_reads_every_update_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

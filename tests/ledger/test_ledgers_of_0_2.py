@@ -49,7 +49,7 @@ Opened = Callable[[str], fedzero.Run]
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """A copy of a ledger, as a run."""
-    monkeypatch.setitem(plugins._registered["tasks"], "exact-quadratic", plugins.Kind(heads.Exact, "", ""))
+    monkeypatch.setitem(plugins._registered["tasks"], "exact-quadratic", plugins.Plugin(heads.Exact, "", ""))
 
     def opened(name: str) -> fedzero.Run:
         folder = tmp_path / name

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from fedzero.ledger.outline import GENESIS, Outline
+from fedzero.ledger.outline import GENESIS, LedgerSummary
 from fedzero.ledger.records import Record, Round, Saved, Start
 
 RECIPE = msgspec.json.encode({"rounds": 9, "federation": {"clients": 3}})
 
 
-def outline_of(*records: Record) -> Outline:
-    outline = Outline()
+def outline_of(*records: Record) -> LedgerSummary:
+    outline = LedgerSummary()
     for record in (Start(RECIPE, b"8 bytes.", 2, 1, None), *records):
         outline.note(record, GENESIS, 0.0)
     return outline

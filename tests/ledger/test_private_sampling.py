@@ -17,7 +17,7 @@ import pytest
 from harness import recipe_of
 from test_crash import SAME, together
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers, Place, files_of
@@ -139,7 +139,7 @@ def test_at_sites_an_epoch_that_ends_draws_nothing_again(tmp_path: Path, method:
     """Sites are made anew in every epoch. Batches that were drawn again would make other replies in their place."""
     link = LocalSites(tmp_path / "sites", SITES, {5, 8, 11}.__contains__)
     service = Service(link, lambda: SITES)
-    found = conduct(private(method, rounds=4, clients=6), tmp_path / "run", Environment(), Silent(), service)
+    found = run_at_sites(private(method, rounds=4, clients=6), tmp_path / "run", Environment(), Silent(), service)
     assert found.complete and link.epochs == 4
     for record in rounds_of(tmp_path / "run"):
         assert record.update is not None and not record.refused

@@ -30,7 +30,7 @@ from fedzero.links.quantise import Quantise
 from fedzero.links.server_clip import ServerClip
 from fedzero.links.topk import TopK
 from fedzero.methods import DeComFL, FedAvg, FZooS, ResponseSurface, ScaffoldZO
-from fedzero.methods.contract import Gathered, Scale
+from fedzero.methods.contract import Scale, StepInputs
 from fedzero.model.updates import decode_update, pack, unpack
 from fedzero.protocol.engine import arrivals
 from fedzero.protocol.messages import Phase, decode_reply
@@ -232,10 +232,10 @@ def test_a_method_says_that_it_reads_each_reply() -> None:
 
 def test_a_method_that_did_not_say_so_is_stopped(tmp_path: Path) -> None:
     class Peeking(DeComFL, tag="peeking"):
-        def aggregate(self, gathered: Gathered) -> Any:
+        def aggregate(self, gathered: StepInputs) -> Any:
             return max(gathered.contributions)
 
-    plugins._registered["methods"]["peeking"] = plugins.Kind(Peeking, "", "")
+    plugins._registered["methods"]["peeking"] = plugins.Plugin(Peeking, "", "")
     try:
         run = trial(tmp_path, masked(Peeking(rate=1e-3)))
         with pytest.raises(FedzeroError, match="hides the replies of single clients"):

@@ -11,7 +11,7 @@ import torch
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.errors import FedzeroError, Refused
 from fedzero.links.combining import mean
-from fedzero.methods.contract import Gathered, Scale
+from fedzero.methods.contract import Scale, StepInputs
 from fedzero.methods.decomfl import DeComFL
 from fedzero.methods.rules.contract import Rule
 from fedzero.methods.rules.kernels import Sgd
@@ -198,9 +198,9 @@ def test_a_window_of_mixed_steps_ends_in_the_mean_of_its_iterates() -> None:
     assert torch.allclose(averaged.state.params.vector().double(), torch.stack(seen).mean(0), atol=1e-6)
 
 
-def gathered(asked: dict[int, int], discounts: dict[int, float], size: int = 6) -> Gathered:
+def gathered(asked: dict[int, int], discounts: dict[int, float], size: int = 6) -> StepInputs:
     given = {client: unpack(numbers(client, size)) for client in asked}
-    return Gathered(9, Scale(17, CLIENTS), KEYS, given, dict.fromkeys(asked, 1), mean, None, (), asked, discounts)
+    return StepInputs(9, Scale(17, CLIENTS), KEYS, given, dict.fromkeys(asked, 1), mean, None, (), asked, discounts)
 
 
 def test_replies_become_groups_by_what_was_asked() -> None:
@@ -223,7 +223,7 @@ def test_fresh_replies_alone_are_written_as_before() -> None:
     for name in ("plain", "fedzo"):
         method = recipes.method(MIXING[name])
         fresh, late = gathered({}, {}), gathered({0: 9, 1: 8}, {1: 0.5})
-        fresh = Gathered(9, late.scale, KEYS, late.contributions, late.weights, mean)
+        fresh = StepInputs(9, late.scale, KEYS, late.contributions, late.weights, mean)
         assert isinstance(method.aggregate(fresh), Seeded)
         assert isinstance(method.aggregate(late), Stepped)
 

@@ -12,7 +12,7 @@ from fedzero.errors import FedzeroError
 from fedzero.links.combining import mean
 from fedzero.links.median import Median
 from fedzero.methods import ResponseSurface
-from fedzero.methods.contract import Federation, Gathered, State
+from fedzero.methods.contract import Federation, State, StepInputs
 from fedzero.methods.responsesurface import _sent
 from fedzero.model.params import Params
 
@@ -32,7 +32,7 @@ def points_of(method, state: State, round: int):
 def played(method, state, round, functions, combine=mean):
     points = points_of(method, state, round)
     sent = {i: np.array([f(x) for x in points]) for i, f in functions.items()}
-    gathered = Gathered(round, state.scale, KEYS, sent, dict.fromkeys(sent, 1), combine, state)
+    gathered = StepInputs(round, state.scale, KEYS, sent, dict.fromkeys(sent, 1), combine, state)
     update = method.aggregate(gathered)
     return update, method.apply(state, [update], KEYS)
 
@@ -88,7 +88,7 @@ def test_where_a_party_has_no_value_there_is_none_of_the_mean():
     for filtered in (lambda v: v, lambda v: v.astype(np.float32), lambda v: v / 2):
         with np.errstate(over="ignore"):
             given = {i: filtered(values) for i, values in sent.items()}
-        gathered = Gathered(0, state.scale, KEYS, given, dict.fromkeys(sent, 1), mean, state)
+        gathered = StepInputs(0, state.scale, KEYS, given, dict.fromkeys(sent, 1), mean, state)
         found = np.frombuffer(method.apply(begun()[1], [method.aggregate(gathered)], KEYS).carry.values)
         right = np.mean([given[i][[0, 4]].astype(np.float64) for i in range(3)], axis=0)
         assert found[[0, 4]] == pytest.approx(right, rel=1e-12)

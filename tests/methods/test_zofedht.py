@@ -16,7 +16,7 @@ from fedzero.directions import Keys
 from fedzero.engines.local import LocalClients
 from fedzero.links import mean
 from fedzero.methods import FedZO, ZOFedHT
-from fedzero.methods.contract import Gathered, Scale, Turn
+from fedzero.methods.contract import Scale, StepInputs, Turn
 from fedzero.model.params import Params
 from fedzero.model.schedules import InverseSqrt
 from fedzero.recipe.environment import Environment
@@ -249,7 +249,7 @@ def test_a_history_of_one_direction_only(tmp_path: Path) -> None:
         state.carry.vectors.set(j, line * factor)
     state, keys = replace(state, round=2), Keys.of_seed(1)
     given = {0: (line * 0.25).numpy()}
-    update = algorithm.aggregate(Gathered(2, Scale(D, 1), keys, given, {0: 1}, mean, state))
+    update = algorithm.aggregate(StepInputs(2, Scale(D, 1), keys, given, {0: 1}, mean, state))
     state = algorithm.apply(state, [update], keys)
     Q = torch.stack([state.carry.vectors[TAU + j] for j in range(TAU)]).double().numpy()
     assert np.allclose(Q[0], line.double().numpy() / line.double().norm().item(), atol=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.directions import Keys
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
@@ -138,7 +138,7 @@ def test_no_site_plays_them(tmp_path: Path) -> None:
     link = LocalSites(tmp_path / "sites", ["north"])
     service = Service(link, lambda: link.names)
     with pytest.raises(FedzeroError, match="in a simulation"):
-        conduct(recipe({"kind": "sign-flip"}), tmp_path / "run", Environment(), Silent(), service)
+        run_at_sites(recipe({"kind": "sign-flip"}), tmp_path / "run", Environment(), Silent(), service)
     assert not (tmp_path / "run").exists()
 
 

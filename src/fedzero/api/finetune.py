@@ -25,7 +25,7 @@ from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
 from fedzero.api.train import DEFAULT, recipe_of, trained
 from fedzero.directions import Keys
-from fedzero.errors import Invalid, near
+from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
@@ -113,7 +113,7 @@ def _trained(train: Any) -> dict[str, Any]:
     if not isinstance(train, str):
         return given.table(train, "train", Checked, "'lora'")
     if train not in TRAIN:
-        advice = near(train, TRAIN) or f"give one of {', '.join(TRAIN)}"
+        advice = did_you_mean(train, TRAIN) or f"give one of {', '.join(TRAIN)}"
         raise Invalid(f"train = {quoted(train)} is not valid: {advice}")
     return dict(TRAIN[train])
 

@@ -14,7 +14,7 @@ from msgspec.inspect import type_info
 from torch import nn
 
 from fedzero import plugins
-from fedzero.errors import FedzeroError, Invalid, near
+from fedzero.errors import FedzeroError, Invalid, did_you_mean
 from fedzero.model import files
 from fedzero.model.value import checked, plain, quoted
 from fedzero.model.wanted import words_of
@@ -100,7 +100,7 @@ def method(value: Any, default: Mapping[str, Any], name: str = "method") -> dict
         return table(value, name, plugins.base_of("methods"), "fedzero.DeComFL(rate=0.05)")
     known = plugins.kinds("methods")
     if value not in known:
-        advice = near(value, known) or f"there are {', '.join(known)}"
+        advice = did_you_mean(value, known) or f"there are {', '.join(known)}"
         raise Invalid(f"{name} = {quoted(value)} is not valid: {advice}")
     rates = [field for field in msgspec.structs.fields(known[value].type) if field.name == "rate" and field.required]
     finds = any("auto" in words_of(type_info(field.type)) for field in rates)

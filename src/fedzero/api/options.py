@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fedzero.api import given
-from fedzero.errors import Misnamed, near
+from fedzero.errors import Misnamed, did_you_mean
 from fedzero.model.numbers import PositiveInt
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.stopping import Stop
@@ -73,7 +73,7 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
     name = f"fedzero.{verb.__name__}"
     odd = next((each for each in options if each not in RunOptions.__annotations__), None)
     if odd is not None:
-        advice = near(odd, [*inspect.signature(verb).parameters, *RunOptions.__annotations__])
+        advice = did_you_mean(odd, [*inspect.signature(verb).parameters, *RunOptions.__annotations__])
         raise Misnamed(f"{name} has no argument {odd!r}" + (f": {advice}" if advice else ""))
     if folder and "out" not in options:
         raise Misnamed(f"{name}: missing required argument 'out', the folder of the run")

@@ -25,7 +25,7 @@ from fedzero.api import given
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
 from fedzero.directions import Keys
-from fedzero.errors import Invalid, near
+from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
 from fedzero.model.checkpoint import load_model
 from fedzero.model.numbers import PositiveInt
@@ -144,7 +144,7 @@ def deal(clients: Any, partition: str | Partition | None, count: int, collate: A
         return [samples(data, collate, f"client {number}") for number, data in enumerate(clients)]
     if isinstance(partition, str):
         if partition not in PARTITIONS:
-            advice = near(partition, PARTITIONS) or f"use one of {', '.join(PARTITIONS)}"
+            advice = did_you_mean(partition, PARTITIONS) or f"use one of {', '.join(PARTITIONS)}"
             raise Invalid(f"partition = {partition!r} is not valid: {advice}")
         partition = PARTITIONS[partition]
     if not isinstance(partition, Partition):

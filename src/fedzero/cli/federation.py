@@ -191,7 +191,7 @@ def _serve_run(
 ) -> Summary:
     """One run, new or resumed, with its page beside it."""
     from fedzero.deploy.flare.launch import service_of
-    from fedzero.deploy.server.conduct import conduct
+    from fedzero.deploy.server.conduct import run_at_sites
     from fedzero.deploy.server.queue import supervising
     from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
@@ -200,7 +200,7 @@ def _serve_run(
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
         with serving_if(folder, web, say):
-            return conduct(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
+            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
 
 
 @app.command(rich_help_panel=FEDERATIONS)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedzero import __version__
 from fedzero.cli.common import app, out, tell
-from fedzero.errors import FedzeroError, near
+from fedzero.errors import FedzeroError, did_you_mean
 
 PANEL = "What is installed"
 FEW = 10
@@ -102,7 +102,7 @@ def _in_full(name: str, known: list[str]) -> None:
         for _, group in schema.TABLES.values():
             if name in plugins.broken(group):
                 raise FedzeroError(plugins.broken(group)[name])
-        advice = near(name, known) or "`fedzero list` shows all"
+        advice = did_you_mean(name, known) or "`fedzero list` shows all"
         kinds = "algorithm, filter, rule, gathering, task, engine or recipe"
         raise FedzeroError(f"{name}: there is no {kinds} of that name; {advice}")
     for section in sections:

@@ -14,11 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedzero.callbacks import ignore
 from fedzero.engines.gathering import hosted
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers
 from fedzero.links import NO_FILTERS, Chain
-from fedzero.methods.contract import Observer, unobserved
+from fedzero.methods.contract import Observer
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
@@ -74,7 +75,7 @@ def clients_here(run: RunView) -> Clients:
 def local_clients(
     setup: Setup,
     replica: Replica,
-    observe: Observer = unobserved,
+    observe: Observer = ignore,
     memory: Recalled | None = None,
     folded: Recalled = nothing,
     answers: Path | None = None,
@@ -116,7 +117,7 @@ class LocalClients:
         merge: bool = True,
         replicas: bool = False,
         chain: Chain = NO_FILTERS,
-        observe: Observer = unobserved,
+        observe: Observer = ignore,
         measure: Callable[[Params, int, bool], Metrics] | None = None,
         memory: Recalled | None = None,
         folded: Recalled = nothing,

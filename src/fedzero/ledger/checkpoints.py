@@ -1,8 +1,8 @@
 """A checkpoint of a run beside its ledger, so that a resume reads and folds the last rounds only.
 
-`checkpoint.bin` says where the ledger stood (`Outline`, `Turns`) and what the model was. It can be made again from the
-ledger, so it is not part of it: one that is missing, damaged, of another ledger or of another user costs time and
-nothing else. It counts only if this user wrote it on this machine (a keyed hash tells), the ledger's chain has its
+`checkpoint.bin` says where the ledger stood (`LedgerSummary`, `Turns`) and what the model was. It can be made again
+from the ledger, so it is not part of it: one that is missing, damaged, of another ledger or of another user costs time
+and nothing else. It counts only if this user wrote it on this machine (a keyed hash tells), the ledger's chain has its
 value at its place, and the model is that of the evaluation there. `verify` does not use it, but computes everything in
 it anew.
 """
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.store import Ledger
 from fedzero.ledger.turns import Turns
 from fedzero.model import files
@@ -43,7 +43,7 @@ class Checkpoint(Struct, frozen=True):
     ledger has them (dense updates), nobody here has a model, or it is too large; numbers: what it holds beside them."""
 
     version: int
-    outline: Outline
+    outline: LedgerSummary
     counted: bytes
     memories: bytes
     state: bytes | None
@@ -51,7 +51,7 @@ class Checkpoint(Struct, frozen=True):
     asked: bytes = b""
 
     @staticmethod
-    def of(outline: Outline, turns: Turns, replica: Replica | None) -> Checkpoint:
+    def of(outline: LedgerSummary, turns: Turns, replica: Replica | None) -> Checkpoint:
         counted, memories, asked = turns.to_bytes()
         if replica is None or outline.dense or 4 * replica.state.params.size > LARGEST:
             return Checkpoint(_VERSION, outline, counted, memories, None, 0, asked)
@@ -73,7 +73,7 @@ class Checkpoint(Struct, frozen=True):
                 "rounds are folded again"
             )
 
-    def tells(self, outline: Outline, turns: Turns) -> bool:
+    def tells(self, outline: LedgerSummary, turns: Turns) -> bool:
         """Whether it says this of a ledger. Compared as bytes: a loss may be NaN."""
         same = msgspec.msgpack.encode(self.outline) == msgspec.msgpack.encode(outline)
         return same and (self.counted, self.memories, self.asked) == turns.to_bytes()
@@ -141,7 +141,7 @@ def _fitting(body: memoryview, ledger: Ledger) -> Checkpoint | None:
     return found if fits and _on_chain(found.outline, ledger) else None
 
 
-def _on_chain(outline: Outline, ledger: Ledger) -> bool:
+def _on_chain(outline: LedgerSummary, ledger: Ledger) -> bool:
     """Whether the chain has the value at the place, and the entry there is the one that was read last."""
     place = outline.entries - 1
     last = next(ledger.entries(place, place + 1), None) if place > 0 else None

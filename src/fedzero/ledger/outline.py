@@ -1,7 +1,7 @@
 """What a run has to know of its ledger, in memory that does not grow with the number of rounds.
 
-An `Outline` is a fold over entries: `note` takes the next one. It also tells whether the order is one that a run can
-have written, so a ledger is read in one pass and no entry is kept.
+A `LedgerSummary` is a fold over entries: `note` takes the next one. It also tells whether the order is one that a run
+can have written, so a ledger is read in one pass and no entry is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GENESIS = hashlib.sha256(b"fedzero ledger 1").digest()
 """chain(−1)"""
 
 
-class Course(Struct):
+class EvaluationHistory(Struct):
     """Evaluations so far: how many, the first, the last, the one with the lowest loss, and how many came after it."""
 
     count: int = 0
@@ -64,7 +64,7 @@ class _Frame(Struct, frozen=True):
 _frames = msgspec.json.Decoder(_Frame)
 
 
-class Outline(Struct):
+class LedgerSummary(Struct):
     """Entries read so far: where the chain stands, what they come to, and what may come next."""
 
     entries: int = 0
@@ -90,7 +90,7 @@ class Outline(Struct):
     bounded: int = 0
     loss: float | None = None
     """the last training loss"""
-    course: Course = msgspec.field(default_factory=Course)
+    course: EvaluationHistory = msgspec.field(default_factory=EvaluationHistory)
     evaluated: int = -1
     """rounds before the last evaluation, or the last queries of one"""
     logged: bool = False

@@ -11,10 +11,11 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import query_log
 from fedzero.ledger.checkpoints import Checkpoint
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Asked, End, Evaluation, Round
 from fedzero.ledger.store import Entry, Ledger, Tampered
 from fedzero.ledger.turns import Turns
@@ -41,7 +42,7 @@ class LedgerView:
     """
 
     path: Path
-    outline: Outline
+    outline: LedgerSummary
     turns: Turns
 
     def _read(self) -> Iterator[Entry]:
@@ -84,7 +85,7 @@ class LedgerView:
 def read(ledger: Ledger, after: LedgerView | None = None, kept: Checkpoint | None = None) -> LedgerView:
     """All of a ledger, in an order that a run can have written; after: what was read of it before; kept: to be compared
     with what was read when it was made."""
-    outline = Outline() if after is None else copy.deepcopy(after.outline)
+    outline = LedgerSummary() if after is None else copy.deepcopy(after.outline)
     turns = None if after is None else copy.deepcopy(after.turns)
     for entry in grown(ledger, outline):
         outline.note(entry.record, entry.chain, entry.seconds)
@@ -103,7 +104,7 @@ def read_from(ledger: Ledger, kept: Checkpoint | None) -> LedgerView:
     return read(ledger, None if kept is None else LedgerView(ledger.path, kept.outline, kept.turns))
 
 
-def grown(ledger: Ledger, outline: Outline) -> Iterator[Entry]:
+def grown(ledger: Ledger, outline: LedgerSummary) -> Iterator[Entry]:
     """What is new on a ledger of which `outline` was read before."""
     if ledger.chain_before(outline.entries) != outline.chain:
         raise Tampered(-1, "another ledger has taken the place of this one")
@@ -149,11 +150,7 @@ def _update(record: Round, encoded: bytes, dense: Mapping[int, bytes]) -> Update
     return update
 
 
-def unseen(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
-
-
-def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Progress = unseen) -> None:
+def fold(replica: Replica, updates: Iterable[Update], total: int, progress: Progress = ignore) -> None:
     """Bring a replica forward, and tell after every pass; how many rounds a pass has changes no bit."""
     waiting, rounds = iter(updates), 1
     while some := list(islice(waiting, rounds)):
@@ -179,7 +176,7 @@ def rebuild(
     view: LedgerView,
     replica: Replica,
     upto: int | None = None,
-    progress: Progress = unseen,
+    progress: Progress = ignore,
     kept: Checkpoint | None = None,
 ) -> None:
     """Bring a replica of the base model to where it stood before round `upto` (default: the end); kept: a checkpoint to
@@ -206,7 +203,7 @@ def recent(
     view: LedgerView,
     replica: Replica,
     last: int,
-    progress: Progress = unseen,
+    progress: Progress = ignore,
     kept: Checkpoint | None = None,
 ) -> dict[int, bytes]:
     """As `rebuild`, to the end; of the last rounds the digests of the models that they were asked at, by round."""
@@ -221,7 +218,7 @@ def recent(
 
 
 def verify(
-    ledger: Ledger, replica: Replica | None, progress: Progress = unseen, kept: Checkpoint | None = None
+    ledger: Ledger, replica: Replica | None, progress: Progress = ignore, kept: Checkpoint | None = None
 ) -> LedgerView:
     """Check everything that can be checked; raises `Tampered` with the first bad round.
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.directions.terms import F32 as F32
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
@@ -110,7 +110,7 @@ SHAPES, CODES, MIXES, COMBINES = range(4)
 """Where a link stands in a chain."""
 
 
-class Link(Value):
+class Link(TaggedConfig):
     """What happens to contributions on their way. The fields are the keys of its table in a recipe's `filters`."""
 
     @property

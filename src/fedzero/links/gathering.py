@@ -27,7 +27,7 @@ from msgspec import Struct
 from fedzero.directions.terms import F32, F64
 from fedzero.errors import FedzeroError
 from fedzero.links.contract import Contribution, Entropy, Replies
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 
 MOST_PHASES = 16
 """Of one exchange."""
@@ -80,7 +80,7 @@ AtHost = Generator[bytes, bytes, None]
 AtServer = Generator[Mapping[str, bytes], Mapping[str, bytes | Exception], Replies | Total]
 
 
-class Gathering(Value):
+class Gathering(TaggedConfig):
     """The contract. The fields are the keys of `[gathering]` in a recipe."""
 
     hides_replies = True

@@ -1,6 +1,6 @@
 """All that an author of a method imports, and the methods: one paper, one file.
 
-    from fedzero.methods import Gathered, Seeded, SeededMethod, pack
+    from fedzero.methods import StepInputs, Seeded, SeededMethod, pack
 
 A recipe's `[algorithm]` table is decoded straight into a method. Names are imported when they are first asked for, so
 that a method can import them from here, too.
@@ -40,16 +40,16 @@ if TYPE_CHECKING:  # for editors and type checkers
     from fedzero.methods.contract import Cost as Cost
     from fedzero.methods.contract import Federation as Federation
     from fedzero.methods.contract import Form as Form
-    from fedzero.methods.contract import Gathered as Gathered
+    from fedzero.methods.contract import Intermediate as Intermediate
+    from fedzero.methods.contract import IntermediateResult as IntermediateResult
     from fedzero.methods.contract import Memory as Memory
     from fedzero.methods.contract import Method as Method
     from fedzero.methods.contract import Numbers as Numbers
     from fedzero.methods.contract import Part as Part
     from fedzero.methods.contract import RuleState as RuleState
     from fedzero.methods.contract import Scale as Scale
-    from fedzero.methods.contract import Share as Share
-    from fedzero.methods.contract import Shared as Shared
     from fedzero.methods.contract import State as State
+    from fedzero.methods.contract import StepInputs as StepInputs
     from fedzero.methods.contract import Traits as Traits
     from fedzero.methods.contract import Turn as Turn
     from fedzero.methods.contract import Vectors as Vectors
@@ -105,7 +105,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from fedzero.methods.shared.local_steps import estimate as estimate
     from fedzero.methods.shared.local_steps import mean_walk as mean_walk
     from fedzero.methods.shared.local_steps import refuse_empty as refuse_empty
-    from fedzero.methods.shared.local_steps import run_walk as run_walk
+    from fedzero.methods.shared.local_steps import run_local_steps as run_local_steps
     from fedzero.methods.shared.local_steps import scalars_of_all as scalars_of_all
     from fedzero.methods.shared.local_steps import shares_of as shares_of
     from fedzero.methods.shared.local_steps import vector_of as vector_of
@@ -155,15 +155,15 @@ _PLACES: dict[str, tuple[str, ...]] = {
         "EVERYTHING",
         "Federation",
         "Form",
-        "Gathered",
+        "StepInputs",
         "Memory",
         "Method",
         "Numbers",
         "Part",
         "RuleState",
         "Scale",
-        "Share",
-        "Shared",
+        "Intermediate",
+        "IntermediateResult",
         "State",
         "Turn",
         "Vectors",
@@ -196,7 +196,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
         "estimate",
         "mean_walk",
         "refuse_empty",
-        "run_walk",
+        "run_local_steps",
         "scalars_of_all",
         "shares_of",
         "vector_of",

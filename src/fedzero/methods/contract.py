@@ -11,9 +11,9 @@
 These five make a method; `init`, `share` and `check` have defaults. Where the update is a sum of directions that all
 clients share, `SeededMethod` (seeded.py) has all four, and a method says only where its paper differs.
 
-A round is one or more exchanges. In the middle of its part a client may yield `Share(values)`: the values go up, the
-server makes one answer of everybody's (`share`), and the client is sent it as `Shared`. What a client wants to keep
-until its next turn it returns with its contribution and finds in `turn.memory`.
+A round is one or more exchanges. In the middle of its part a client may yield `Intermediate(values)`: the values go up,
+the server makes one answer of everybody's (`share`), and the client is sent it as `IntermediateResult`. What a client
+wants to keep until its next turn it returns with its contribution and finds in `turn.memory`.
 
 `apply` consumes the state it is given: tensors are updated in place, and only the returned value may be used after.
 Methods never know the engine, the task or who asked.
@@ -31,6 +31,7 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedzero.callbacks import ignore
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
@@ -42,7 +43,7 @@ from fedzero.model.decoding import decoded
 from fedzero.model.numbers import NonNegative
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
 from fedzero.model.updates import Dense, Update, parts_of, unpack
-from fedzero.model.value import Checked, Value
+from fedzero.model.value import Checked, TaggedConfig
 from fedzero.oracles import Answer, Ask
 
 Delivery = Literal["catch-up", "snapshot", "fewer"]
@@ -279,7 +280,6 @@ def _like(before: Any, value: Any) -> Any:
 
 NOTHING = RuleState()
 
-Carry = RuleState
 """Its name in 0.2."""
 
 
@@ -328,10 +328,6 @@ Observer = Callable[[int, Tensor, Tensor], None]
 """Is told of every local step that is a vector of numbers: its number, the gradient, and what is added to x."""
 
 
-def unobserved(step: int, gradient: Tensor, change: Tensor) -> None:
-    """Nobody looks on."""
-
-
 class Turn(Struct, frozen=True, eq=False):
     """What a client knows when it works; `memory` is what it returned at its last turn that counted, or None.
 
@@ -343,11 +339,11 @@ class Turn(Struct, frozen=True, eq=False):
     keys: Keys
     memory: Memory | None = None
     cache: MutableMapping[Any, Any] = msgspec.field(default_factory=dict)
-    observe: Observer = unobserved
+    observe: Observer = ignore
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class Intermediate:
     """Values a client sends in the middle of a round; it is sent what the server makes of everybody's."""
 
     values: F32
@@ -355,8 +351,8 @@ class Share:
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
-    """What came of a `Share`: one vector for all, and whose values are in it.
+class IntermediateResult:
+    """What came of a `Intermediate`: one vector for all, and whose values are in it.
 
     own: what this client shared, *as the server read it*, for both sides to agree where a filter changed it.
     """
@@ -366,11 +362,11 @@ class Shared:
     own: F32 | None = None
 
 
-Work = Generator[Ask | Share, Answer, Contribution]
+Work = Generator[Ask | Intermediate, Answer, Contribution]
 
 
 @dataclass(frozen=True)
-class Gathered:
+class StepInputs:
     """What an exchange brought.
 
     contributions: by client; weights: how often each was drawn (1 unless clients are sampled with replacement);
@@ -406,7 +402,7 @@ class Gathered:
         return tuple(c for c in sorted(clients) for _ in range(self.weights[c]))
 
 
-class Method(Value):
+class Method(TaggedConfig):
     """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
 
     @property
@@ -423,10 +419,10 @@ class Method(Value):
         raise NotImplementedError
 
     def client(self, state: State, turn: Turn) -> Work:
-        """One client's part of a round: a generator that yields asks (or `Share`) and returns what it contributes."""
+        """One client's part of a round: a generator that yields asks or an `Intermediate`; returns its contribution."""
         raise NotImplementedError
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         """What becomes of the contributions of a round."""
         raise NotImplementedError
 
@@ -438,7 +434,7 @@ class Method(Value):
         """The state before round 0."""
         return State(params, clients=clients)
 
-    def share(self, gathered: Gathered) -> Shared:
+    def share(self, gathered: StepInputs) -> IntermediateResult:
         """What everybody is sent of what clients shared; only for rounds of several exchanges."""
         raise NotImplementedError
 
@@ -449,7 +445,7 @@ class Method(Value):
     def max_update_scale(self, state: State, round: int) -> float:
         """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ scale · |what the update sums to|.
 
-        Only to tell cheaply that an update is harmless; what may not be is tried before it is made durable.
+        A cheap upper bound. Updates above it are tested before they are committed.
         """
         return 1.0
 
@@ -469,5 +465,4 @@ def advance_round(state: State, updates: Sequence[Update]) -> State:
     return replace(state, round=expected)
 
 
-rounds_of = advance_round
 """Its name in 0.2."""

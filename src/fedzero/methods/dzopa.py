@@ -30,7 +30,6 @@ from fedzero.methods import (
     Dense,
     Federation,
     FedzeroError,
-    Gathered,
     Graph,
     Keys,
     Numbers,
@@ -40,6 +39,7 @@ from fedzero.methods import (
     RuleState,
     Scale,
     State,
+    StepInputs,
     Traits,
     Turn,
     Update,
@@ -133,7 +133,7 @@ class Dzopa(OwnDirections, tag="dzopa"):
         terms = walk_terms(self, keys, round, node, g[None], [-rate_at(self.rate, round)])
         return state.params.total(terms) + apart * -self.gamma
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         if self.seeded(gathered.scale):
             return scalars_of_all(gathered)
         nodes = sorted(gathered.contributions)

@@ -18,7 +18,6 @@ from fedzero.methods import (
     Contribution,
     Cost,
     Dense,
-    Gathered,
     Gradient,
     Keys,
     Method,
@@ -26,6 +25,7 @@ from fedzero.methods import (
     Scale,
     Schedule,
     State,
+    StepInputs,
     Traits,
     Turn,
     Update,
@@ -62,7 +62,7 @@ class FedAvg(Method, tag="fedavg"):
             local.add(-rate * velocity, turn.keys.rounding(turn.round, k))
         return Contribution(difference_of(local, state.params), first_loss)
 
-    def aggregate(self, gathered: Gathered) -> Dense:
+    def aggregate(self, gathered: StepInputs) -> Dense:
         return Dense(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:

@@ -17,7 +17,19 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from fedzero.methods import Keys, LocalSteps, State, Turn, Update, Work, advanced, power, proximal, rate_at, run_walk
+from fedzero.methods import (
+    Keys,
+    LocalSteps,
+    State,
+    Turn,
+    Update,
+    Work,
+    advanced,
+    power,
+    proximal,
+    rate_at,
+    run_local_steps,
+)
 
 
 class FedProxZO(LocalSteps, tag="fedprox-zo"):
@@ -33,7 +45,7 @@ class FedProxZO(LocalSteps, tag="fedprox-zo"):
 
     def client(self, state: State, turn: Turn) -> Work:
         pull = proximal(state.params.vector(), self.gamma)
-        return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale), pull)
+        return run_local_steps(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale), pull)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         def factors(round: int) -> list[float]:

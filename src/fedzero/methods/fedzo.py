@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fedzero.methods import Keys, LocalSteps, State, Turn, Update, Work, advanced, rate_at, run_walk
+from fedzero.methods import Keys, LocalSteps, State, Turn, Update, Work, advanced, rate_at, run_local_steps
 
 
 class FedZO(LocalSteps, tag="fedzo"):
@@ -28,7 +28,7 @@ class FedZO(LocalSteps, tag="fedzo"):
     reads_state: ClassVar[str] = ""
 
     def client(self, state: State, turn: Turn) -> Work:
-        return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
+        return run_local_steps(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         return advanced(self, state, updates, keys, lambda r: [-rate_at(self.rate, r)] * self.local_steps)

@@ -30,12 +30,12 @@ from fedzero.methods import (
     Dense,
     Difference,
     FedzeroError,
-    Gathered,
     Method,
     Params,
     Scale,
     Seeded,
     SeededMethod,
+    StepInputs,
     Traits,
     Update,
     count_at,
@@ -61,7 +61,7 @@ class FeedSign(SeededMethod, tag="feedsign"):
             raise FedzeroError("a slope is NaN or infinite: its sign means nothing")
         return np.where(g < 0, -1, 1).astype(np.float32), loss
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         votes = gathered.mean()
         coins = gathered.keys.generator("vote", gathered.round).integers(2, size=votes.size)
         votes = np.where(votes == 0, 2 * coins - 1, votes).astype(np.float32)

@@ -61,7 +61,8 @@ from fedzero.methods import (
     Federation,
     FedzeroError,
     Gamma,
-    Gathered,
+    Intermediate,
+    IntermediateResult,
     Inverse,
     Keys,
     Losses,
@@ -74,9 +75,8 @@ from fedzero.methods import (
     Samples,
     Scale,
     Schedule,
-    Share,
-    Shared,
     State,
+    StepInputs,
     Terms,
     Traits,
     Turn,
@@ -219,7 +219,7 @@ class FZooS(Method, tag="fzoos"):
             first = values if first is None else first
         assert first is not None
         loss = float(first.mean())  # around x_r, or one step from it: nothing is asked for the sake of a report
-        shared: Shared = yield Share((x - start.double()).float().numpy(), loss)
+        shared: IntermediateResult = yield Intermediate((x - start.double()).float().numpy(), loss)
         x = self._within(start + torch.from_numpy(shared.values.copy())).double()
         last, active = self.local_steps + 1, settled.active
         yield from asking.around(x, last, active.around, active.around_candidates)
@@ -247,10 +247,10 @@ class FZooS(Method, tag="fzoos"):
             history.from_arrays(arrays)
         return history
 
-    def share(self, gathered: Gathered) -> Shared:
-        return Shared(gathered.mean())
+    def share(self, gathered: StepInputs) -> IntermediateResult:
+        return IntermediateResult(gathered.mean())
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         """Where those went who shared, who may be more than those who finished; and the mean of w_i."""
         moved = gathered.mean(0)
         return Dense(gathered.round, pack(np.concatenate([moved, gathered.mean()])))

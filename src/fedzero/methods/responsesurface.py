@@ -41,7 +41,6 @@ from fedzero.methods import (
     Doubles,
     Federation,
     FedzeroError,
-    Gathered,
     Keys,
     Losses,
     Method,
@@ -51,6 +50,7 @@ from fedzero.methods import (
     Scale,
     Seeded,
     State,
+    StepInputs,
     Terms,
     Traits,
     Turn,
@@ -176,7 +176,7 @@ class ResponseSurface(Method, tag="response-surface"):
         start: F64 = space.lower(space.lift(np.clip(u, 0.0, 1.0)[None]))[0]
         return start
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         state = gathered.state
         assert state is not None
         space, (plan, points, bases) = self.space(state.params.size), self._asked(state, gathered.keys, gathered.round)
@@ -188,7 +188,7 @@ class ResponseSurface(Method, tag="response-surface"):
         decision = Decision(_bytes(values), _bytes(found.x), found.plan, _bytes(found.points))
         return Seeded(gathered.round, msgspec.msgpack.encode(decision))
 
-    def _mean(self, gathered: Gathered) -> F64:
+    def _mean(self, gathered: StepInputs) -> F64:
         """Of the values, to sixteen digits: what `combine` rounds to seven is refined by the combined remainder. Points
         that are far below others have a scale of their own: beside 1e100 at another point they would round to 0."""
         sent = {client: np.asarray(each, np.float64) for client, each in gathered.contributions.items()}

@@ -33,7 +33,8 @@ from fedzero.methods import (
     Contribution,
     Cost,
     Dense,
-    Gathered,
+    Intermediate,
+    IntermediateResult,
     Keys,
     LastTurns,
     LocalSteps,
@@ -44,9 +45,8 @@ from fedzero.methods import (
     RuleState,
     Scale,
     Seeded,
-    Share,
-    Shared,
     State,
+    StepInputs,
     Terms,
     Traits,
     Turn,
@@ -121,7 +121,7 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         seeded, x, rate = self.seeded(state.scale), state.params, rate_at(self.rate, turn.round)
         _, h, loss = yield from estimate(self, x, turn, self.local_steps)
         fresh = h if seeded else x.total(self._variate(turn.keys, turn.round, turn.client, h, 1.0)).cpu().numpy()
-        shared: Shared = yield Share(fresh, loss)
+        shared: IntermediateResult = yield Intermediate(fresh, loss)
         assert shared.own is not None
         if seeded:
             own = x.total(self._variate(turn.keys, turn.round, turn.client, shared.own, 1.0))
@@ -142,13 +142,13 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         """factor · c_i; its directions are those of the step after the last."""
         return walk_terms(self, keys, round, client, h[None], [factor], self.local_steps)
 
-    def share(self, gathered: Gathered) -> Shared:
+    def share(self, gathered: StepInputs) -> IntermediateResult:
         if not self.seeded(gathered.scale):
-            return Shared(gathered.mean())
+            return IntermediateResult(gathered.mean())
         clients = sorted(gathered.contributions)
-        return Shared(np.concatenate([gathered.contributions[c] for c in clients]), gathered.turns)
+        return IntermediateResult(np.concatenate([gathered.contributions[c] for c in clients]), gathered.turns)
 
-    def _aggregate_fresh(self, gathered: Gathered) -> Update:
+    def _aggregate_fresh(self, gathered: StepInputs) -> Update:
         update, (variates,) = of_one_round(OwnDirections.aggregate(self, gathered)), gathered.shared
         if isinstance(update, Dense):
             return update
@@ -212,7 +212,7 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         K = self.local_steps
         return walk_terms(self, keys, round, client, g.reshape(K, -1), [1 / K] * K)
 
-    def _aggregate_average(self, gathered: Gathered) -> Update:
+    def _aggregate_average(self, gathered: StepInputs) -> Update:
         if self.seeded(gathered.scale):
             return OwnDirections.aggregate(self, gathered)
         d, given = gathered.scale.size, gathered.contributions
@@ -243,7 +243,7 @@ class ScaffoldZO(LocalSteps, tag="scaffold-zo"):
         carry.mean.set(0, c + varied * (1 / state.clients))
         return replace(state, carry=replace(carry, last=last))
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         return self._aggregate_fresh(gathered) if self.type == "I" else self._aggregate_average(gathered)
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:

@@ -44,7 +44,7 @@ from fedzero.methods import (
     mean_walk,
     rate_at,
     root,
-    run_walk,
+    run_local_steps,
     vector_of,
 )
 
@@ -96,7 +96,7 @@ class ZOAdaFL(OwnDirections, tag="zo-adafl"):
         return max(OwnDirections.max_update_scale(self, state, round), 10 * rate_at(self.server_rate, round))
 
     def client(self, state: State, turn: Turn) -> Work:
-        return run_walk(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
+        return run_local_steps(self, state, turn, rate_at(self.rate, turn.round), self.seeded(state.scale))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
         for update in updates:

@@ -34,7 +34,6 @@ from fedzero.methods import (
     Dense,
     Difference,
     Domain,
-    Gathered,
     Keys,
     Losses,
     OneRound,
@@ -46,6 +45,7 @@ from fedzero.methods import (
     Scale,
     Seeded,
     State,
+    StepInputs,
     Turn,
     Update,
     Vectors,
@@ -162,7 +162,7 @@ class ZOFedHT(OwnDirections, tag="zofedht"):
             total += slope * v2
         return factor * math.sqrt(self.alpha) / len(keys) * total
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         if self.plain is not None:
             return self.plain.aggregate(gathered)
         update = of_one_round(OwnDirections.aggregate(self, gathered))

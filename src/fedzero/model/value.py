@@ -17,7 +17,7 @@ import torch
 from msgspec import UNSET, Struct, StructMeta, UnsetType
 from msgspec.inspect import type_info
 
-from fedzero.errors import Invalid, Misnamed, near
+from fedzero.errors import Invalid, Misnamed, did_you_mean
 from fedzero.lines import printable
 from fedzero.model.wanted import takes, words_of
 
@@ -45,7 +45,7 @@ def checked(found: Any, kind: Any, what: str) -> Any:
 
 def _advice(found: Any, kind: Any) -> str:
     shape = type_info(kind)
-    meant = near(found, words_of(shape)) if isinstance(found, str) else ""
+    meant = did_you_mean(found, words_of(shape)) if isinstance(found, str) else ""
     return f"{meant}{' ' if meant else ''}it takes {takes(shape)}"
 
 
@@ -86,7 +86,7 @@ class _CheckedMeta(StructMeta):
             fields = cls.__struct_fields__
             for name in named:
                 if name not in fields:
-                    some = near(name, fields) or f"it has {', '.join(fields) or 'none'}"
+                    some = did_you_mean(name, fields) or f"it has {', '.join(fields) or 'none'}"
                     raise Misnamed(f"{cls.__name__} has no argument {name!r}: {some}")
             try:
                 return super().__call__(*given, **named)
@@ -116,5 +116,5 @@ class _ValueMeta(_CheckedMeta):
         return super().__new__(mcls, name, bases, namespace, **(settings | config))
 
 
-class Value(Checked, metaclass=_ValueMeta):
+class TaggedConfig(Checked, metaclass=_ValueMeta):
     """A frozen struct that is decoded by its tag and refuses unknown keys: `class MyTask(Task, tag="my-task"): …`."""

@@ -25,7 +25,7 @@ from fedzero.errors import FedzeroError
 from fedzero.links import Chain
 from fedzero.links.chain import Sent
 from fedzero.model.numbers import Positive, PositiveFraction, PositiveInt
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 from fedzero.oracles import Shards
 from fedzero.protocol.coalition import Seen, most_harmful, within
 from fedzero.protocol.engine import Arrival, Pass
@@ -36,7 +36,7 @@ Rule = Callable[[int, Mapping[int, F32]], F32]
 """(round, contributions by client) → what the server makes of them"""
 
 
-class Attacking(Value):
+class Attacking(TaggedConfig):
     """What attackers send."""
 
     fraction: PositiveFraction = 0.2

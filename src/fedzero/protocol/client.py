@@ -21,12 +21,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedzero.callbacks import ignore
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError, Refused
 from fedzero.lines import printable
 from fedzero.links import Chain, Sent
 from fedzero.links.contract import ClientContext, Entropy
-from fedzero.methods.contract import Contribution, Memory, Observer, Share, Shared, Turn, Work, unobserved
+from fedzero.methods.contract import Contribution, Intermediate, IntermediateResult, Memory, Observer, Turn, Work
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import Natural
 from fedzero.model.updates import unpack
@@ -119,7 +120,7 @@ class Client:
         oracle: Oracle,
         chain: Chain,
         cache: MutableMapping[Any, Any] | None = None,
-        observe: Observer = unobserved,
+        observe: Observer = ignore,
         entropy: Entropy = os.urandom,
     ):
         self.number, self.replica, self.oracle, self.chain = number, replica, oracle, chain
@@ -193,13 +194,13 @@ class Client:
         """Whether this client is in the middle of a round, and an exchange is what it waits for."""
         return self._sharing and (self._round, self._exchange) == (round, exchange)
 
-    def proceed(self, instruction: bytes, before: bytes | None = None) -> Shared:
+    def proceed(self, instruction: bytes, before: bytes | None = None) -> IntermediateResult:
         """The answer to what this client shared; to be given to `step`. before: see `begin`."""
         message = decode_instruction(instruction)
         if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
             raise Refused("was told to carry on with another exchange than the one it is in")
         self._before = before
-        return Shared(unpack(message.values), message.clients, self._read)
+        return IntermediateResult(unpack(message.values), message.clients, self._read)
 
     def step(self, answer: Answer) -> Ask | bytes:
         """Carry on until the next ask, or until there is something to send."""
@@ -208,10 +209,10 @@ class Client:
             asked = self._work.send(answer)
         except StopIteration as done:
             return self._reply(done.value)
-        return self._reply(asked) if isinstance(asked, Share) else asked
+        return self._reply(asked) if isinstance(asked, Intermediate) else asked
 
-    def _reply(self, given: Share | Contribution) -> bytes:
-        exchange, self._sharing = self._exchange, isinstance(given, Share)
+    def _reply(self, given: Intermediate | Contribution) -> bytes:
+        exchange, self._sharing = self._exchange, isinstance(given, Intermediate)
         sent = self._sent(given, exchange)
         self._read = sent.values
         if sent.residual is not None:
@@ -230,7 +231,7 @@ class Client:
             )
         )
 
-    def _sent(self, given: Share | Contribution, exchange: int) -> Sent:
+    def _sent(self, given: Intermediate | Contribution, exchange: int) -> Sent:
         """What leaves: the same bytes as before, if this was asked before."""
         if self.chain.private and self._before is not None:
             reply = decode_reply(self._before, len(self._before))

@@ -15,7 +15,7 @@ import msgspec
 
 from fedzero import plugins
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.model.value import Value, plain, quoted
+from fedzero.model.value import TaggedConfig, plain, quoted
 from fedzero.protocol.attacks import Attack
 from fedzero.protocol.engine import Clients
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Engine(Value):
+class Engine(TaggedConfig):
     """What all engines have in common, and what a ledger keeps of them."""
 
     merge: bool = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedzero.callbacks import ignore
 from fedzero.errors import Invalid
 from fedzero.ledger import replay
 
@@ -21,7 +22,7 @@ class Environment:
     data: Path | None = None
     secret: bytes | None = None
     functions: Mapping[str, Any] = field(default_factory=dict)
-    replaying: replay.Progress = replay.unseen
+    replaying: replay.Progress = ignore
     folder: Path | None = None
     trusted: bool = True
     files: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.inspect import StructType, Type, UnionType, VarTupleType, type_info
 
 from fedzero import plugins
-from fedzero.errors import near
+from fedzero.errors import did_you_mean
 
 _GROUPS: dict[str, plugins.Group] = {
     "algorithm": "methods",
@@ -67,7 +67,7 @@ def explain(message: str, table: dict[str, Any], root: type[Struct]) -> str:
     field = path.rstrip("`").removeprefix("$").strip(".")
     prefix, place = f"{field}." if field else "", re.findall(r"[^.\[\]]+", field)
     if unknown := _UNKNOWN.search(complaint):
-        meant = near(unknown[1], _keys(place, table, root)) or "remove it or correct its spelling;"
+        meant = did_you_mean(unknown[1], _keys(place, table, root)) or "remove it or correct its spelling;"
         return f"unknown key {prefix}{unknown[1]}: {meant} {_advice(place, table)}"
     if missing := _MISSING.search(complaint):
         return f"{prefix}{missing[1]} is missing: add it; {_advice(place, table)}"

@@ -14,7 +14,7 @@ import tomli_w
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fedzero import __version__, plugins
-from fedzero.errors import FedzeroError, Sendable, near
+from fedzero.errors import FedzeroError, Sendable, did_you_mean
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.links import Chain, Gathering, Link
 from fedzero.methods.contract import Federation, Method
@@ -341,7 +341,7 @@ def find(source: str | Path) -> Path:
         return packaged[str(source)]
     if path.exists():
         return path
-    advice = near(source, packaged) or "`fedzero list` shows all"
+    advice = did_you_mean(source, packaged) or "`fedzero list` shows all"
     raise FedzeroError(f"{source}: no such file, and no packaged recipe of that name; {advice}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedzero.callbacks import ignore
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -24,7 +25,7 @@ from fedzero.recipe.plan import Plan
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import keys_of as keys_of
 from fedzero.recipe.secret import secret_of as secret_of
-from fedzero.tasks.contract import BuildContext, Phase, Problem, unheard
+from fedzero.tasks.contract import BuildContext, Phase, Problem
 
 MOST_NUMBERS = 1 << 30
 """float32 numbers of one message: msgpack has 32 bits for a length."""
@@ -39,7 +40,7 @@ class Setup:
     recipe: Recipe
     keys: Keys
     problem: Problem
-    replaying: replay.Progress = replay.unseen
+    replaying: replay.Progress = ignore
 
     @property
     def algorithm(self) -> Method:
@@ -87,7 +88,7 @@ def chain_of(recipe: Recipe, size: int) -> Chain:
 
 
 def prepare(
-    recipe: Recipe, environment: Environment, phase: Phase = unheard, keys: Keys | None = None, foreign: bool = False
+    recipe: Recipe, environment: Environment, phase: Phase = ignore, keys: Keys | None = None, foreign: bool = False
 ) -> Setup:
     """Build task and base model. What is wrong with a recipe shows here, before anything is written.
 

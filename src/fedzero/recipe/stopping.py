@@ -1,6 +1,7 @@
 """When a run ends before its last round because of its losses, and what counts as diverged.
 
-Both are functions of the evaluations on the ledger (`Course`), so a resumed run ends where an undisturbed one does.
+Both are functions of the evaluations on the ledger (`EvaluationHistory`), so a resumed run ends where an undisturbed
+one does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fedzero.ledger.outline import Course
+from fedzero.ledger.outline import EvaluationHistory
 from fedzero.model.value import Checked
 
 FACTOR = 10
@@ -25,7 +26,7 @@ class Stop(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     patience: Annotated[int, Meta(ge=1)] | None = None
     """End after so many evaluations in a row without a better loss."""
 
-    def reason(self, course: Course) -> str:
+    def reason(self, course: EvaluationHistory) -> str:
         """Why to end after these evaluations; empty to go on."""
         last, best = course.last, course.best
         if last is None or best is None:
@@ -39,7 +40,7 @@ class Stop(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         return ""
 
-    def diverged(self, course: Course) -> bool:
+    def diverged(self, course: EvaluationHistory) -> bool:
         """Whether the last loss is not finite, above `above`, or far above the first."""
         if course.first is None or course.last is None:
             return False

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError
 from fedzero.ledger.query_log import LedgerLog
-from fedzero.methods.contract import Numbers, Observer, unobserved
+from fedzero.methods.contract import Numbers, Observer
 from fedzero.model.updates import Update
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.plan import Plan
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.setup import Setup
-from fedzero.tasks.contract import Phase, unheard
+from fedzero.tasks.contract import Phase
 
 CatchUp = tuple[tuple[bytes, int, Numbers] | None, Sequence[Update]]
 """A part of what brings a replica of the base model to where the run is: with the first part a checkpoint (tensors,
@@ -51,10 +52,6 @@ class Past(Protocol):
         ...
 
 
-def unsaid(text: str) -> None:
-    """Nobody looks on."""
-
-
 @dataclass(frozen=True)
 class RunView:
     """A run, for its engine.
@@ -71,9 +68,9 @@ class RunView:
     setup: Setup | None = None
     replica: Replica | None = None
     environment: Environment = field(default_factory=Environment)
-    phase: Phase = unheard
-    warn: Callable[[str], None] = unsaid
-    observe: Observer = unobserved
+    phase: Phase = ignore
+    warn: Callable[[str], None] = ignore
+    observe: Observer = ignore
     oldest: int = 0
 
     def built(self) -> tuple[Setup, Replica]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from fedzero.ledger.folder import LEDGER, folder_of
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.oracles import Metrics
@@ -42,7 +42,7 @@ class Row(Struct, frozen=True, kw_only=True):
 def rows(folder: Path) -> list[Row]:
     """All rows of the run in a folder."""
     found: list[Row] = []
-    outline, measures, measured, at = Outline(), Measures(), None, 0.0
+    outline, measures, measured, at = LedgerSummary(), Measures(), None, 0.0
     with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
         for entry in ledger.entries():
             record = entry.record
@@ -57,7 +57,7 @@ def rows(folder: Path) -> list[Row]:
     return [*found, _row(outline, measured, outline.seconds if measured is None else at, None)]
 
 
-def _row(outline: Outline, measured: Metrics | None, seconds: float, train_loss: float | None) -> Row:
+def _row(outline: LedgerSummary, measured: Metrics | None, seconds: float, train_loss: float | None) -> Row:
     return Row(
         round=outline.done,
         seconds=seconds,

@@ -11,7 +11,7 @@ import struct
 from collections import deque
 
 from fedzero.ledger import replay
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Evaluation, Round, Shown, Start
 from fedzero.ledger.store import Entry, Ledger
 from fedzero.model.updates import Dense, decode_update, parts_of
@@ -29,7 +29,7 @@ class Reading:
     """A ledger as far as it was read: points are its evaluations, losses and slopes (round, value)."""
 
     def __init__(self) -> None:
-        self.outline = Outline()
+        self.outline = LedgerSummary()
         self.points: Thinned[Point] = Thinned(lambda first, second: second)
         self.losses: Thinned[tuple[float, float]] = Thinned(_halfway)
         self.slopes: Thinned[tuple[float, float]] = Thinned(_halfway)

@@ -11,12 +11,12 @@ from fedzero.links.bound import FAR, too_far
 from fedzero.links.bounds import norms_of
 from fedzero.links.contract import Replies
 from fedzero.links.gathering import Hidden
-from fedzero.methods.contract import Gathered
+from fedzero.methods.contract import StepInputs
 from fedzero.model.updates import Update
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.plan import Plan
 from fedzero.rounds.guard import Guard
-from fedzero.rounds.tally import Admitted, Tally
+from fedzero.rounds.tally import Admitted, RoundInProgress
 
 
 class Aggregation:
@@ -26,7 +26,7 @@ class Aggregation:
         self.plan, self.replica = plan, replica
         self.guard = Guard(plan.algorithm, plan.keys)
 
-    def through_links(self, round: int, tally: Tally, weights: Mapping[int, int]) -> None:
+    def through_links(self, round: int, tally: RoundInProgress, weights: Mapping[int, int]) -> None:
         """Replies of an exchange through the links on the server; who is refused there is out of the round. Of a sum
         there are no replies."""
         if tally.totals:
@@ -37,7 +37,7 @@ class Aggregation:
         tally.bounded |= left.bounded
         tally.replies = {c: _with(reply, left.values[c]) for c, reply in tally.replies.items() if c in left.values}
 
-    def update(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Update | None:
+    def update(self, round: int, tally: RoundInProgress, weights: Mapping[int, int]) -> Update | None:
         """What comes of a round; None if nobody answered, or if it would make a number of the model infinite or NaN.
 
         In the latter case the round goes on without those whose numbers are far beyond the others'; if there are none,
@@ -64,8 +64,8 @@ class Aggregation:
         tally.replies = {}
         return None
 
-    def step_inputs(self, round: int, tally: Tally, weights: Mapping[int, int]) -> Gathered:
-        return Gathered(
+    def step_inputs(self, round: int, tally: RoundInProgress, weights: Mapping[int, int]) -> StepInputs:
+        return StepInputs(
             round=round,
             scale=self.plan.scale,
             keys=self.plan.keys,
@@ -79,7 +79,7 @@ class Aggregation:
             totals=tuple(tally.totals),
         )
 
-    def contributions(self, tally: Tally) -> Mapping[int, F32]:
+    def contributions(self, tally: RoundInProgress) -> Mapping[int, F32]:
         if self.plan.chain.hides_replies and self.plan.chain.gathering is not None:
             return Hidden(self.plan.chain.gathering.name)
         return {client: reply.values for client, reply in tally.replies.items()}

@@ -15,12 +15,14 @@ from fedzero.links.gathering import MOST_PHASES, Gathering, ServerContext, Total
 from fedzero.oracles.ranges import strange_loss
 from fedzero.protocol.engine import Clients
 from fedzero.recipe.plan import Plan
-from fedzero.rounds.tally import Tally
+from fedzero.rounds.tally import RoundInProgress
 
 MISSING = "is not in what the gathering left"
 
 
-def gather(plan: Plan, round: int, exchange: int, clients: Clients, tally: Tally, weights: Mapping[int, int]) -> None:
+def gather(
+    plan: Plan, round: int, exchange: int, clients: Clients, tally: RoundInProgress, weights: Mapping[int, int]
+) -> None:
     """What a gathering makes of the replies of an exchange. Who is not in it is refused, and out of the round."""
     gathering = plan.chain.gathering
     if gathering is None or not tally.replies:
@@ -56,7 +58,7 @@ def _played(
     hosts: Mapping[str, tuple[int, ...]],
     context: ServerContext,
     clients: Clients,
-    tally: Tally,
+    tally: RoundInProgress,
     lost: dict[str, str],
 ) -> Replies | Total:
     """All phases. lost: gets why hosts did not answer."""
@@ -89,7 +91,7 @@ def _within(answer: bytes | Exception | None, limit: int) -> bytes | Exception:
     return answer
 
 
-def _check(total: Total, context: ServerContext, tally: Tally) -> None:
+def _check(total: Total, context: ServerContext, tally: RoundInProgress) -> None:
     """Refuse what no sum of these clients' values can be."""
     clients = set(total.clients)
     if not clients or len(clients) < len(total.clients) or clients - tally.replies.keys():
@@ -100,7 +102,7 @@ def _check(total: Total, context: ServerContext, tally: Tally) -> None:
         raise Refused("the sum is NaN or infinite")
 
 
-def loss_of(tally: Tally, least: float) -> float | None:
+def loss_of(tally: RoundInProgress, least: float) -> float | None:
     """The mean loss at the start of a round that somebody counted in, of those that its first gathering left."""
     found = tally.totals[0].mean_loss if tally.totals and tally.replies else None
     return None if found is None or strange_loss(found, least) else found

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger.outline import Course, Outline
+from fedzero.ledger.outline import EvaluationHistory, LedgerSummary
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Clients, Tied
@@ -30,16 +30,16 @@ class Watch(Protocol):
     """
 
     def phase(self, what: str) -> None: ...
-    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None: ...
+    def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
     def warn(self, text: str) -> None: ...
     def end(self) -> None: ...
 
 
-def play(
+def run_rounds(
     recipe: Recipe,
-    outline: Outline,
+    outline: LedgerSummary,
     server: Server,
     clients: Clients,
     watch: Watch,
@@ -136,7 +136,7 @@ def _exhausted(server: Server, everybody: range, round: int) -> str:
     return f"client {client} cannot pay for round {round}, which needs all clients: it {reason}"
 
 
-def _warning(course: Course) -> str:
+def _warning(course: EvaluationHistory) -> str:
     first, last = course.first, course.last
     assert first is not None and last is not None
     if not math.isfinite(first.metrics.loss):

@@ -37,7 +37,7 @@ from fedzero.rounds.delivery import Delivery, Sending
 from fedzero.rounds.gathering import gather, loss_of
 from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
-from fedzero.rounds.tally import Admitted, Tally
+from fedzero.rounds.tally import Admitted, RoundInProgress
 from fedzero.rounds.tracker import ClientTracker
 
 CHECKPOINT_EVERY = 10
@@ -144,7 +144,7 @@ class Server:
         self.save_if_due(round + 1, seconds)
         return record
 
-    def _mean_loss(self, tally: Tally, losses: Sequence[float]) -> float | None:
+    def _mean_loss(self, tally: RoundInProgress, losses: Sequence[float]) -> float | None:
         return float(np.mean(losses)) if losses else loss_of(tally, self.plan.least_loss)
 
     def save_if_due(self, done: int, seconds: float) -> None:
@@ -159,9 +159,9 @@ class Server:
         self.ledger.append([record], seconds, checkpoint=content)
         self.saved = done
 
-    def _exchanges(self, round: int, clients: Clients) -> Tally:
+    def _exchanges(self, round: int, clients: Clients) -> RoundInProgress:
         """All exchanges of a round; who drops out of one is out of the round."""
-        tally, found = Tally(asked=self.tracker.turns.open()), Responses()
+        tally, found = RoundInProgress(asked=self.tracker.turns.open()), Responses()
         found.asked, found.awaited = dict(tally.asked), dict(tally.asked)
         self._ask(round, clients, found, tally)
         for exchange in range(len(self.cost(round).replies)):
@@ -179,7 +179,7 @@ class Server:
                 break
         return tally
 
-    def _ask(self, round: int, clients: Clients, found: Responses, tally: Tally) -> None:
+    def _ask(self, round: int, clients: Clients, found: Responses, tally: RoundInProgress) -> None:
         """Send the question of a round to those whom the schedule wants to be asked now."""
         chosen = self.schedule.ask(StepSoFar(round, tally.asked, found.awaited, found.replies))
         if not chosen:
@@ -201,7 +201,7 @@ class Server:
         return self.meter.unable(round, {client: self.admission.queries(round, client) for client in clients})
 
     def _gather(
-        self, round: int, exchange: int, clients: Clients, found: Responses, tally: Tally
+        self, round: int, exchange: int, clients: Clients, found: Responses, tally: RoundInProgress
     ) -> dict[int, Admitted]:
         """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
         now = StepSoFar(round, tally.asked, found.awaited, found.replies)
@@ -230,7 +230,7 @@ class Server:
                 tally.losses.setdefault(client, reply.loss)
         return found.replies
 
-    def _happened(self, exchange: int, event: Event, found: Responses, tally: Tally) -> None:
+    def _happened(self, exchange: int, event: Event, found: Responses, tally: RoundInProgress) -> None:
         if isinstance(event, Rows):
             assert self.meter is not None, "queries of a run that has no log of them"
             self.meter.log.write(event.rows)
@@ -240,7 +240,7 @@ class Server:
         elif isinstance(event, Arrival):
             self._arrived(exchange, event, found, tally)
 
-    def _arrived(self, exchange: int, arrival: Arrival, found: Responses, tally: Tally) -> None:
+    def _arrived(self, exchange: int, arrival: Arrival, found: Responses, tally: RoundInProgress) -> None:
         client, data = arrival.client, arrival.data
         if isinstance(data, bytes):
             tally.bytes_up += len(data)

@@ -25,7 +25,7 @@ class Admitted(Struct, frozen=True):
 
 
 @dataclass
-class Tally:
+class RoundInProgress:
     """What a round has cost and brought so far, over its exchanges."""
 
     replies: dict[int, Admitted] = field(default_factory=dict)

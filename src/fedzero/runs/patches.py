@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from fedzero.callbacks import ignore
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger import patch, replay
@@ -51,7 +52,7 @@ def apply_patch(
     out: Path,
     tokenizer: str | None = None,
     merge: bool = False,
-    progress: Progress = replay.unseen,
+    progress: Progress = ignore,
     secret: bytes | None = None,
 ) -> Params:
     """Base + patch → fine-tune, checked against the digest in the patch; nothing is written unless all is right.

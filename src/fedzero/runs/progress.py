@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.folder import LEDGER, folder_of
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line, visible
@@ -35,7 +35,7 @@ Part = tuple[int, str]
 class Totals:
     """Running totals of a run, as they are shown."""
 
-    def __init__(self, recipe: Recipe, done: Outline):
+    def __init__(self, recipe: Recipe, done: LedgerSummary):
         self.recipe, self.round, self.queries, self.loss = recipe, done.done, done.queries, done.loss
         self.bytes = done.bytes_up + done.bytes_down
         self.evaluation: Evaluation | None = None
@@ -87,7 +87,7 @@ class Silent:
     def phase(self, what: str) -> None:
         pass
 
-    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         pass
 
     def round(self, record: Round) -> None:
@@ -122,7 +122,7 @@ class LiveWatch(Silent):
         elif self._totals is None:
             self._live.stop()
 
-    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self._totals, self._phase = Totals(recipe, done), ("", 0.0)
         self._live.transient = False  # what is shown before there is a run vanishes, what is shown of it stays
         self._live.start()
@@ -171,7 +171,7 @@ class PlainWatch(Silent):
                 lambda seconds: print_line(self.console, f"{what}, {human_seconds(seconds)} so far")
             )
 
-    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self._over()
         self._totals = Totals(recipe, done)
         made = f", {done.done} rounds made" if done.done else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from fedzero.callbacks import ignore
 from fedzero.directions import VERSION
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
@@ -31,11 +32,11 @@ from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
-from fedzero.tasks.contract import Phase, unheard
+from fedzero.tasks.contract import Phase
 
 
 def reopen(
-    folder: Path, environment: Environment, writable: bool = False, phase: Phase = unheard
+    folder: Path, environment: Environment, writable: bool = False, phase: Phase = ignore
 ) -> tuple[Ledger, Setup]:
     """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedzero.callbacks import ignore
 from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
 from fedzero.ledger import answers, checkpoints, replay
@@ -19,7 +20,7 @@ from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Unwritable
-from fedzero.methods.contract import Observer, unobserved
+from fedzero.methods.contract import Observer
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
@@ -34,7 +35,7 @@ from fedzero.recipe.secret import keys_of as keys_of
 from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.recipe.view import RunView
-from fedzero.rounds.loop import Watch, play
+from fedzero.rounds.loop import Watch, run_rounds
 from fedzero.rounds.past import PastRounds
 from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
@@ -57,7 +58,7 @@ class Opened:
 
 @contextmanager
 def opened(
-    setup: Setup, environment: Environment, watch: Watch, observe: Observer = unobserved, oldest: int = 0
+    setup: Setup, environment: Environment, watch: Watch, observe: Observer = ignore, oldest: int = 0
 ) -> Iterator[Opened]:
     """A run of the recipe's engine; what the engine started is ended. oldest: of its schedule."""
     past = PastRounds()
@@ -73,7 +74,7 @@ def start(
     environment: Environment,
     watch: Watch,
     overwrite: bool = False,
-    observe: Observer = unobserved,
+    observe: Observer = ignore,
 ) -> Summary:
     """Run a recipe into a folder; the summary of what came out."""
     if (folder / LEDGER).exists() and not overwrite:
@@ -97,7 +98,7 @@ def start(
         with opened(setup, environment, watch, observe) as found:
             ledger = create(folder, first, overwrite, base)
             trust.note(first.recipe, recipe.task, environment.functions)
-            return drive(found, ledger, folder, watch)
+            return run_to_end(found, ledger, folder, watch)
 
 
 @contextmanager
@@ -161,10 +162,10 @@ def resume(
             except BaseException:
                 ledger.close()
                 raise
-            return drive(found, ledger, folder_of(folder), watch)
+            return run_to_end(found, ledger, folder_of(folder), watch)
 
 
-def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: Schedule | None = None) -> Summary:
+def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: Schedule | None = None) -> Summary:
     """A run from where its ledger stands to its end; the summary of what came out. schedule: another one than the
     synchronous one."""
     try:
@@ -194,7 +195,7 @@ def drive(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: S
 
         keeper = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            play(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
+            run_rounds(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed

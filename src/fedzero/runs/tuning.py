@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError
-from fedzero.ledger import replay
 from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
@@ -87,7 +87,7 @@ class _Stop(Silent):
         self.rounds, self.last = rounds, False
         """last: the run ends there anyway"""
 
-    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self.last = self.rounds == recipe.rounds
 
     def round(self, record: Round) -> None:
@@ -126,7 +126,7 @@ def tune(
     recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
     cluster = None if engine is None else chosen(recipe.engine, engine)
     if cluster is not None:
-        folder, environment = folder.resolve(), replace(environment, replaying=replay.unseen)
+        folder, environment = folder.resolve(), replace(environment, replaying=ignore)
         recipe = recipes.as_recorded(recipe)
     own = _own(recipe, key)
     play = _Playing(recipe, key, own, folder, environment, cluster, told)

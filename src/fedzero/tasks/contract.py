@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from fedzero.callbacks import ignore
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.model.fixed import Fixed
 from fedzero.model.params import Params
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 from fedzero.oracles import Metrics, Objective, Pictures, Readied, Shards
 from fedzero.oracles.blackbox import Metered
 
@@ -70,10 +71,6 @@ Phase = Callable[[str], None]
 """Is told what is going on that takes a while."""
 
 
-def unheard(what: str) -> None:
-    """A phase that nobody looks at."""
-
-
 @dataclass(frozen=True)
 class BuildContext:
     """Keys of the run, device, the folder with the data (if any), functions and other objects by name, which a recipe
@@ -91,7 +88,7 @@ class BuildContext:
     data: Path | None
     functions: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    phase: Phase = unheard
+    phase: Phase = ignore
     trusted: bool = True
     files: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
@@ -119,7 +116,7 @@ def refuse_foreign(what: str) -> NoReturn:
     )
 
 
-class Task(Value):
+class Task(TaggedConfig):
     """What is optimised, on whose data. The fields are the keys of a recipe's `[task]` table."""
 
     @property

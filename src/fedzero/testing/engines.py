@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from fedzero.callbacks import always_false
 from fedzero.deploy.site.site import Settings, Site
-from fedzero.engines.remote.transport import Answers, Gone, News, never
+from fedzero.engines.remote.transport import Answers, Gone, News
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.updates import Update
 from fedzero.oracles import ALL_DATA
@@ -144,7 +145,7 @@ class LocalSites:
         return Site(Settings(device="cpu"), self.folder / keep / name)
 
     def ask(
-        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = always_false
     ) -> Answers:
         absent = orders.keys() - self.sites.keys()  # orders leave together
         for name, order in orders.items():

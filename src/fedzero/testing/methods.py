@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import torch
 
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
@@ -160,7 +160,7 @@ def resumes(method: Method, folder: Path, filters: Sequence[Any] = (), federatio
         watch = Silent() if stop is None else _StopAt(stop)
         with session.opened(setup, Environment(), watch) as found:
             spoilt = replace(found, clients=Changing(found.clients, _trouble(setup.plan.cost(0))))
-            return session.drive(spoilt, ledger, folder / name, watch)
+            return session.run_to_end(spoilt, ledger, folder / name, watch)
 
     whole = play("whole")
     for stop in stops:
@@ -262,7 +262,7 @@ def runs_at_sites(method: Method, folder: Path, **options: Any) -> None:
     for forgetful in (False,) if remembers else (False, True):  # what clients remember is at the sites alone
         link = LocalSites(folder / f"sites-{forgetful}", sites, {3, 5, 8, 23, 41, 60, 61}.__contains__, forgetful)
         target = folder / f"there-{forgetful}"
-        there = conduct(recipe, target, Environment(), Silent(), Service(link, lambda: sites))
+        there = run_at_sites(recipe, target, Environment(), Silent(), Service(link, lambda: sites))
         expect(link.epochs > 1, "the link never broke")
         same = (there.ledger_head, there.model_digest) == (here.ledger_head, here.model_digest)
         expect(

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedzero.callbacks import always_false
 from fedzero.engines.remote import Remote
-from fedzero.engines.remote.transport import Gone, Link, News, NoAnswer, Pending, Transport, never
+from fedzero.engines.remote.transport import Gone, Link, News, NoAnswer, Pending, Transport
 from fedzero.errors import FedzeroError
 from fedzero.protocol.engine import Interrupted, Undelivered
 from fedzero.testing import engine_checks
@@ -57,7 +58,7 @@ def _opened(transport: Transport) -> Iterator[tuple[Link, list[str]]]:
 
 def _asked(link: Link, orders: Mapping[str, bytes], seconds: float = LONG) -> dict[str, bytes | Exception]:
     found: dict[str, bytes | Exception] = {}
-    for host, answer in link.ask(orders, seconds, LIMIT, never):
+    for host, answer in link.ask(orders, seconds, LIMIT, always_false):
         if isinstance(answer, News):
             continue
         expect(host in orders, f"{host} answers, which was not asked")

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fedzero.errors import FedzeroError
-from fedzero.ledger.outline import Outline
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Round
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
@@ -69,7 +69,7 @@ class ProgressSender(Silent):
     def __init__(self, send: Send):
         self._send, self._last, self._rounds, self._begun = send, 0.0, 0, 0
 
-    def begin(self, recipe: Recipe, parameters: int, done: Outline) -> None:
+    def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self._rounds, self._begun = recipe.rounds, done.done
         self._send(Progress(done.done, self._rounds, self._begun))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from fedzero.callbacks import always_false
 from fedzero.deploy.flare import address, processes
 from fedzero.deploy.flare.backoff import LEFT_OUT_AFTER, BackOff
 from fedzero.deploy.flare.bridge import (
@@ -47,7 +48,7 @@ from fedzero.deploy.flare.project import (
     Project,
     kit_of,
 )
-from fedzero.engines.remote.transport import Answers, Gone, NoAnswer, Pending, never
+from fedzero.engines.remote.transport import Answers, Gone, NoAnswer, Pending
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.model.numbers import NonNegative, Positive, PositiveInt
@@ -130,7 +131,7 @@ class Epochs:
                 time.sleep(1.0)
 
     def ask(
-        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = always_false
     ) -> Answers:
         epoch = self.epoch
         if epoch is None:

@@ -25,7 +25,7 @@ from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.epochs import WaitPolicy
 from fedzero.deploy.flare.forking import fork_server
 from fedzero.deploy.flare.presence import Kind
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site.site import Settings
 from fedzero.deploy.site.terms import UNLIMITED
 from fedzero.engines.remote.engine import Service
@@ -95,7 +95,7 @@ def federate(
                 pool.submit(join, kit, policy.report, {**variables, **address}, over)
             with service_of(project, policy) as service:
                 without_secret = dataclasses.replace(environment, secret=None)  # only sites have it
-                return conduct(recipe, folder, without_secret, watch, service, overwrite)
+                return run_at_sites(recipe, folder, without_secret, watch, service, overwrite)
         finally:
             over.set()
 

@@ -36,7 +36,7 @@ from fedzero.runs import recorded, session
 from fedzero.runs.summary import Summary
 
 
-def conduct(
+def run_at_sites(
     recipe: Recipe | None,
     folder: Path,
     environment: Environment,
@@ -97,7 +97,7 @@ def conduct(
     past = PastRounds()
     plan = plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
     clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
-    summary = session.drive(session.Opened(clients.run, clients, past, tied), ledger, folder, watch)
+    summary = session.run_to_end(session.Opened(clients.run, clients, past, tied), ledger, folder, watch)
     clients.finish(summary.rounds)
     return summary
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedzero.deploy.server import queue
-from fedzero.deploy.server.conduct import conduct
+from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
@@ -43,7 +43,9 @@ def serve_queue(
         idle, folder = False, project / "runs" / queue.name_of(entry)
         playing(folder)
         try:
-            conduct(recipes.from_canonical(files.read(entry, recipes.LARGEST)), folder, environment, watch(), service)
+            run_at_sites(
+                recipes.from_canonical(files.read(entry, recipes.LARGEST)), folder, environment, watch(), service
+            )
             done(folder)
         except FedzeroError as error:
             service.report(f"{queue.name_of(entry)} was taken out of the queue: {error}")

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from fedzero import plugins
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.terms import Terms
-from fedzero.errors import FedzeroError, near
+from fedzero.errors import FedzeroError, did_you_mean
 from fedzero.model import files
 from fedzero.model.device import device_of
 from fedzero.recipe import engines
@@ -64,7 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         for name in names:
             place = _place(name)
             if place not in known:
-                advice = near(place, known) or f"there are {', '.join(known)}"
+                advice = did_you_mean(place, known) or f"there are {', '.join(known)}"
                 raise FedzeroError(f"--forget {name}: a site has no such setting; {advice}")
             table, _, entry = place.partition(".")
             if place == "all":

@@ -17,8 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
+from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError
-from fedzero.methods.contract import unobserved
 from fedzero.model.numbers import PositiveInt
 from fedzero.protocol.engine import Clients
 from fedzero.recipe.engines import Engine
@@ -44,7 +44,7 @@ class Ray(Engine, tag="ray"):
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
         """Workers are made before the driver's own replica moves: objects of this process are sent as they are now."""
-        if run.observe is not unobserved:
+        if run.observe is not ignore:
             raise FedzeroError("local steps can be observed in one process only: use the local engine")
         from fedzero.engines.ray.engine import on_cluster  # which imports what workers need
 

@@ -13,13 +13,13 @@ from itertools import islice
 
 from msgspec import structs
 
+from fedzero.callbacks import ignore
 from fedzero.engines.local import KEPT, attacked
 from fedzero.engines.ray import Ray
 from fedzero.engines.ray.on_ray import Ref, WorkerPool, inlined, workers
 from fedzero.engines.ray.slices import Scheduler, Slice, Step
 from fedzero.engines.ray.worker import Blueprint, CatchUp, Replies, Turn
 from fedzero.errors import FedzeroError
-from fedzero.ledger import replay
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Dense, Update
 from fedzero.oracles import Metrics
@@ -66,7 +66,7 @@ def _blueprint(run: RunView, how: Ray, device: str) -> Blueprint:
                 "module or a package of its own"
             )
     threads = max(1, int(how.cpus)) if how.merge else 1
-    return Blueprint(recipe, replace(run.environment, replaying=replay.unseen), run.plan.keys, threads)
+    return Blueprint(recipe, replace(run.environment, replaying=ignore), run.plan.keys, threads)
 
 
 class ClusterClients:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from fedzero.callbacks import ignore
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
 from fedzero.errors import FedzeroError, Refused
-from fedzero.ledger import replay
 from fedzero.model.updates import decode_update
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.messages import Close, Continue, decode_instruction
@@ -150,4 +150,4 @@ def _measured(host: Host, order: messages.Measure) -> messages.Measured:
 
 def program_here(environment: Environment, engine: str) -> BareProgram:
     """With what this process has, but for whoever looks on."""
-    return BareProgram(replace(environment, replaying=replay.unseen), engine)
+    return BareProgram(replace(environment, replaying=ignore), engine)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from fedzero.engines.remote.transport import Answers, Gone, News, NoAnswer, Pending, never
+from fedzero.callbacks import always_false
+from fedzero.engines.remote.transport import Answers, Gone, News, NoAnswer, Pending
 from fedzero.errors import Refused
 from fedzero.protocol.engine import Interrupted, Undelivered
 
@@ -62,7 +63,7 @@ class Correspondence:
         return sorted(self._here)
 
     def ask(
-        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = always_false
     ) -> Answers:
         if not self._here:
             raise Interrupted("no host is left")

@@ -21,11 +21,12 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from fedzero.callbacks import always_false
 from fedzero.engines.remote import measuring, messages
 from fedzero.engines.remote.agreement import common, differs
 from fedzero.engines.remote.answers import SiteFailure, T, received
 from fedzero.engines.remote.assignment import Assignment, at_sites
-from fedzero.engines.remote.transport import Enough, Gone, Link, News, NoAnswer, Pending, never
+from fedzero.engines.remote.transport import Enough, Gone, Link, News, NoAnswer, Pending
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Update, decode_update
@@ -520,7 +521,7 @@ class RemoteClients:
         wanted: type[T],
         seconds: float,
         limit: int,
-        enough: Callable[[], bool] = never,
+        enough: Callable[[], bool] = always_false,
     ) -> Iterator[tuple[str, T | Exception]]:
         """Orders to sites; from each, an answer of the wanted kind or why there is none."""
         for site, answer in self._answers(orders, wanted, seconds, limit, enough):
@@ -533,7 +534,7 @@ class RemoteClients:
         wanted: type[T],
         seconds: float,
         limit: int,
-        enough: Callable[[], bool] = never,
+        enough: Callable[[], bool] = always_false,
     ) -> Iterator[tuple[str, T | Exception]]:
         """As `_ask`, with the news between answers."""
         if not orders:

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from fedzero import plugins
+from fedzero.callbacks import always_false
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.model.value import Value, quoted
+from fedzero.model.value import TaggedConfig, quoted
 
 Report = Callable[[str], None]
 """Is told in a sentence what should be known."""
@@ -41,7 +42,7 @@ Program = Callable[[str], Answering]
 """What a host of that name runs. It is pickled where hosts are other processes."""
 
 
-class Transport(Value):
+class Transport(TaggedConfig):
     """A way to hosts."""
 
     def open(self, program: Program, report: Report) -> AbstractContextManager[Link]:
@@ -80,10 +81,6 @@ class Pending(FedzeroError):
 Answers = Iterator[tuple[str, bytes | Exception]]
 
 
-def never() -> bool:
-    return False
-
-
 class Link(Protocol):
     """An epoch at a time: sites are fixed while it lasts. It may end at any moment, for any reason (`Interrupted`)."""
 
@@ -92,7 +89,7 @@ class Link(Protocol):
         ...
 
     def ask(
-        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = never
+        self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = always_false
     ) -> Answers:
         """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception:
         `NoAnswer` or `Undelivered` of a site that is gone. With the site's name in front it makes a sentence.

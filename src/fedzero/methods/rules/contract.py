@@ -26,7 +26,7 @@ from fedzero.directions import Rule as Kernel
 from fedzero.directions.terms import F32, F64, U64
 from fedzero.methods.contract import NOTHING
 from fedzero.methods.contract import RuleState as RuleState
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 
 Fact = Literal["own", "sum", "rounds", "state", "step", "factors", "deviation", "unrated", "fresh"]
 """What a rule may need, and a neighbour may lack.
@@ -116,7 +116,7 @@ class At(NamedTuple):
     terms_of: Callable[[Sequence[int]], U64]
 
 
-class Rule(Value):
+class Rule(TaggedConfig):
     """A rule that changes nothing; derive from it and override what yours does. Fields are the keys of its table in
     `[[algorithm.rules]]`."""
 

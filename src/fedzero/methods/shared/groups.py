@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedzero.directions.terms import F32
-from fedzero.methods.contract import Gathered, Traits
+from fedzero.methods.contract import StepInputs, Traits
 from fedzero.model.updates import Group, Stepped, pack
 
 
@@ -29,7 +29,7 @@ def why_one_round(traits: Traits, exchanges: int) -> str:
     return next((why for holds, why in refusals if holds), "")
 
 
-def summed(gathered: Gathered) -> Stepped:
+def summed(gathered: StepInputs) -> Stepped:
     """c_a of every round, for methods whose clients share directions; added up in the order of their numbers."""
     groups = []
     for asked, clients in _by_round(gathered):
@@ -40,7 +40,7 @@ def summed(gathered: Gathered) -> Stepped:
     return Stepped(gathered.round, tuple(groups))
 
 
-def listed(gathered: Gathered) -> Stepped:
+def listed(gathered: StepInputs) -> Stepped:
     """Everybody's scalars, weighted, for methods whose clients have directions of their own."""
     groups = []
     for asked, clients in _by_round(gathered):
@@ -53,16 +53,16 @@ def _scaled(values: F32, factor: float) -> F32:
     return (values.astype(np.float64) * factor).astype(np.float32)
 
 
-def _by_round(gathered: Gathered) -> list[tuple[int, list[int]]]:
+def _by_round(gathered: StepInputs) -> list[tuple[int, list[int]]]:
     found: dict[int, list[int]] = {}
     for client in sorted(gathered.contributions):
         found.setdefault(gathered.asked.get(client, gathered.round), []).append(client)
     return sorted(found.items())
 
 
-def _weight(gathered: Gathered, client: int) -> float:
+def _weight(gathered: StepInputs, client: int) -> float:
     return gathered.weights[client] * gathered.discounts.get(client, 1.0)
 
 
-def _turns(gathered: Gathered) -> int:
+def _turns(gathered: StepInputs) -> int:
     return sum(gathered.weights[client] for client in gathered.contributions)

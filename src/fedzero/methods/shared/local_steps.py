@@ -31,10 +31,10 @@ from fedzero.methods.contract import (
     Cost,
     Federation,
     Form,
-    Gathered,
     Method,
     Scale,
     State,
+    StepInputs,
     Traits,
     Turn,
     Work,
@@ -127,7 +127,7 @@ class OwnDirections(Sampling):
     def max_update_scale(self, state: State, round: int) -> float:
         return rate_at(self.rate, round) if self.seeded(state.scale) else 1.0
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         if self.seeded(gathered.scale):
             return listed(gathered) if gathered.asked else scalars_of_all(gathered)
         return Dense(gathered.round, pack(gathered.mean()))
@@ -224,7 +224,7 @@ def walk_terms(
     return joined(steps)
 
 
-def scalars_of_all(gathered: Gathered) -> Seeded:
+def scalars_of_all(gathered: StepInputs) -> Seeded:
     """The update of a cohort whose members drew their own directions: everybody's scalars, one after the other."""
     clients = sorted(gathered.contributions)
     scalars = np.concatenate([gathered.contributions[client] for client in clients])
@@ -282,7 +282,7 @@ def advanced(
     return advance_round(state, updates)
 
 
-def run_walk(
+def run_local_steps(
     method: OwnDirections, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
 ) -> Work:
     """A walk and what a client gives of it: the scalars, or the difference."""

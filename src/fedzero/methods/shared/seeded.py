@@ -37,10 +37,10 @@ from fedzero.methods.contract import (
     Contribution,
     Cost,
     Federation,
-    Gathered,
     Method,
     Scale,
     State,
+    StepInputs,
     Traits,
     Turn,
     Work,
@@ -281,7 +281,7 @@ class SeededMethod(Sampling):
                 self._advance(local, chain, [chain.local(steps, local.carry, at)])
         return Contribution(g.reshape(-1), loss)
 
-    def aggregate(self, gathered: Gathered) -> Update:
+    def aggregate(self, gathered: StepInputs) -> Update:
         return summed(gathered) if gathered.asked else Seeded(gathered.round, pack(gathered.mean()))
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:

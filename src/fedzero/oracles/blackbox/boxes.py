@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fedzero.errors import FedzeroError
 from fedzero.model.imports import imported
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 from fedzero.oracles.blackbox.attempts import Call, Cancellation, Unusable, quoted, short
 from fedzero.oracles.blackbox.contract import Told
 from fedzero.oracles.contract import F64
@@ -25,7 +25,7 @@ LARGEST_ANSWER = 1 << 20
 """Bytes of an answer over HTTP; a number needs fewer."""
 
 
-class Box(Value):
+class Box(TaggedConfig):
     """A call takes one point, or, of a `batched` box, all points of a request."""
 
     batched: ClassVar[bool] = False

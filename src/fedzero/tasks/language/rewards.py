@@ -30,7 +30,7 @@ from msgspec import Meta
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.model.imports import imported
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.value import Value
+from fedzero.model.value import TaggedConfig
 from fedzero.oracles.reward import Scores
 from fedzero.tasks.contract import refuse_foreign
 from fedzero.tasks.language.expressions import Expression, NotRegular
@@ -41,7 +41,7 @@ Functions = Mapping[str, Any]
 Score = Callable[[Row, str], float]
 
 
-class Rewarding(Value):
+class Rewarding(TaggedConfig):
     """What all kinds have: a function of row and text."""
 
     right: ClassVar[bool] = False
