@@ -205,12 +205,17 @@ def federation(
             jobs = _below(*started, *([epochs.server] if epochs.server is not None else []))
             epochs.close()
             processes.end(*started)
-            for process in jobs:  # they would notice that their parents are gone, ten seconds later
-                with suppress(psutil.NoSuchProcess):
-                    process.terminate()
-            _, left = psutil.wait_procs(jobs, timeout=5)
-            for process in left:
-                process.kill()
+            _end(jobs)
+
+
+def _end(jobs: list[psutil.Process]) -> None:
+    """They would notice that their parents are gone, ten seconds later."""
+    for process in jobs:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(jobs, timeout=5)
+    for process in left:
+        process.kill()
 
 
 def _give_up(number: int, _: Any) -> None:

@@ -6,9 +6,10 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import EvaluationHistory, LedgerSummary
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
@@ -37,6 +38,60 @@ class Watch(Protocol):
     def end(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A run at play. history: its evaluations so far; tied: is told of ties."""
+
+    recipe: Recipe
+    server: Server
+    clients: Clients
+    watch: Watch
+    seconds: Callable[[], float]
+    tied: Callable[[Tied], None]
+    history: EvaluationHistory
+
+    def persist(self, work: Callable[[], T]) -> T:
+        """What comes of work that replicas may disagree about; they are told to rebuild, and it is done again."""
+        ties = 0
+        while True:
+            try:
+                return work()
+            except Tied as reason:
+                self.tied(reason)
+                ties += 1
+                if ties == MOST_TIES:
+                    raise FedzeroError(_undecided(reason)) from reason
+
+    def play(self, round: int) -> Round:
+        return self.persist(lambda: self.server.play(round, self.clients, self.seconds()))
+
+    def evaluate(self, after: int) -> None:
+        records: list[Record] = []
+        last = after == self.recipe.rounds or bool(self.exhausted(after))
+        self.watch.phase("evaluating")
+        with suppress(Unmeasured):
+            model, metrics = self.persist(lambda: self.clients.evaluate(after, last))
+            records = [Evaluation(after, model.digest, metrics, sha256_of(model))]
+        meter = self.server.meter
+        if meter is not None and (asked := meter.log.asked(after)):
+            records.insert(0, Asked(after, asked))
+        if records:
+            self.server.ledger.append(records, self.seconds())
+        for record in records:
+            if isinstance(record, Evaluation):
+                self._note(record)
+
+    def _note(self, record: Evaluation) -> None:
+        before = self.recipe.stop.diverged(self.history)
+        self.history.note(record)
+        self.watch.evaluation(record)
+        if self.recipe.stop.diverged(self.history) and not before:
+            self.watch.warn(_warning(self.history))
+
+    def exhausted(self, round: int) -> str:
+        return _exhausted(self.server, range(self.recipe.federation.clients), round)
+
+
 def run_rounds(
     recipe: Recipe,
     outline: LedgerSummary,
@@ -45,77 +100,39 @@ def run_rounds(
     watch: Watch,
     seconds: Callable[[], float],
     pictures: Callable[[int], list[Record]] = lambda after: [],
-    tied: Callable[[Tied], None] = lambda reason: None,
-    between: Callable[[int, int], None] = lambda done, evaluated: None,
+    tied: Callable[[Tied], None] = ignore,
+    between: Callable[[int, int], None] = ignore,
 ) -> None:
     """All rounds that are left of a run, with its evaluations, and its end. What ends in a tie is done again.
 
     outline: of the ledger so far. between: is told, when a round and its evaluation are over, how many rounds were made
     and how many before the last evaluation.
     """
-    ledger, log, done = server.ledger, None if server.meter is None else server.meter.log, outline.done
-    course = copy.deepcopy(outline.course)
-
-    def persist(work: Callable[[], T]) -> T:
-        ties = 0
-        while True:
-            try:
-                return work()
-            except Tied as reason:  # what differs was told to rebuild
-                tied(reason)
-                ties += 1
-                if ties == MOST_TIES:
-                    raise FedzeroError(_undecided(reason)) from reason
-
-    def evaluate(after: int) -> None:
-        records: list[Record] = []
-        last = after == recipe.rounds or bool(exhausted(after))
-        watch.phase("evaluating")
-        with suppress(Unmeasured):
-            model, metrics = persist(lambda: clients.evaluate(after, last))
-            records = [Evaluation(after, model.digest, metrics, sha256_of(model))]
-        if log is not None and (asked := log.asked(after)):
-            records.insert(0, Asked(after, asked))
-        if records:
-            ledger.append(records, seconds())
-        for record in records:
-            if isinstance(record, Evaluation):
-                before = recipe.stop.diverged(course)
-                course.note(record)
-                watch.evaluation(record)
-                if recipe.stop.diverged(course) and not before:
-                    watch.warn(_warning(course))
-
-    def exhausted(round: int) -> str:
-        return _exhausted(server, range(recipe.federation.clients), round)
-
-    def play_round(round: int) -> Round:
-        return server.play(round, clients, seconds())
-
+    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.course))
     listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
     watch.begin(recipe, server.plan.size, outline)
     if outline.end is not None:
         return
+    done, evaluated = outline.done, outline.evaluated
     server.save_if_due(done, seconds())
-    evaluated = outline.evaluated
     if _due(recipe, done) and evaluated < done:
-        evaluate(done)
+        run.evaluate(done)
         evaluated = done
     reason = ""
     watch.phase("first round")
-    while done < recipe.rounds and not (reason := recipe.stop.reason(course) or exhausted(done)):
-        watch.round(persist(partial(play_round, done)))
+    while done < recipe.rounds and not (reason := recipe.stop.reason(run.history) or run.exhausted(done)):
+        watch.round(run.play(done))
         for warning in listener.after(done):
             watch.warn(warning)
         done += 1
         if _due(recipe, done):
-            evaluate(done)
+            run.evaluate(done)
             evaluated = done
         between(done, evaluated)
     if evaluated < done:  # a run that ends early ends with an evaluation, too
-        evaluate(done)
-    model = persist(lambda: clients.identity(done))
-    ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
+        run.evaluate(done)
+    model = run.persist(lambda: clients.identity(done))
+    server.ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
 
 
 def _exhausted(server: Server, everybody: range, round: int) -> str:

@@ -84,11 +84,7 @@ def run_at_sites(
 
     clients = RemoteClients(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
     now = _start(recipe, setup, clients.agreed())
-    if then is not None and not _continues(now, then):
-        raise FedzeroError(
-            f"this run was started from model {then.identity} with secret {then.secret}; the sites have "
-            f"{now.identity} and {now.secret}"
-        )
+    _expect_same(now, then)
     ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
     if given:
         trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
@@ -100,6 +96,14 @@ def run_at_sites(
     summary = session.run_to_end(session.Opened(clients.run, clients, past, tied), ledger, folder, watch)
     clients.finish(summary.rounds)
     return summary
+
+
+def _expect_same(now: Start, then: Start | None) -> None:
+    if then is not None and not _continues(now, then):
+        raise FedzeroError(
+            f"this run was started from model {then.identity} with secret {then.secret}; the sites have "
+            f"{now.identity} and {now.secret}"
+        )
 
 
 def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool) -> Setup:
