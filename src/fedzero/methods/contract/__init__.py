@@ -1,0 +1,57 @@
+"""What a method is: a frozen value with pure functions, both halves of its paper in one file.
+
+    traits(scale) → Traits                                what the method is
+    cost(round, scale) → Cost                             numbers up and queries of a round
+    client(state, turn) → yields asks, returns Contribution   one client's part of a round
+    aggregate(gathered) → Update                          what the ledger stores
+    apply(state, updates, keys) → State                   server, replay and returning clients run the same line
+
+    replay = apply(init(params, clients), ledger)
+
+These five make a method; `init`, `share` and `check` have defaults. Where the update is a sum of directions that all
+clients share, `SeededMethod` (seeded.py) has all four, and a method says only where its paper differs.
+
+A round is one or more exchanges. In the middle of its part a client may yield `Intermediate(values)`: the values go up,
+the server makes one answer of everybody's (`share`), and the client is sent it as `IntermediateResult`. What a client
+wants to keep until its next turn it returns with its contribution and finds in `turn.memory`.
+
+`apply` consumes the state it is given: tensors are updated in place, and only the returned value may be used after.
+Methods never know the engine, the task or who asked.
+"""
+
+from fedzero.links.contract import Contribution
+from fedzero.methods.contract.federation import MOST_CLIENTS, Federation, Scale
+from fedzero.methods.contract.method import MAX_ABS_COORDINATE, Method, advance_round
+from fedzero.methods.contract.state import EVERYTHING, NOTHING, Numbers, Part, RuleState, State, Vectors
+from fedzero.methods.contract.traits import PLAIN, READS_STATE, Cost, Delivery, Form, Traits
+from fedzero.methods.contract.turn import Intermediate, IntermediateResult, Memory, Observer, StepInputs, Turn, Work
+
+__all__ = [
+    "EVERYTHING",
+    "MAX_ABS_COORDINATE",
+    "MOST_CLIENTS",
+    "NOTHING",
+    "PLAIN",
+    "READS_STATE",
+    "Contribution",
+    "Cost",
+    "Delivery",
+    "Federation",
+    "Form",
+    "Intermediate",
+    "IntermediateResult",
+    "Memory",
+    "Method",
+    "Numbers",
+    "Observer",
+    "Part",
+    "RuleState",
+    "Scale",
+    "State",
+    "StepInputs",
+    "Traits",
+    "Turn",
+    "Vectors",
+    "Work",
+    "advance_round",
+]

@@ -1,0 +1,58 @@
+"""Who takes part in a federation, and how large it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from fedzero.errors import FedzeroError
+from fedzero.links.contract import Contribution as Contribution
+from fedzero.model.numbers import NonNegative
+from fedzero.model.value import Checked
+
+MOST_CLIENTS = 10_000_000
+"""The server keeps two numbers for each, from the first round on."""
+
+
+class Federation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who takes part, and who holds the model."""
+
+    clients: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
+    """N"""
+    cohort: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
+    """m, sampled uniformly each round"""
+    replacement: bool = False
+    """Sample with replacement: a client drawn twice takes part once and weighs twice."""
+    private: bool = False
+    """Derive directions from a secret that the clients share and the server does not know."""
+    server_model: bool = True
+    """False: the server averages scalars and holds no model; only the clients do."""
+    sync: bool = False
+    """Send the update of a round to its cohort at once, not only before a client's next turn."""
+    pull_after: Annotated[int, Meta(ge=1)] | None = None
+    """A client that missed more rounds than this is sent the whole model instead of the updates."""
+    bound: NonNegative = 0.0
+    """Numbers of a client are scaled down to a norm of at most so many times the median of its round (of 3 clients or
+    more); 0: never. A recipe that says nothing of it has 1.5."""
+
+    def expect(self, why: str, **wanted: Any) -> None:
+        """Refuse a federation whose fields have other values; `why` begins the sentence."""
+        for name, value in wanted.items():
+            found = getattr(self, name)
+            if found != value:
+                remedy = f"leave out federation.{name}" if value is None else f"set federation.{name} = {_toml(value)}"
+                raise FedzeroError(f"{why}: {remedy} (not {_toml(found)})")
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a federation is: d and N."""
+
+    size: int
+    clients: int
