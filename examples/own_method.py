@@ -18,12 +18,29 @@ from pathlib import Path
 import numpy as np
 
 import fedzero
-from fedzero.directions import Domain, Keys, Program, Terms
-from fedzero.estimators.spsa import direction_keys, points_of
-from fedzero.methods.contract import Contribution, Cost, Scale, State, StepInputs, Turn, Work, advance_round
-from fedzero.model.schedules import Schedule, rate_at
-from fedzero.model.updates import Seeded, Update, pack, unpack
-from fedzero.oracles import Losses
+from fedzero.methods import (
+    Contribution,
+    Cost,
+    Domain,
+    Keys,
+    Losses,
+    Program,
+    Scale,
+    Schedule,
+    Seeded,
+    State,
+    StepInputs,
+    Terms,
+    Turn,
+    Update,
+    Work,
+    advance_round,
+    direction_keys,
+    pack,
+    points_of,
+    rate_at,
+    unpack,
+)
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
