@@ -330,7 +330,8 @@ def below(kind: type[Any]) -> Iterator[type[Any]]:
 def everything() -> list[type[Any]]:
     for group in plugins.BASES:
         plugins.kinds(group)
-    return list(dict.fromkeys(below(Checked)))
+    ours = (kind for kind in below(Checked) if kind.__module__.startswith("fedzero"))  # other tests have their own
+    return list(dict.fromkeys(ours))
 
 
 def test_whatever_a_field_is_given() -> None:

@@ -26,9 +26,11 @@ from rich.console import Console
 from fedzero.deploy.flare.bridge import Answered, Hello, Orders, receive
 from fedzero.deploy.flare.project import PROJECT, Project
 from fedzero.deploy.server.queue import SUPERVISOR, supervisor
+from fedzero.deploy.site import admission
 from fedzero.deploy.site.admission import Agreement
-from fedzero.deploy.site.site import Settings, _memory_in, admission
+from fedzero.deploy.site.settings import Settings
 from fedzero.directions import Keys
+from fedzero.engines.memories import Remembered
 from fedzero.engines.remote import measuring
 from fedzero.engines.remote import messages as site_messages
 from fedzero.engines.remote.assignment import SITES, SiteAssignment
@@ -51,7 +53,6 @@ from fedzero.model.params import Params
 from fedzero.model.updates import decode_update
 from fedzero.oracles import Metrics
 from fedzero.oracles.blackbox import MemoryLog, Query
-from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import decode_instruction, decode_reply
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
@@ -260,10 +261,7 @@ def json_recipe(data: bytes) -> None:
 
 
 def memory(data: bytes) -> None:
-    _, chunks, maybe = _memory_in(data)
-    ClientMemory.of_chunks(chunks)
-    if maybe is not None:
-        ClientMemory.of_chunks(maybe[1])
+    Remembered.of(data)
 
 
 @cache

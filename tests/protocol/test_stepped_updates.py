@@ -89,7 +89,7 @@ def test_what_is_no_step_is_refused_in_a_sentence(case: str) -> None:
 
 def test_the_bytes_in_the_page_are_those_that_are_written() -> None:
     text = (ROOT / "docs" / "ledger.md").read_text()
-    block = text.split("<!-- bytes of a stepped update -->")[1].split("```")[1]
+    block = text.split("In bytes, a step of two groups:")[1].split("```")[1]
     lines = [re.split(r"  +(?=a step|asked|of clients)", line)[0] for line in block.splitlines()[1:]]
     kept = json.loads((ROOT / "tests" / "ledger" / "heads.json").read_text())["written"]["update 3"]
     assert ["".join("".join(lines).split())] == kept
