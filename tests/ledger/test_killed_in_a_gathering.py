@@ -39,7 +39,7 @@ class Case:
         self.server, self.folder, self.path = server, folder, folder / "recipe.toml"
         self.path.write_text(RECIPE)
         process = self.process("whole")
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
         self.right = json.loads((folder / "whole.json").read_text())
 

@@ -198,7 +198,7 @@ class Client:
         """The answer to what this client shared; to be given to `step`. before: see `begin`."""
         message = decode_instruction(instruction)
         if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
-            raise Refused("was told to carry on with another exchange than the one it is in")
+            raise Refused("received an instruction for a different exchange")
         self._before = before
         return IntermediateResult(unpack(message.values), message.clients, self._read)
 

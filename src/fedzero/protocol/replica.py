@@ -63,7 +63,7 @@ class Replica:
             raise Refused(f"the updates of {rounds} do not fit {self.algorithm.name} ({error!r})") from error
 
     def _expect_known(self, update: Update) -> None:
-        """Numbers of clients are places in what methods carry, and not all can be carried by several rounds."""
+        """Client numbers index into the method's state, and some updates cannot be part of several rounds."""
         if isinstance(update, Stepped) and (why := why_one_round(self.traits, self.exchanges)):
             raise Refused(
                 f"the update of round {update.round} is made of replies of several rounds, which {self.algorithm.name} "

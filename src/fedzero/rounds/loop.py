@@ -170,7 +170,7 @@ def _warning(course: EvaluationHistory) -> str:
 
 def _undecided(reason: Tied) -> str:
     return (
-        f"{reason}: as many have the one as the other, also after {MOST_TIES} attempts and rebuilding from the ledger; "
+        f"{reason}: the replicas are tied, even after {MOST_TIES} attempts and rebuilding from the ledger; "
         "nothing of it was written. `fedzero replay`, where the base model is, shows which model is right: take the "
         "other site out, or add one; then the run can be resumed"
     )

@@ -26,7 +26,7 @@ def common(found: Mapping[str, Prepared], fits: Callable[[Prepared], bool]) -> P
     if right is None:
         sides = votes.sides({site: base for site, (base, _, _) in ballots.items()}, "model {}")
         raise FedzeroError(
-            f"the sites do not start from the same model and secret, and as many have the one as the other ({sides}): "
+            f"the sites do not start from the same model and secret, and they are tied ({sides}): "
             "give all of them the same base model, secret and release"
         )
     having = [prepared for prepared in found.values() if basis(prepared) == right]

@@ -32,7 +32,7 @@ Observer = Callable[[int, Tensor, Tensor], None]
 class Turn(Struct, frozen=True, eq=False):
     """What a client knows when it works; `memory` is what it returned at its last turn that counted, or None.
 
-    cache: of the process the client is in, for what can be made again from the memory; a run must not depend on it.
+    cache: per process; holds only what can be recomputed from `memory`, and a run must not depend on it.
     """
 
     round: int
