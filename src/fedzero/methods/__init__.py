@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from fedzero.links.coders import Doubles as Doubles
     from fedzero.methods.baffle import Baffle as Baffle
     from fedzero.methods.contract import EVERYTHING as EVERYTHING
+    from fedzero.methods.contract import MAX_ABS_COORDINATE as MAX_ABS_COORDINATE
     from fedzero.methods.contract import Contribution as Contribution
     from fedzero.methods.contract import Cost as Cost
     from fedzero.methods.contract import Federation as Federation
@@ -157,6 +158,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
         "Form",
         "StepInputs",
         "Memory",
+        "MAX_ABS_COORDINATE",
         "Method",
         "Numbers",
         "Part",

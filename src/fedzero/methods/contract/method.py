@@ -82,6 +82,3 @@ def advance_round(state: State, updates: Sequence[Update]) -> State:
             raise FedzeroError(f"update of round {update.round} comes after round {expected - 1} was applied")
         expected = update.round + 1
     return replace(state, round=expected)
-
-
-"""Its name in 0.2."""

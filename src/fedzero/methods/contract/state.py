@@ -147,8 +147,6 @@ def _like(before: Any, value: Any) -> Any:
 
 NOTHING = RuleState()
 
-"""Its name in 0.2."""
-
 
 @dataclass(frozen=True)
 class State:
