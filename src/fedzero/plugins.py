@@ -113,6 +113,11 @@ def register(kind: type[Any]) -> type[Any]:
     raise FedzeroError(f"{kind!r} derives from none of fedzero.{bases}")
 
 
+def registered() -> list[type[Any]]:
+    """Classes that are known to this process alone."""
+    return [kind.type for known in _registered.values() for kind in known.values()]
+
+
 def tag_of(kind: type[Any]) -> str:
     """The word that chooses a kind in a recipe."""
     tag = str(kind.__struct_config__.tag)

@@ -12,7 +12,7 @@ from harness import recipe_of
 
 from fedzero.callbacks import always_false
 from fedzero.deploy.flare.backoff import WELL, BackOff
-from fedzero.deploy.server import run_at_sites as conducting
+from fedzero.deploy.server import conduct as conducting
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote import measuring
 from fedzero.engines.remote.engine import Service

@@ -136,22 +136,21 @@ def _sendable(program: Program) -> Program:
     return program
 
 
-def _registered() -> list[type[Any]]:
-    """Kinds that are known to this process alone, as far as another one can import them."""
+def _registered() -> list[bytes]:
+    """Plugins that are known to this process alone, each by itself: another process may be able to import only some."""
     found = []
-    for known in plugins._registered.values():
-        for kind in known.values():
-            with suppress(Exception):
-                pickle.dumps(kind.type)
-                found.append(kind.type)
+    for kind in plugins.registered():
+        with suppress(Exception):
+            found.append(pickle.dumps(kind))
     return found
 
 
-def serve(end: PipeEnd, name: str, program: Program, kinds: Sequence[type[Any]] = ()) -> None:
+def serve(end: PipeEnd, name: str, program: Program, kinds: Sequence[bytes] = ()) -> None:
     """A host's process: until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server decides
     for kind in kinds:
-        plugins.register(kind)
+        with suppress(Exception):  # its module is not there: a recipe that names it is refused, in words
+            plugins.register(pickle.loads(kind))
     answering, inbox = program(name), SimpleQueue[bytes | None]()
     Thread(target=_read_all, args=(end, inbox.put), daemon=True).start()
     end.send_bytes(HERE)
