@@ -1,11 +1,11 @@
 """A simulation on the workers of a Ray cluster: each has a replica and the local clients, and plays slices of a cohort.
 
-worker       what runs in a worker's process: a replica, the local clients, a slice in, replies out
+worker       a worker's process: a replica, the local clients, a slice in, replies out
 query_log    the log of queries of a black box that is called on a worker; the server makes it durable
-slices       what of a cohort is played together, and what has to be repeated where its worker died
+slices       parts of a cohort that are played together, and repeated if their worker dies
 engine       the driver's side: the clients of the whole cluster
-spread       whole runs, one a task
-on_ray       connects, starts, calls; Ray is imported there alone
+spread       whole runs, one task each
+on_ray       connects, starts, calls; the only module that imports Ray
 """
 
 from __future__ import annotations
