@@ -1,4 +1,4 @@
-"""One bit a number, and one magnitude."""
+"""One bit per number, and one magnitude for all."""
 
 from __future__ import annotations
 
