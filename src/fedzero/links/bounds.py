@@ -2,11 +2,11 @@
 
     v_i ← v_i · min(1, c · M / ‖v_i‖₂),   M the median of ‖v_j‖₂ over the clients of the round
 
-With fewer than `FEWEST` clients no bound can be made, and nothing is changed. For an even number of norms M is the upper
-one of the middle two, so that clients are not held back when half of the others have reached a minimum of their own.
-While fewer than half of the clients lie, M is between the smallest and the largest norm of an honest client, so a single
-one of n equal clients contributes at most c·M/n to the mean. Norms, unlike numbers, can be compared whatever the numbers
-mean. They are computed in float64, where squares of float32 cannot overflow.
+With fewer than `FEWEST` clients no bound can be made, and nothing is changed. For an even number of norms M is the
+upper one of the middle two, so that clients are not held back when half of the others have reached a minimum of their
+own. While fewer than half of the clients lie, M is between the smallest and the largest norm of an honest client, so a
+single one of n equal clients contributes at most c·M/n to the mean. Norms, unlike numbers, can be compared whatever the
+numbers mean. They are computed in float64, where squares of float32 cannot overflow.
 """
 
 from __future__ import annotations

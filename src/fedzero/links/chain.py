@@ -237,7 +237,7 @@ class Chain:
         return chain.on_client(Contribution(values, None), residual, ClientContext(draw))
 
     def on_client(self, mine: Contribution, residual: F32 | None, client: ClientContext) -> Sent:
-        """Pass one contribution through the client's links. residual: the part of the previous one that was left out."""
+        """Pass one contribution through the client's links. residual: the part that the previous one left out."""
         if not self.links and isinstance(self.plain, Plain):
             return Sent(pack(mine.values), mine.values, None, mine.loss)
         if not np.isfinite(mine.values).all():  # a link would hide it

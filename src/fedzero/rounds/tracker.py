@@ -1,4 +1,4 @@
-"""A server's knowledge of its clients: the round of each client's model, and the updates that some client still needs."""
+"""A server's knowledge of its clients: the round of each client's model, and the updates that a client still needs."""
 
 from __future__ import annotations
 
