@@ -116,7 +116,7 @@ def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool
 
 
 def _is_foreign(then: Start, recipe: Recipe, environment: Environment) -> bool:
-    """Whether the run that is resumed without a recipe is somebody else's; then its recipe must name no code or files."""
+    """Whether a run that is resumed without a recipe is somebody else's; then its recipe must name no code."""
     foreign = trust.is_foreign(then, environment)
     if foreign and recipe.federation.server_model:
         trust.expect_nothing_named(recipe.task, environment.functions)

@@ -20,7 +20,7 @@ BASE = hashlib.sha256(b"base").digest()
 
 
 class TracedReplica(Replica):
-    """history: SHA-256 over the sources of the model: base model and updates, or the last received state and updates."""
+    """history: SHA-256 over the sources of the model: base model and updates, or the last sent state and updates."""
 
     history = BASE
 
