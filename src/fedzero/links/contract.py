@@ -120,7 +120,7 @@ class Link(TaggedConfig):
 
     @property
     def traits(self) -> LinkTraits:
-        """The properties of the link; a link whose traits depend on no field writes `traits = LinkTraits(…)`."""
+        """The properties of the link. If they depend on no field, write `traits = LinkTraits(…)` in the class."""
         return LinkTraits()
 
     @property

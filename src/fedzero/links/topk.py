@@ -17,7 +17,7 @@ class TopK(Shaper, tag="top-k"):
     fraction: PositiveFraction = 0.1
     """of all numbers"""
     feedback: bool = False
-    """Add what was left out to the next contribution."""
+    """Add the part that was left out to the next contribution."""
 
     sparse = True
 

@@ -40,7 +40,7 @@ class Attacking(TaggedConfig):
     """The contract of attacks."""
 
     fraction: PositiveFraction = 0.2
-    """of the clients, who attack"""
+    """share of the clients that attack"""
 
     def who(self, keys: Keys, clients: int) -> frozenset[int]:
         """The attackers, a function of the run's keys."""

@@ -34,7 +34,7 @@ class Engine(TaggedConfig):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     attack: Attack | None = None
-    """What some of the clients do instead of their part, to see what a rule withstands; only in a simulation."""
+    """An attack by some of the clients, to test what a rule withstands; only in a simulation."""
 
     def open(self, run: RunView) -> AbstractContextManager[Clients]:
         """The clients of a run, until it ends. Called before the run's ledger is read or made, so a failure here leaves

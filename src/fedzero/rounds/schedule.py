@@ -1,5 +1,5 @@
-"""When a step is made, and who is asked at it: only these two differ between servers that wait for all replies and
-servers that do not.
+"""A schedule decides when a step is made, and which clients are asked at it. Nothing else differs between servers that
+wait for all replies and servers that do not.
 
 A *question* is the instruction of one step to one client; it is open until the client's turn ends with a reply that
 counts or with a refusal. A client has at most one open question, and may be asked again from the step after its turn

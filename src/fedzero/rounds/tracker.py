@@ -28,7 +28,7 @@ class UpdateHistory:
         self.first, self.next = first, first
         """rounds first … next − 1 are held"""
         self._data, self._rounds, self._ends = bytearray(), array("q"), array("q", [0])
-        """the updates; their rounds; their offsets: where the first begins, then where each ends"""
+        """the updates; their rounds; their offsets: the beginning of the first, then the end of each"""
 
     def __len__(self) -> int:
         return len(self._rounds) - self._stale

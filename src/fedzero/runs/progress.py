@@ -231,8 +231,8 @@ class Waiting:
 
 
 class Replaying:
-    """Rounds of a ledger or a patch being folded: a bar in a terminal, a line every ten seconds elsewhere, and nothing
-    of what is over at once."""
+    """The progress of folding a ledger or a patch: a bar in a terminal, a line every ten seconds elsewhere, and nothing
+    if it is short."""
 
     def __init__(self, console: Console, what: str = "replaying"):
         self.console, self.what = console, what

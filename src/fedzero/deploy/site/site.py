@@ -500,7 +500,7 @@ class SiteRun:
             if number in unable:
                 raise Refused(unable[number])
 
-    # ---- what outlasts the process
+    # ---- data that outlast the process
 
     def close(self) -> None:
         self.save()

@@ -50,9 +50,9 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     """Directions that a client is asked about at one and the same model at most, over all rounds and runs; 0: no
     limit."""
     runs_kept: PositiveInt = 8
-    """Runs of which something is kept at most, beside those that go on; what was used least lately goes first."""
+    """Runs that are kept at most, besides those in progress; the least recently used are removed first."""
     bytes_kept: PositiveInt = 16 << 30
-    """Bytes that are kept of these runs at most, and of what clients answered and remember in one that goes on."""
+    """Bytes that are kept of these runs at most, and of the answers and memories of a run in progress."""
 
     def check(self, recipe: Recipe, secret: bool) -> None:
         """Refuse a recipe that is not served. secret: whether this site has one."""

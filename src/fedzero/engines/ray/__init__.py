@@ -38,8 +38,8 @@ class Ray(Engine, tag="ray"):
     gpus: Annotated[float, Meta(ge=0)] | None = None
     """GPUs of a worker; 0.25: four workers share one. Default: 1 where `device` allows it and the cluster has any."""
     slices: PositiveInt = 1
-    """Parts of a cohort, for each worker. With more than one, a worker that is done takes what others have not begun:
-    for cores of uneven speed, and models whose directions cost little, since each part makes them again."""
+    """Parts of a cohort, for each worker. With more than one, a worker that is done takes parts that others have not
+    begun: for cores of uneven speed, and models whose directions cost little, since each part makes them again."""
 
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:

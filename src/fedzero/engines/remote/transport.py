@@ -106,9 +106,9 @@ class Link(Protocol):
         ...
 
     def admit(self) -> Collection[str]:
-        """Sites that have come, or come back, since the last call, and take part from now on; they know nothing yet.
-        It is called before every round and after `News`, and does not wait. A link that cannot let sites in during an
-        epoch ends the epoch between two rounds, and has no news."""
+        """Sites that have come, or come back, since the epoch began and were not returned yet. They take part from now
+        on, and know nothing. It is called before every round and after `News`, and does not wait. A link that cannot
+        let sites in during an epoch ends the epoch between two rounds, and has no news."""
         ...
 
 

@@ -102,8 +102,11 @@ class AutoRateState(RuleState):
 
 
 class AutoRate(Rule, tag="auto-rate"):
-    """A rate found from the scalars that are sent anyway. If scalars are weighted, it is a rate for the weighted ones.
-    The step before a correction is not measured, because the model moves twice."""
+    """A rate found from the scalars that are sent anyway.
+
+    If a rule before it weights the scalars, the rate is for the weighted ones. The step before a correction is not
+    measured, because the model moves twice.
+    """
 
     @property
     def traits(self) -> RuleTraits:

@@ -151,8 +151,8 @@ class SeededMethod(Sampling):
     """Methods with shared directions, scalars up and scalars down: every member of the contract."""
 
     step: Weights = "plain"
-    """what a step's scalars weigh: as they are; divided by their deviation (normalised); or so that η is how far a step
-    moves a weight, root mean square (rms)"""
+    """weight of a step's scalars: unchanged (plain); divided by their deviation (normalised); or such that a step moves
+    a weight by η, root mean square (rms)"""
     average: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
     """n: after every n rounds the model becomes the mean of its last n iterates; 0: never"""
     average_from: Natural = 0
@@ -160,8 +160,8 @@ class SeededMethod(Sampling):
     hold: Annotated[int, Meta(ge=1)] = 1
     """ν, rounds for which the right factor of a rank-one direction is kept"""
     rules: Rules = UNSET
-    """what becomes of the scalars, in order, in place of step, hold, average and optimizer; the last is sgd, momentum,
-    adam or sign"""
+    """rules for the scalars, in order, in place of step, hold, average and optimizer; the last is sgd, momentum, adam
+    or sign"""
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)
@@ -358,7 +358,7 @@ class SeededMethod(Sampling):
         )
 
     def _all_directions(self, state: State, keys: Keys, asked: Sequence[int]) -> U64:
-        """Keys of the terms of all local steps of a round, whose replies were asked for in some rounds."""
+        """Keys of the terms of all local steps of a round whose replies answer the questions of these rounds."""
         parts = [(k, a, count_at(self.directions, a)) for k in range(self.local_steps) for a in asked]
         found = [key for k, a, P in parts for key in self.directions_of(state, keys, a, k, P)]
         return Terms.of(found, [0.0] * len(found), self.stream).keys
