@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 import torch
 from harness import small
 
 from fedzero.engines.local import Local
+from fedzero.errors import FedzeroError
 from fedzero.ledger import Ledger
 from fedzero.ledger.folder import LEDGER
 from fedzero.methods import DeComFL
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
+from fedzero.runs.progress import Silent
 
 
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
@@ -35,3 +39,17 @@ def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
             assert "no CUDA device" in str(error)
         else:
             raise AssertionError("going on with a GPU run needs a GPU")
+
+
+def test_a_resume_that_is_refused_keeps_no_ledger_from_the_next_one(tmp_path: Path, tiny: Path) -> None:
+    class Stopping(Silent):
+        def round(self, record: Any) -> None:
+            if record.round == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.start(recipes.load(str(tiny)), tmp_path / "run", Environment(), Stopping())
+    with pytest.raises(FedzeroError, match="rey") as refused:
+        session.resume(tmp_path / "run", Environment(), Silent(), engine="rey")
+    assert session.resume(tmp_path / "run", Environment(), Silent()).complete
+    del refused  # whose traceback had held the ledger

@@ -1,19 +1,19 @@
 """Where clients are: in this process, on a cluster, in other processes.
 
-What the author of an engine imports. An engine is a value with a tag that opens:
+Authors of engines import from here. An engine is a tagged value with a method `open`:
 
     class MyEngine(Engine, tag="my-engine"):
         @contextmanager
         def open(self, run: RunView) -> Iterator[Clients]: …
 
-`fedzero new engine NAME` writes a package with one, `fedzero.testing.check_engine` tells whether it works.
+`fedzero new engine NAME` writes a package with an engine, `fedzero.testing.check_engine` tells whether it works.
 
-A transport carries orders to hosts in other processes, for the engine `remote`. It opens, too:
+A transport carries the orders of the engine `remote` to hosts in other processes. It has a method `open`, too:
 
     class MyTransport(Transport, tag="my-transport"):
         @contextmanager
         def open(self, program: Program, report: Report) -> Iterator[Link]:
-            yield Correspondence(…)          # over whatever sends and receives
+            yield Correspondence(…)          # over any connection that sends and receives
 
 `fedzero new transport NAME`, `fedzero.testing.check_transport`.
 """

@@ -1,12 +1,12 @@
-"""A host's half of a gathering, with what it answered on its disk; and clients of this process as hosts.
+"""A host's half of a gathering, with its answers on disk; and clients of this process as hosts.
 
     hosting(chain, answers)           a site: one host, with all its clients
     hosted(setup, clients, folder)    clients of this process: each is a host
 
-A reply is kept whole, with values and loss, and leaves without them. A phase is answered from what is kept, so that a
-host that was killed answers it again, byte for byte, in a new process. Its random numbers follow from a seed that is on
-the disk before the first answer leaves. Another question for the same phase is refused: two answers about different
-sets of hosts could be compared.
+The host keeps the whole reply, with values and loss, and sends it without them. It answers a phase from the kept
+replies, so a host that was killed gives the same answer, byte for byte, in a new process. Its random numbers follow
+from a seed that is on disk before the first answer leaves. A different question for the same phase is refused, because
+the two answers, about different sets of hosts, could be compared.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from fedzero.recipe.setup import Setup
 SEED = 32
 """Bytes."""
 FIRST = -2
-"""In the place of a client among answers: host 0; the next is −3. (−1 are evaluations.)"""
+"""The client number under which the answers of host 0 are kept; host 1 has −3. (−1 stands for evaluations.)"""
 
 _kept = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes])
-"""What is kept of a phase: its body, the answer, and with the first one the seed."""
+"""The kept record of a phase: its body, the answer and, in the first phase, the seed."""
 
 
 def without_numbers(reply: bytes) -> bytes:
-    """A reply as it leaves a host: values and loss stay until a gathering asks for them."""
+    """A reply as it leaves a host: values and loss stay there until a gathering asks for them."""
     return encode_reply(structs.replace(decode_reply(reply, len(reply)), values=b"", loss=b""))
 
 
@@ -53,7 +53,7 @@ def hosting(chain: Chain, answers: Answers, entropy: Entropy = os.urandom) -> Ho
 
 @dataclass
 class _Played:
-    """A gathering's half at work. next: the phase that it waits for."""
+    """The host's half of a gathering in progress. next: the phase that it waits for."""
 
     place: tuple[int, int]
     phases: AtHost
@@ -61,7 +61,7 @@ class _Played:
 
 
 class Hosting:
-    """Hosts that answer phases. answers: where their clients' whole replies are, and what they themselves answered."""
+    """Hosts that answer phases. answers: the store of their clients' whole replies and of their own answers."""
 
     def __init__(self, chain: Chain, gathering: Gathering, answers: Answers, entropy: Entropy):
         self.chain, self.gathering, self._answers, self._entropy = chain, gathering, answers, entropy
@@ -70,8 +70,8 @@ class Hosting:
     def answers(
         self, orders: Mapping[int, Phase], replies: Callable[[int], Mapping[int, bytes]], numbers: int
     ) -> dict[int, bytes | Exception]:
-        """By host: the answer to a phase, the same for all, durable before it is returned. replies: of a host's
-        clients, whole."""
+        """By host: the answer to a phase (all hosts are in the same phase); durable before it is returned. replies:
+        the whole replies of a host's clients."""
         found: dict[int, bytes | Exception] = {}
         new: dict[int, tuple[bytes, bytes]] = {}
         for host, order in orders.items():
@@ -90,7 +90,7 @@ class Hosting:
         return found
 
     def _answer(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> tuple[bytes, bytes, bool]:
-        """The answer, the seed if it is the first, and whether it is new."""
+        """The answer, the seed (for the first answer only), and whether the answer is new."""
         before = self._before(host, order)
         if before is not None:
             return before, b"", False
@@ -104,7 +104,7 @@ class Hosting:
         return _stepped(played.phases, order.body, self._at(host, order, played.phases)), b"", True
 
     def _before(self, host: int, order: Phase) -> bytes | None:
-        """What was answered to this phase; raises `Refused` for one that is not the next."""
+        """The earlier answer to this phase, if there is one; raises `Refused` for a phase that is out of order."""
         place, what = _place(host, order), f"phase {order.phase} of exchange {order.exchange} of round {order.round}"
         if order.phase >= MOST_PHASES:
             raise Refused(f"was sent {what}, where a gathering has at most {MOST_PHASES}")
@@ -132,7 +132,7 @@ class Hosting:
         return Contribution(self.chain.decode(reply.values, numbers), loss_of(reply.loss, self.chain.hides_loss))
 
     def _again(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> _Played:
-        """The half of a gathering that another process began, brought to where that was."""
+        """The host's half of a gathering that an earlier process began, brought to the point that it had reached."""
         kept = [self._answers.find(_place(host, structs.replace(order, phase=p))) for p in range(order.phase)]
         said = [_of(each.answer) for each in kept if each is not None]
         if len(said) < order.phase:
@@ -152,7 +152,7 @@ class Hosting:
 
 
 def _stepped(phases: AtHost, body: bytes | None, played: _Played) -> bytes:
-    """The answer to a phase; None: the first."""
+    """The answer to a phase. body: None for the first phase."""
     try:
         answer = next(phases) if body is None else phases.send(body)
     except StopIteration:
@@ -173,7 +173,7 @@ def _of(kept: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def hosted(setup: Setup, clients: Clients, folder: Path | None) -> Clients:
-    """Clients of this process, each a host of its own, where the recipe has a gathering. folder: of what is kept."""
+    """Clients of this process; where the recipe has a gathering, each is a host. folder: holds the kept answers."""
     if setup.chain.gathering is None:
         return clients
     if folder is None:
@@ -182,7 +182,7 @@ def hosted(setup: Setup, clients: Clients, folder: Path | None) -> Clients:
 
 
 class HostedClients:
-    """Whole replies come from inside; they are kept, and leave without their numbers."""
+    """The inner clients give whole replies; these are kept, and leave without their numbers."""
 
     def __init__(self, clients: Clients, setup: Setup, folder: Path, entropy: Entropy = os.urandom):
         self.inner, self._setup, self._folder, self._entropy = clients, setup, folder, entropy

@@ -1,16 +1,16 @@
 """A host: a process with a replica that obeys seven orders, and holds the clients of any engine.
 
-    prepare     when it is made: what it starts from
+    prepare     make the host, from the run's recipe and base model
     recover     bring the replica forward, or begin from the base model
-    exchange    clients play an exchange of a round
-    phase       a phase of a gathering
-    deliver     the outcome of a round, at once
-    measure     how good the model is
-    finish      the run has ended
+    exchange    let clients play an exchange of a round
+    phase       answer a phase of a gathering
+    deliver     receive the outcome of a round at once
+    measure     evaluate the model
+    finish      end the run
 
-A site is a host behind what the site insists on (`deploy.site`); the hosts of a transport for tests are no more than
-this. What carries orders is not known here, and neither is who judges them. The replica is shared by all clients that
-are in this process; an engine that has others elsewhere (workers) brings these to where the replica is.
+A site is a host behind the site's own conditions (`deploy.site`); the hosts of a transport for tests are nothing but a
+host. This module knows neither the transport nor who checks the orders. All clients in this process share the replica;
+an engine with clients elsewhere (on workers) brings their replicas to the same round.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import CatchUp, RunView
 
 FEW = 16
-"""Updates that clients elsewhere are sent one by one; beyond, they are sent the whole state when their turn comes."""
+"""Clients elsewhere are sent up to so many updates one by one; if they missed more, the whole state at their turn."""
 
 
 def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
-    """Nobody was asked before."""
+    """No client has answered before."""
     return {}
 
 
 class Host:
-    """setup: the run, whose parameters the replica has. rebuilt: the base model once more. engine: where the clients
+    """setup: the run; the replica has its parameters. rebuilt: builds the base model again. engine: where the clients
     are; None: in this process, one after the other. notes: where memories outlast the process. before: answers that
-    have left already, which draw nothing in private again. queries: the log of black boxes. drawn: what batches of
-    clients in this process follow from, if not from the run's keys. hosting: its half of the run's gathering."""
+    have left already; they are repeated without new private randomness. queries: the log of black boxes. drawn: the
+    private source of batches for clients in this process; None: the run's keys. hosting: the host's half of the run's
+    gathering."""
 
     def __init__(
         self,
@@ -72,24 +73,24 @@ class Host:
         self._rebuilt, self._notes, self._queries = rebuilt, notes or Forgetful(), queries
         self._memories: dict[int, Remembered] = {}
         self._waiting: dict[int, tuple[int, int]] = {}
-        """clients in the middle of a round, and the exchange that each waits for"""
+        """by client in the middle of a round: the round and the exchange that it waits for"""
         self._played = frozenset[int]()
         """clients of the last exchange"""
         self._folded: list[bytes] | None = [] if isinstance(engine, Local) and engine.replicas else None
-        """all updates since the base model, where clients have replicas of their own that begin with it"""
+        """all updates since the base model, where each client has its own replica, which begins with the base model"""
         self._open = ExitStack()
         self.clients: Clients = self._here(before)
         if engine is not None:
             self.clients = self._open.enter_context(self._opened(engine, environment))
 
     def _here(self, before: Before) -> LocalClients:
-        """One client after the other: what is asked of each may depend on the answer before."""
+        """Clients play one after the other: a question to one may depend on the previous answer."""
         problem, chain = self.setup.problem, self.setup.chain
         place = self.replica, problem.objective, problem.shards, False, False, chain
         return LocalClients(*place, memory=self.memory, answers=before, drawn=self._drawn)
 
     def _opened(self, engine: Engine, environment: Environment) -> AbstractContextManager[Clients]:
-        # Replies are whole up to the host, which has its half of the gathering.
+        # Replies reach the host whole; the host itself plays its half of the gathering.
         recipe = structs.replace(self.setup.recipe, engine=engine, gathering=UNSET)
         setup = replace(self.setup, recipe=recipe)
         carry, count = self.replica.state.carry, recipe.federation.clients
@@ -105,7 +106,7 @@ class Host:
     # ---- orders
 
     def bring(self, message: Work | Snapshot | Close, client: int) -> None:
-        """The replica to where an instruction wants it."""
+        """Bring the replica to the round that an instruction is about."""
         if isinstance(message, Work):
             self._spread(message.updates)
         elif isinstance(message, Close):
@@ -122,7 +123,7 @@ class Host:
         self.replica.follow(updates)
 
     def begin(self) -> None:
-        """The parameters are those of the base model."""
+        """Start over: the parameters have become the base model's again."""
         begin = getattr(self.replica, "begin", None)
         if begin is not None:
             begin()
@@ -133,7 +134,7 @@ class Host:
             self._folded.clear()
 
     def exchange(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> dict[int, bytes | Exception]:
-        """Clients play an exchange, at the model that the replica has; of each, a reply or why there is none."""
+        """Clients play an exchange at the replica's model; by client, its reply or the reason why there is none."""
         found: dict[int, bytes | Exception] = {}
         messages = {message: i for i, message in enumerate(dict.fromkeys(instructions.values()))}
         self._played = frozenset(instructions)
@@ -147,22 +148,23 @@ class Host:
                     if isinstance(event, Rows) and self._queries is not None:
                         self._queries.write(event.rows)
                     elif isinstance(event, Left):
-                        found |= {c: FedzeroError(event.why) for c in event.clients if c in instructions}
+                        gone = [c for c in event.clients if c in instructions and c not in found]
+                        found |= {c: FedzeroError(event.why) for c in gone}
                     elif isinstance(event, Arrival):
                         found[event.client] = self._arrived(round, exchange, event)
-        except Exception as error:  # of code that is not ours: whose it is, is not known
+        except Exception as error:  # raised by somebody else's code: which client caused it is unknown
             found = {client: found.get(client, error) for client in instructions}
         return {client: found.get(client, FedzeroError("did not answer")) for client in instructions}
 
     def _arrived(self, round: int, exchange: int, arrival: Arrival) -> bytes | Exception:
-        """A reply, once what its client will remember is where it outlasts the process."""
+        """A reply; the client's memory is stored beyond the process before it is returned."""
         if not isinstance(arrival.data, bytes):
             return arrival.data
         if arrival.memory is not None:
             memory = self.remembered(arrival.client).changed(round, arrival.memory)
             try:
                 self._notes.write(arrival.client, round, memory)
-            except Exception as error:  # of this client alone
+            except Exception as error:  # only this client fails
                 return error
             self._memories[arrival.client] = memory
         if exchange + 1 < len(self.setup.plan.cost(round).replies):
@@ -170,7 +172,7 @@ class Host:
         return arrival.data
 
     def phase(self, order: Phase, replies: Mapping[int, bytes]) -> bytes:
-        """The answer to a phase of a gathering. replies: of the clients here, whole."""
+        """The answer to a phase of a gathering. replies: the whole replies of the clients here."""
         if self._hosting is None:
             raise Refused("was sent a phase of a gathering, which this recipe does not have")
         numbers = self.setup.plan.cost(order.round).replies[order.exchange]
@@ -188,7 +190,7 @@ class Host:
             self.clients.settle(round, None, encoded, ())
 
     def measure(self, updates: Sequence[Update]) -> Params:
-        """The model to evaluate, once it is where it should be."""
+        """The model to evaluate, after folding the updates."""
         self._spread(updates)
         self.replica.follow(updates)
         return self.replica.state.params
@@ -197,11 +199,11 @@ class Host:
         return self.setup.problem.objective.evaluate(self.replica.state.params)
 
     def close(self) -> None:
-        """The run has ended here, or the process does."""
+        """The run or the process ends."""
         self._open.close()
 
     def _spread(self, updates: Sequence[Update]) -> None:
-        """Updates also to replicas that the engine has elsewhere; the one here folds with them."""
+        """Send updates to the engine's replicas elsewhere too; the replica here folds them as well."""
         missed = [update for update in updates if update.round >= self.replica.round]
         if self._folded is not None:
             self._folded += map(encode_update, missed)
@@ -209,10 +211,10 @@ class Host:
             for update in missed:
                 self.clients.settle(update.round, update, {}, ())
 
-    # ---- what clients are in the middle of, and what they remember
+    # ---- clients in the middle of a round, and their memories
 
     def waits(self, client: int, round: int, exchange: int) -> bool:
-        """Whether a client is in the middle of a round, and an exchange is what it waits for."""
+        """Whether a client is in the middle of a round and waits for this exchange."""
         return self._waiting.get(client) == (round, exchange)
 
     def remembered(self, client: int) -> Remembered:
@@ -221,7 +223,7 @@ class Host:
         return self._memories[client]
 
     def settle(self, client: int, counted: int | None) -> None:
-        """A turn begins, and the server says of which round the last one counted."""
+        """A turn begins. counted: the round of the client's last turn that counted, as the server says."""
         if self.remembers:
             self._memories[client] = self.remembered(client).settled(counted)
 
@@ -230,7 +232,7 @@ class Host:
 
 
 class HostPast:
-    """What an engine may ask of the rounds that have been, at a host, which has no ledger: its replica knows them."""
+    """Past rounds as an engine at a host may ask for them. A host has no ledger, so its replica answers."""
 
     def __init__(self, host: Host):
         self._host = host
@@ -239,7 +241,7 @@ class HostPast:
         return self._host.replica.round
 
     def updates(self, first: int, last: int) -> Sequence[bytes]:
-        """All since the base model, which is what a replica of a client begins with."""
+        """All updates since the base model, with which a client's replica begins."""
         folded = self._host._folded
         if folded is None:
             raise FedzeroError("a host keeps no updates for this engine")
@@ -253,7 +255,7 @@ class HostPast:
         return self._host.memory(client)
 
     def limit(self, round: int, exchange: int) -> int:
-        """Whoever asks the host has a limit of its own."""
+        """No limit here: the caller of the host applies its own."""
         return 1 << 62
 
     @property

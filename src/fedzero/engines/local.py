@@ -1,8 +1,8 @@
-"""The local engine: all clients in this process, `[engine]` of a recipe that names no other.
+"""The local engine: all clients in this process. It is the default of a recipe's `[engine]`.
 
-One model serves all simulated clients, because all replicas are equal by construction; `replicas = True` gives each
-client a real one that decodes every instruction, which is how the tests prove it. With `merge`, the asks of a cohort
-about the same points are answered by one evaluation, and black boxes of different clients work at the same time.
+One model serves all simulated clients, because all replicas are equal by construction. `replicas = True` gives each
+client a real replica that decodes every instruction; the tests prove the equality with it. With `merge`, one evaluation
+answers a cohort's asks about the same points, and black boxes of different clients work at the same time.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import RunView
 
 KEPT = 4096
-"""Clients with a memory that stay in the process between their turns."""
+"""How many clients with a memory stay in the process between their turns."""
 PIECE = 1 << 20
-"""Bytes of replies from which on they are handed over; the next ones are made when these are taken."""
+"""Bytes of replies that are handed over at once; the next replies are computed when these have been taken."""
 Sent = Iterator[tuple[int, bytes | Exception]]
 Recalled = Callable[[int], Sequence[bytes]]
 
@@ -47,7 +47,7 @@ def nothing(client: int) -> Sequence[bytes]:
 
 
 Before = Callable[[int, int, Iterable[int]], Mapping[int, bytes]]
-"""(round, exchange, clients) → what some of them answered already"""
+"""(round, exchange, clients) → the replies that some of them gave already"""
 
 
 class Local(Engine, tag="local"):
@@ -62,8 +62,8 @@ class Local(Engine, tag="local"):
 
 
 def clients_here(run: RunView) -> Clients:
-    """All clients of a run, in this process: with what the ledger has of them, and as hosts of its gathering if it has
-    one. What they must not do twice is kept in the run's folder."""
+    """All clients of a run in this process, with their memories and updates from the ledger, and as hosts of the run's
+    gathering if it has one. Answers that must not be computed twice are kept in the run's folder."""
     (setup, replica), past, folder = run.built(), run.past, run.environment.folder
 
     def folded(client: int) -> Sequence[bytes]:
@@ -80,7 +80,7 @@ def local_clients(
     folded: Recalled = nothing,
     answers: Path | None = None,
 ) -> LocalClients:
-    """The clients of a set-up; attackers among them work on what their attack makes of their data."""
+    """The clients of a set-up; attackers among them work on the data that their attack has altered."""
     how, problem, shards = recorded(setup.recipe.engine), setup.problem, setup.problem.shards
     assert isinstance(how, Local)
     if how.attack is not None:
@@ -90,7 +90,7 @@ def local_clients(
 
 
 def attacked(setup: Setup, clients: Clients) -> Clients:
-    """Some of them attack, where the recipe says so: they change what they send once they have seen everybody's."""
+    """With the recipe's attackers, if it names any: they change their replies once they have seen everybody's."""
     attack = setup.recipe.engine.attack
     if attack is None:
         return clients
@@ -102,11 +102,10 @@ def attacked(setup: Setup, clients: Clients) -> Clients:
 class LocalClients:
     """`replica` is the clients' model; the server, if it holds one, holds the same.
 
-    memory: by client, what it remembers of its last turn that counted, in pieces, wherever that is kept; none: it has
-    no memory. folded: by client, the encoded updates that its own replica had folded when it was last here.
-    answers: the folder where replies are on disk before they leave, if a link draws what nobody can draw again; or
-    what was answered before, where somebody else keeps it. drawn: what batches follow from, if that is not the run's
-    keys.
+    memory: by client, the pieces of its memory of the last turn that counted; empty: it has no memory. folded: by
+    client, the encoded updates that its own replica had folded when it was last here. answers: the folder that holds
+    replies before they leave, if a link uses private randomness; or a function that gives earlier answers, where
+    somebody else keeps them. drawn: the private source of batches; None: the run's keys.
     """
 
     def __init__(
@@ -129,17 +128,17 @@ class LocalClients:
         self.observe, self.cache = observe, dict[Any, Any]()
         self.shards, self.memory, self.folded = shards, memory, folded
         self.clients: dict[int, Client] = {}
-        """those of the last turns: what others have to remember is on the ledger"""
+        """the clients of the last turns; the memories of the others are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
         self._answers, self._drawn = answers, drawn
         self._sent: Iterator[Arrival] = iter(())
 
     def _client(self, number: int) -> Client:
-        """Made when it is needed: a thousand models are not cheap, nor are a million clients without one."""
+        """A client, made when it is needed: a thousand models cost memory, and so do a million clients without one."""
         found = self.clients.pop(number, None)
         if found is None:
             found = self._made(number)
-        self.clients[number] = found  # behind those that had their turn before
+        self.clients[number] = found  # last: the order is that of the latest turns
         return found
 
     def _made(self, number: int) -> Client:
@@ -152,7 +151,7 @@ class LocalClients:
         return client
 
     def _own(self, number: int, base: Params) -> Replica:
-        """A client's own replica, where the client has left it."""
+        """A client's own replica, at the round where the client left it."""
         replica = Replica(self.replica.algorithm, base, self.replica.keys, self.replica.state.clients)
         replica.follow([decode_update(update) for update in self.folded(number)])
         return replica
@@ -162,15 +161,15 @@ class LocalClients:
         return self.replica.traits.remembers or self.chain.feedback
 
     def _forget(self) -> None:
-        """Clients whose turn was long ago, where nothing is lost: they share the model, and the ledger has their
-        memory."""
+        """Drop clients whose turn was long ago, where nothing is lost: where they share the model, and the ledger has
+        their memory."""
         if self.replicas or (self.memory is None and self._remembers):
             return
         spare = len(self.clients) - (KEPT if self._remembers else 0)
         self.forget(list(islice(self.clients, max(0, spare))))
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Clients that are made anew when their turn comes, with what is recalled then."""
+        """Drop these clients; they are made again at their next turn, with the memory that is recalled then."""
         for number in numbers:
             self.clients.pop(number, None)
 
@@ -198,8 +197,8 @@ class LocalClients:
             yield Arrival(client, data, f"client {client}", memory)
 
     def _once(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
-        """As `_exchange`; what was answered before is answered again byte for byte, and new answers are durable
-        first."""
+        """As `_exchange`, but earlier answers are repeated byte for byte, and new answers are durable before they
+        leave."""
         if callable(self._answers):
             yield from self._exchange(round, exchange, instructions, self._answers(round, exchange, instructions))
             return
@@ -216,7 +215,7 @@ class LocalClients:
     def _exchange(
         self, round: int, exchange: int, instructions: Mapping[int, bytes], before: Mapping[int, bytes] = {}
     ) -> Sent:
-        """before: the replies of clients that answered already."""
+        """Replies as they are ready. before: the replies of clients that answered already."""
         answers: dict[int, Answer] = {}
         for number, instruction in instructions.items():
             client = self._client(number)
@@ -242,7 +241,7 @@ class LocalClients:
                 yield number, error
 
     def _together(self, round: int, answers: dict[int, Answer]) -> Sent:
-        """All clients step by step, so that their asks can be answered together."""
+        """Advance all clients step by step, so that their asks can be answered together."""
         while answers:
             asks: dict[int, Ask] = {}
             for number, answer in answers.items():
@@ -262,7 +261,7 @@ class LocalClients:
     def settle(
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
     ) -> None:
-        """Replicas in one process differ only where somebody broke one on purpose; it stays refused."""
+        """Replicas in one process differ only where somebody broke one on purpose; the broken one stays refused."""
         if update is not None:
             self.replica.follow([update])
         for number, closing in closings.items() if self.replicas else ():

@@ -1,4 +1,4 @@
-"""What happens to contributions on their way: links of a chain, usable with every method."""
+"""Links change contributions on their way from client to model. They form a chain that works with every method."""
 
 from fedzero.links.chain import NO_FILTERS, Chain, Sent
 from fedzero.links.combining import mean

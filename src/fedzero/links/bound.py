@@ -1,4 +1,4 @@
-"""`federation.bound`: what a single client can do to a round, see `bounds`."""
+"""`federation.bound`: a limit on the influence of a single client on a round; see `bounds`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedzero.links.contract import Link, Replies
 from fedzero.model.numbers import Positive
 
 FAR = 1000.0
-"""Times the median norm of a round, beyond which a client is refused: where it cannot be shortened, because clients
-keep account of what they sent; and where a round would have made the model infinite."""
+"""Clients whose norm is more than so many times the round's median are refused: if they cannot be shortened, because
+they keep account of the numbers they sent; and if the round would have made the model infinite."""
 
 
 class Bound(Link):
-    """v_i ← v_i · min(1, factor · M / ‖v_i‖), M the median norm of the round; who was shortened is marked.
+    """v_i ← v_i · min(1, factor · M / ‖v_i‖), M the median norm of the round; shortened clients are marked.
 
-    accounts: clients keep account of what they sent, and their accounts must add up to the server's, so they cannot be
-    shortened behind their backs: they are refused, and only where they are beyond all measure.
+    accounts: clients keep account of the numbers they sent, and their accounts must agree with the server's. So they
+    cannot be shortened; instead they are refused, but only if their norm is more than `FAR` times the median.
     """
 
     factor: Positive
@@ -36,6 +36,6 @@ class Bound(Link):
 
 
 def too_far(norms: Mapping[int, float], factor: float, why: str) -> dict[int, str]:
-    """Clients whose numbers are that much longer than the round's median, each with a sentence."""
+    """Clients whose norm is more than `factor` times the round's median, each with a sentence."""
     longest, outside = beyond(norms, factor)
     return {c: f"sent numbers of norm {norms[c]:.3g}, {why}: at most {longest:.3g} this round" for c in outside}

@@ -1,12 +1,12 @@
-"""How long contributions may be: norms, and a bound on them from the cohort's own spread.
+"""Norms of contributions, and a bound on them from the cohort's own norms.
 
     v_i ← v_i · min(1, c · M / ‖v_i‖₂),   M the median of ‖v_j‖₂ over the clients of the round
 
-With fewer than `FEWEST` clients nothing can be told, and nothing is changed. Of an even number of norms M is the upper
-of the middle two: where half of the clients are done, at a minimum of their own, the others are not held back. While
-less than half of the clients lie, M is not above the largest norm of an honest client, and not below the smallest:
-whatever one of n equal clients sends, the mean has at most c·M/n of it. Norms, unlike numbers, can be compared whatever
-the numbers mean. Norms are computed in float64, where squares of float32 cannot overflow.
+With fewer than `FEWEST` clients no bound can be made, and nothing is changed. For an even number of norms M is the
+upper one of the middle two, so that clients are not held back when half of the others have reached a minimum of their
+own. While fewer than half of the clients lie, M is between the smallest and the largest norm of an honest client, so a
+single one of n equal clients contributes at most c·M/n to the mean. Norms, unlike numbers, can be compared whatever the
+numbers mean. They are computed in float64, where squares of float32 cannot overflow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from fedzero.links.contract import F32
 
 FEWEST = 3
-"""Clients from whose norms a bound can be made: of two, nobody knows which is too long."""
+"""The fewest clients from whose norms a bound can be made: with two, nobody knows which one is too long."""
 
 
 def norm_of(values: F32) -> float:
@@ -28,8 +28,8 @@ def norm_of(values: F32) -> float:
 
 
 def shortened(values: F32, norm: float, longest: float) -> F32:
-    """v, whose norm is `norm`, scaled down to `longest` where it is longer. Numbers whose norm is beyond all measure
-    stay as they are: zeros in their place would say something else."""
+    """v, whose norm is `norm`, scaled down to `longest` if it is longer. Numbers with an infinite norm stay as they
+    are: zeros in their place would have another meaning."""
     if norm <= longest or not math.isfinite(norm):
         return values
     exact = values.astype(np.float64)  # the factor itself may be too small for float32
@@ -52,7 +52,7 @@ def median_of(norms: Mapping[int, float]) -> float:
 
 
 def beyond(norms: Mapping[int, float], factor: float) -> tuple[float, list[int]]:
-    """(c·M, the clients whose norm is above it); nobody is where there are too few to tell."""
+    """(c·M, the clients whose norm is above it); no clients if there are too few for a bound."""
     if len(norms) < FEWEST:
         return math.inf, []
     longest = factor * median_of(norms)

@@ -1,11 +1,11 @@
-"""A chain of links on what clients send: on the client, the last of them a coder; on the server, the last a combiner.
+"""A chain of links for contributions: on the client, with a coder as the last link; on the server, with a combiner.
 
     values ──clip, top-k──▶ values ──quantise | sign──▶ bytes ──▶ values ──nnm──▶ values ──mean | median | krum──▶ one
              on the client                             on the wire             on the server                      vector
 
-Between the two halves there may be a gathering (`gathering.py`), which leaves a sum in the place of replies.
+Between the two halves there may be a gathering (`gathering.py`), which may replace the replies by their sum.
 
-Any method can use any chain, as long as the chain leaves what the method needs; `check` says what it does not.
+Any method can use any chain that does not destroy information which the method needs; `check` finds chains that do.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Coded(Struct, frozen=True, array_like=True):
 
 
 ROUNDING = 1e-5
-"""What clipping may miss its norm by, relative to it: numbers and scales are rounded to float32 after it."""
+"""The relative tolerance of a clipped norm: numbers and scales are rounded to float32 after clipping."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Coded)
 
 
 class Sent(Struct, frozen=True):
-    """An encoded contribution: its bytes, the values the server decodes, the residual for the next one, and the loss
-    that travels beside it (None: none does)."""
+    """An encoded contribution: its bytes, the values that the server decodes, the residual for the next contribution,
+    and the loss that is sent with it (None: no loss is sent)."""
 
     data: bytes
     values: F32
@@ -69,8 +69,8 @@ class Sent(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Chain:
-    """The links of a recipe, in order; `plain`: how numbers travel that no link codes; gathering: between the links on
-    the client and those on the server, None: every reply goes through by itself."""
+    """The links of a recipe, in order. plain: the coder of numbers that no link codes. gathering: between the links on
+    the client and the links on the server; None: every reply passes by itself."""
 
     links: tuple[Link, ...] = ()
     plain: Coder = field(default_factory=Plain)
@@ -78,7 +78,7 @@ class Chain:
 
     @cached_property
     def client_links(self) -> tuple[Link, ...]:
-        """Those before the coder."""
+        """The links before the coder."""
         return tuple(link for link in self.links if link.has("on_client"))
 
     @cached_property
@@ -87,7 +87,7 @@ class Chain:
 
     @cached_property
     def server_links(self) -> tuple[Link, ...]:
-        """Those before the replies are combined."""
+        """The links before the replies are combined."""
         return tuple(link for link in self.links if link.has("on_server"))
 
     @cached_property
@@ -104,31 +104,31 @@ class Chain:
 
     @cached_property
     def codes(self) -> bool:
-        """True if a link codes what travels."""
+        """True if a link changes the encoding."""
         return self.sparse or any(isinstance(link, Coder) for link in self.links)
 
     @cached_property
     def feedback(self) -> bool:
-        """True if clients keep what the chain left out."""
+        """True if clients keep a residual: the part of a contribution that the chain left out."""
         return any(link.traits.keeps_residual for link in self.links)
 
     @cached_property
     def hides_loss(self) -> bool:
-        """True if the loss of a client does not travel exactly, or not at all."""
+        """True if the loss of a client is not sent, or not sent exactly."""
         return any(link.traits.hides_loss for link in self.links)
 
     @cached_property
     def private(self) -> bool:
-        """True if what clients send has random numbers in it that nobody can draw again."""
+        """True if contributions contain random numbers that nobody can draw again."""
         return any(link.traits.draws_privately for link in (*self.links, self.plain))
 
     @cached_property
     def hides_replies(self) -> bool:
-        """True if the server gets a sum, and no reply of a single client."""
+        """True if the server gets a sum but no reply of a single client."""
         return self.gathering is not None and self.gathering.hides_replies
 
     def check_order(self) -> None:
-        """Refuse chains in which a link destroys what the next one needs."""
+        """Refuse chains in which a link destroys information that the next link needs."""
         stage, before = 0, ""
         for link in self.links:
             name, own = link.name, link.stage
@@ -151,7 +151,7 @@ class Chain:
         whole: bool = False,
         reads_each_reply: bool = False,
     ) -> None:
-        """Refuse chains that destroy what a method, or another link, needs. It follows from traits alone."""
+        """Refuse chains that destroy information which a method or another link needs. Traits alone decide."""
         self.check_order()
         if self.hides_replies:
             self._expect_nobody_reads(method, reads_each_reply or not comparable)
@@ -193,7 +193,7 @@ class Chain:
                     raise FedzeroError(f"filters: {why}")
 
     def _expect_nobody_reads(self, method: str, reads_each_reply: bool) -> None:
-        """Nothing that reads the reply of a single client stands behind a gathering that hides it."""
+        """Refuse links and methods that read the replies of single clients after a gathering that hides them."""
         assert self.gathering is not None
         readers = [f"filter {link.name!r}" for link in self.links if link.reads_each_reply]
         readers += [method] if reads_each_reply else []
@@ -204,20 +204,20 @@ class Chain:
             )
 
     def on_server(self, replies: Replies, *before: Link) -> Replies:
-        """Replies through the links on the server that stand before they are combined, and some before these."""
+        """Pass replies through the links `before` and then through the links on the server, except the combiner."""
         for link in (*before, *self.server_links):
             if replies.values:
                 replies = link.on_server(replies)
         return replies
 
     def outcome(self, contributions: Mapping[int, F32], weights: Mapping[int, int], *before: Link) -> F32:
-        """The one vector that a server makes of contributions."""
+        """The one vector into which the server combines contributions."""
         return self.combine(self.on_server(Replies(contributions, weights), *before).values, weights)
 
     def promise(self, expected: int) -> Promise:
-        """What `expected` numbers of an honest client keep to when they are read.
+        """The limits that `expected` numbers of an honest client keep when they are decoded.
 
-        A link with feedback adds what was left out before, of which the server knows no bound.
+        A link with feedback adds a residual, for which the server knows no bound.
         """
         promise, added = Promise(expected, expected), False
         for link in (*self.client_links, self.coder):
@@ -232,12 +232,12 @@ class Chain:
         return max(4 * expected, self.plain.length(expected)) + (5 * expected + 32 if self.codes else 0)
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
-        """Numbers alone as somebody sends them who adds no private noise to them: an attacker."""
+        """Encode numbers without a loss and without private noise, as an attacker sends them."""
         chain = replace(self, links=tuple(link for link in self.links if _repeats(link))) if self.private else self
         return chain.on_client(Contribution(values, None), residual, ClientContext(draw))
 
     def on_client(self, mine: Contribution, residual: F32 | None, client: ClientContext) -> Sent:
-        """One contribution through the client's links. residual: what was left out of the one before."""
+        """Pass one contribution through the client's links. residual: the part that the previous one left out."""
         if not self.links and isinstance(self.plain, Plain):
             return Sent(pack(mine.values), mine.values, None, mine.loss)
         if not np.isfinite(mine.values).all():  # a link would hide it
@@ -262,8 +262,8 @@ class Chain:
         return data, self.decode(data, len(values))
 
     def decode(self, data: bytes, expected: int) -> F32:
-        """The numbers that `expected` numbers were sent as; `Refused` if they are not that many, not finite, or more
-        than the links on the client leave."""
+        """Decode `expected` numbers; `Refused` if their count differs, one is not finite, or they exceed the limits of
+        the links on the client."""
         if not self.codes:
             if len(data) != (length := self.plain.length(expected)):
                 if isinstance(self.plain, Plain):

@@ -8,7 +8,7 @@ from fedzero.model.numbers import Positive
 
 
 class Clip(Shaper, tag="clip"):
-    """Contributions are scaled down to an L2 norm of at most `norm`: v ← v · min(1, norm/‖v‖₂)."""
+    """Scale contributions down to an L2 norm of at most `norm`: v ← v · min(1, norm/‖v‖₂)."""
 
     norm: Positive
 

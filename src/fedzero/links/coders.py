@@ -1,4 +1,4 @@
-"""How numbers travel that no link codes, and what coders share: a scale of four bytes."""
+"""The encodings of numbers that no link codes, and the four-byte scale that coders share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bits(Coder):
 
 
 class Plain(Coder):
-    """Float32, as they are: what travels unless a link says otherwise."""
+    """Float32, unchanged: the default encoding."""
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
         return b"", pack(values)
@@ -60,7 +60,7 @@ class Plain(Coder):
 
 
 class Doubles(Coder):
-    """Float64, as they are: for methods whose numbers are compared to more than seven digits."""
+    """Float64, unchanged: for methods whose numbers are compared to more than seven digits."""
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
         return b"", values.astype("<f8", copy=False).tobytes()

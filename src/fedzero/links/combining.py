@@ -1,4 +1,4 @@
-"""The mean of a cohort, and what rules that replace it share."""
+"""The mean of a cohort, and functions that the rules which replace it share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedzero.links.contract import F32
 
 
 def mean(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
-    """The average, in float64, by client number."""
+    """The weighted average in float64, summed in the order of client numbers."""
     clients = sorted(contributions)
     total = np.zeros(len(contributions[clients[0]]))
     for client in clients:
@@ -23,19 +23,19 @@ def mean(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
 
 
 def stacked(contributions: Mapping[int, F32], weights: Mapping[int, int]) -> NDArray[np.float64]:
-    """(turns, numbers), float64, by client number."""
+    """The contributions as a float64 array (turns, numbers), in the order of client numbers."""
     return np.stack([contributions[c] for c in sorted(contributions) for _ in range(weights[c])]).astype(np.float64)
 
 
 Liars = Annotated[float, Meta(gt=0, lt=0.5)]
-"""f/n, the share of contributions that may be anything."""
+"""f/n, the share of contributions that may be arbitrary."""
 
 
 def liars_of(fraction: float, count: int, spare: int) -> int:
-    """f = ⌊fraction · n⌋, at least 1, as far as n ≥ 2f + spare: so many must be left to be believed."""
+    """f = ⌊fraction · n⌋, at least 1, but only so large that n ≥ 2f + spare."""
     return max(0, min(max(1, int(fraction * count)), (count - spare) // 2))
 
 
 def distances(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """‖v_i − v_j‖² of all pairs, (n, n). By differences: products of long vectors would cancel."""
+    """‖v_i − v_j‖² of all pairs, (n, n). It uses differences, because scalar products of long vectors would cancel."""
     return np.stack([np.square(rows - row).sum(axis=1) for row in rows])

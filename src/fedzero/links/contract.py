@@ -1,12 +1,12 @@
-"""What a link is: one idea of what happens to a contribution on its way, both halves of it in one value.
+"""The contract of links. A link changes contributions on their way; its client and server halves are one value.
 
-    on_client   a contribution (values and loss) → another, before it is written as bytes
-    admits      what the server may hold clients to that have this link
+    on_client   a contribution (values and loss) → another, before it is encoded
+    admits      the limits on decoded values that the server may enforce because of this link
     on_server   the replies of a cohort → other replies, some of them refused or marked as bounded
     combine     the replies of a cohort → one vector, in place of the mean
 
-A link of your own derives from `Link` and overrides what it needs; what may stand beside it follows from its `traits`.
-Four bases are shorter where only one half is needed:
+Your own link derives from `Link` and overrides the members that it needs; its `traits` decide which other links and
+methods it can be combined with. Four base classes are shorter if only one half is needed:
 
     Shaper      values → values, on the client
     Coder       values ↔ bytes, the last link on the client
@@ -33,17 +33,17 @@ from fedzero.model.value import TaggedConfig
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
 Draw = Callable[[], np.random.Generator]
-"""Makes a generator of random numbers, a function of the run's keys, the round and the client: everybody who has the
-keys, the server too, can make it again."""
+"""Makes a generator of random numbers from the run's keys, the round and the client. Everybody with the keys, including
+the server, can make the same generator."""
 Entropy = Callable[[int], bytes]
-"""So many bytes that nobody else knows, and that are never drawn again."""
+"""Draws so many random bytes that nobody else knows, and that are never drawn again."""
 
 
 class Contribution(Struct, frozen=True, eq=False):
-    """What a client gives: the numbers of the method, and its training loss before local work (None: it is hidden).
+    """A client's contribution: the numbers of the method, and its training loss before local work (None: hidden).
 
     remember: makes the client's memory from the values *as the server will read them*, so that both sides agree even
-    where a link changed the values on their way.
+    if a link changed the values on their way.
     """
 
     values: F32
@@ -53,7 +53,8 @@ class Contribution(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class ClientContext:
-    """Whose contribution a link changes. draw: public; entropy: the private source, of the operating system."""
+    """The round and client of a contribution, with sources of randomness. draw: public; entropy: private, from the
+    operating system."""
 
     draw: Draw
     round: int = 0
@@ -70,7 +71,7 @@ class ClientContext:
 class Replies:
     """The replies of an exchange that count. values: by client; weights: how often each client was drawn.
 
-    refused: who was left out, and why; bounded: whose values were shortened.
+    refused: by client that was left out, the reason; bounded: the clients whose values were shortened.
     """
 
     values: Mapping[int, F32]
@@ -81,7 +82,7 @@ class Replies:
 
 @dataclass(frozen=True)
 class Promise:
-    """Of `count` numbers: how many are not zero, and their norm, at most; infinite: nobody knows."""
+    """Upper limits for `count` numbers: how many are not zero, and their norm; infinite: no limit is known."""
 
     count: int
     places: int
@@ -90,13 +91,13 @@ class Promise:
 
 @dataclass(frozen=True)
 class LinkTraits:
-    """What follows from a link for what stands beside it.
+    """Properties of a link that decide which other links and methods it can be combined with.
 
-    sparse: most values that it leaves on the client are zero, and only the others are sent, with their places.
-    keeps_residual: clients add what the chain left out to what they send next.
-    hides_loss: the loss does not travel exactly. draws_privately: it uses `ClientContext.entropy`, so a contribution is
-    on disk before it leaves, and is sent again as it is.
-    comparable_only: it looks at numbers of clients side by side, which must mean the same.
+    sparse: most values are zero after its client half, and only the others are sent, with their places.
+    keeps_residual: clients add the part that the chain left out to their next contribution.
+    hides_loss: the loss is not sent exactly. draws_privately: it uses `ClientContext.entropy`, so a contribution is on
+    disk before it leaves, and is sent again unchanged.
+    comparable_only: it compares the numbers of clients one by one, so they must have the same meaning.
     """
 
     sparse: bool = False
@@ -107,11 +108,11 @@ class LinkTraits:
 
 
 SHAPES, CODES, MIXES, COMBINES = range(4)
-"""Where a link stands in a chain."""
+"""The position of a link in a chain."""
 
 
 class Link(TaggedConfig):
-    """What happens to contributions on their way. The fields are the keys of its table in a recipe's `filters`."""
+    """Changes contributions on their way. The fields are the keys of its table in a recipe's `filters`."""
 
     @property
     def name(self) -> str:
@@ -119,7 +120,7 @@ class Link(TaggedConfig):
 
     @property
     def traits(self) -> LinkTraits:
-        """What it needs and does; a link whose traits depend on no field writes `traits = LinkTraits(…)`."""
+        """The properties of the link. If they depend on no field, write `traits = LinkTraits(…)` in the class."""
         return LinkTraits()
 
     @property
@@ -129,46 +130,47 @@ class Link(TaggedConfig):
         return COMBINES if self.has("combine") else MIXES
 
     def has(self, half: str) -> bool:
-        """Whether it does something on the client (`on_client`), or on the server (`on_server`, `combine`)."""
+        """Whether the link overrides this member: `on_client`, `on_server` or `combine`."""
         return getattr(type(self), half) is not getattr(Link, half)
 
     @property
     def reads_each_reply(self) -> bool:
-        """Whether it needs the replies of single clients: all that it does on the server."""
+        """Whether the link needs the replies of single clients, as every server half does."""
         return self.has("on_server") or self.has("combine")
 
     def on_client(self, mine: Contribution, client: ClientContext) -> Contribution:
-        """As many values, finite ones, made of those of the client; what is given is not written into."""
+        """The changed contribution: as many values as before, all finite. The given arrays must not be changed."""
         return mine
 
     def admits(self, given: Promise) -> Promise:
-        """What its client half leaves of values that keep a promise; the server refuses more."""
+        """The limits after the client half, for values that keep the given limits; the server refuses larger values."""
         return replace(given, places=given.count, length=math.inf) if self.has("on_client") else given
 
     def on_server(self, replies: Replies) -> Replies:
-        """Independent of the order of clients; each is in `values` or in `refused` afterwards."""
+        """The changed replies, independent of the order of clients; each client is then in `values` or `refused`."""
         return replies
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
-        """In place of the mean, independent of the order of contributions. A client that was drawn twice counts twice.
+        """One vector in place of the mean, independent of the order of contributions. A client that was drawn twice
+        counts twice.
 
-        Methods may call it several times in a round, on parts of what was sent.
+        Methods may call it several times in a round, on parts of the contributions.
         """
         raise NotImplementedError
 
     def least(self) -> int:
-        """How many clients it needs in a round."""
+        """The fewest clients that the link needs in a round."""
         return 1
 
     def withstands(self, count: int) -> int | None:
-        """How many of `count` contributions may be anything; None: no number of them."""
+        """How many of `count` contributions may be arbitrary; None: the link gives no guarantee."""
         return None
 
 
 class Shaper(Link):
     """Changes a client's values. `sparse` and `feedback`: the traits `sparse` and `keeps_residual`.
 
-    What `most_places` and `longest` promise, the server holds clients to.
+    The server enforces the limits of `most_places` and `longest`.
     """
 
     feedback = False
@@ -182,11 +184,11 @@ class Shaper(Link):
         raise NotImplementedError
 
     def most_places(self, count: int) -> int:
-        """How many of `count` numbers it leaves that are not zero, at most."""
+        """The most numbers, out of `count`, that are not zero afterwards."""
         return count
 
     def longest(self, length: float) -> float:
-        """The largest norm that it leaves of numbers whose norm is at most `length`; infinite: nobody knows."""
+        """The largest norm afterwards of numbers with a norm of at most `length`; infinite: no limit is known."""
         return math.inf
 
     def on_client(self, mine: Contribution, client: ClientContext) -> Contribution:
@@ -220,14 +222,14 @@ class Coder(Link):
         raise NotImplementedError
 
     def longest(self, length: float, count: int) -> float:
-        """The largest norm that `count` numbers of a norm of at most `length` can be read with."""
+        """The largest norm after decoding of `count` numbers with a norm of at most `length`."""
         return math.inf
 
 
 class Mixer(Link):
     """Changes the values of a cohort before they are combined; independent of their order.
 
-    compares: it looks at numbers of clients side by side, which must mean the same.
+    compares: it compares the numbers of clients one by one, so they must have the same meaning.
     """
 
     compares: ClassVar[bool] = True
@@ -250,4 +252,4 @@ class Combiner(Link):
 
 
 Filter = Link
-"""Its name in 0.2."""
+"""The name of `Link` in 0.2."""

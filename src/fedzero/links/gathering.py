@@ -1,17 +1,17 @@
-"""How replies get from hosts to the server: as they are, or in several phases that leave a sum and no reply.
+"""Gatherings bring replies from hosts to the server in several phases, which may leave a sum and no single reply.
 
     client links ──▶ contributions at a host ──▶ phases between hosts and server ──▶ Total | Replies ──▶ server links
 
-A run has at most one gathering. Without one, every reply carries its values. With one, a reply says only which model it
-was computed on, what it cost and what is remembered; values and loss stay at the host, a process with one client or
-several, until the gathering's phases ask for them. `Replies` have no losses.
+A run has at most one gathering. Without one, every reply carries its values. With one, a reply has only the digest of
+its model, the number of queries and the digest of the client's memory; values and loss stay at the host, a process with
+one client or several, until the gathering's phases ask for them. `Replies` have no losses.
 
-    at_server   yields what every host is sent in a phase, is sent what they answer, returns what came of it
-    at_host     yields the answer to a phase, is sent the next one
+    at_server   yields the messages to all hosts in a phase, receives their answers, returns the outcome
+    at_host     yields the answer to a phase, receives the message of the next phase
 
-Both are generators, so what a phase needs of those before it is in their variables. A host that was killed runs its
-half again: with the same contributions, the same phases and the same random numbers, which are on its disk before its
-first answer leaves. So its half must follow from these alone.
+Both are generators, so a phase finds the results of earlier phases in local variables. A host that was killed runs its
+half again, with the same contributions, the same messages and the same random numbers, whose seed is on its disk before
+its first answer leaves. So its half must be a function of these alone.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedzero.links.contract import Contribution, Entropy, Replies
 from fedzero.model.value import TaggedConfig
 
 MOST_PHASES = 16
-"""Of one exchange."""
+"""The most phases of one exchange."""
 
 
 class Total(Struct, frozen=True, eq=False):
-    """What a gathering leaves where it hides replies.
+    """The outcome of a gathering that hides replies.
 
-    values: Σ w_i v_i; weight: Σ w_i, w_i how often client i was drawn; clients: whose values are in it; loss: Σ loss_i,
-    each client once; None: nobody's is known.
+    values: Σ w_i v_i; weight: Σ w_i, w_i how often client i was drawn; clients: the clients whose values are in the
+    sum; loss: Σ loss_i, each client once; None: unknown.
     """
 
     values: F64
@@ -56,7 +56,7 @@ class Total(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True)
 class HostContext:
-    """What a host knows when a gathering begins. opening: what the server sent in the first phase; numbers: how many
+    """A host's knowledge when a gathering begins. opening: the server's message of the first phase; numbers: how many
     values a contribution has; entropy: random bytes that nobody else knows."""
 
     round: int
@@ -68,7 +68,7 @@ class HostContext:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the server knows when a gathering begins. weights: how often each client was drawn."""
+    """The server's knowledge when a gathering begins. weights: how often each client was drawn."""
 
     round: int
     exchange: int
@@ -81,35 +81,38 @@ AtServer = Generator[Mapping[str, bytes], Mapping[str, bytes | Exception], Repli
 
 
 class Gathering(TaggedConfig):
-    """The contract. The fields are the keys of `[gathering]` in a recipe."""
+    """The contract of gatherings. The fields are the keys of `[gathering]` in a recipe."""
 
     hides_replies = True
-    """Whether it leaves a `Total`. What reads the reply of a single client cannot stand beside it then."""
+    """Whether it leaves a `Total`. Links and methods that read the reply of a single client are refused then."""
 
     @property
     def name(self) -> str:
         return str(self.__struct_config__.tag)
 
     def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
-        """The phases of an exchange at one host: `body = yield answer`. mine: by client, as the server reads it."""
+        """The phases of an exchange at one host: `body = yield answer`. mine: by client, its contribution as the server
+        would decode it."""
         raise NotImplementedError
 
     def at_server(self, hosts: Mapping[str, tuple[int, ...]], server: ServerContext) -> AtServer:
-        """The phases at the server: `answers = yield bodies`, both by host. hosts: those whose clients' replies count.
+        """The phases at the server: `answers = yield bodies`, both by host. hosts: the clients whose replies count, by
+        host.
 
-        Of a host that did not answer there is an exception. It may be left out of the next phase, or asked in it.
-        Hosts that a phase has no body for are not asked. Who is missing in the end is refused; raise `Refused` if too
-        few are left. A server that was killed begins again, so what is sent must follow from what is given alone.
+        The answer of a host that did not answer is an exception; the host may be left out of the next phase, or asked
+        again in it. Hosts without a body are not asked in a phase. Clients missing from the outcome are refused; raise
+        `Refused` if too few are left. A server that was killed begins again, so its messages must be a function of the
+        arguments and answers alone.
         """
         raise NotImplementedError
 
     def limit(self, numbers: int, clients: int) -> int:
-        """Bytes of a host's answer to a phase at most; clients: in the round."""
+        """The most bytes of a host's answer to a phase. clients: number of clients in the round."""
         return 16 * numbers + 4096 * (clients + 1)
 
 
 class Hidden(Mapping[int, F32]):
-    """In the place of contributions that nobody may read."""
+    """Stands in the place of contributions that nobody may read."""
 
     def __init__(self, gathering: str):
         self._gathering = gathering

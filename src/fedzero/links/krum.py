@@ -1,4 +1,4 @@
-"""Krum and Multi-Krum: contributions by how near their neighbours are."""
+"""Krum and Multi-Krum: contributions are chosen by the distance to their neighbours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Krum(ByNearness, tag="krum"):
 
         s(i) = Σ of the n − f − 2 smallest ‖v_i − v_j‖², j ≠ i;   v_i with the least s(i)
 
-    Of equal ones that of the lowest client number counts. n ≥ 2f + 3.
+    On equal scores the lowest client number wins. n ≥ 2f + 3.
     """
 
     def combine(self, contributions: Mapping[int, F32], weights: Mapping[int, int]) -> F32:
@@ -50,7 +50,7 @@ class MultiKrum(ByNearness, tag="multi-krum"):
 
 
 def _order(rows: NDArray[np.float64], liars: int) -> NDArray[np.int64]:
-    """Contributions by Krum's score, the best first."""
+    """The indices of contributions by Krum's score, the best first."""
     near = max(1, len(rows) - liars - 2)
     scores = np.sort(distances(rows), axis=1)[:, 1 : 1 + near].sum(axis=1)  # the nearest is itself, at distance 0
     return np.argsort(scores, kind="stable")

@@ -11,7 +11,7 @@ from fedzero.links.contract import F32, Combiner
 
 
 class Median(Combiner, tag="median"):
-    """Coordinate-wise median of the contributions: half of them may be arbitrary."""
+    """Coordinate-wise median of the contributions: fewer than half of them may be arbitrary."""
 
     def least(self) -> int:
         return 2

@@ -15,8 +15,8 @@ class NearestNeighbours(Mixer, tag="nnm"):
 
         v_i ← (1/(n − f)) Σ of the n − f contributions nearest to v_i, itself among them
 
-    To be followed by another rule (trimmed-mean, median, krum), whose error it lowers to the best order that is
-    possible, f/n. Of equally near ones those of lower client numbers count.
+    Put another rule after it (trimmed-mean, median, krum); it lowers the error of that rule to the best possible order,
+    f/n. On equal distances the lower client numbers count.
     """
 
     fraction: Liars = 0.2

@@ -1,4 +1,4 @@
-"""Eight bits a number."""
+"""Eight bits per number."""
 
 from __future__ import annotations
 

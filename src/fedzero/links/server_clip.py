@@ -15,7 +15,8 @@ class ServerClip(Mixer, tag="server-clip"):
 
         v_i ← v_i · min(1, norm/‖v_i‖₂)
 
-    `clip` is the same on the clients, who then know what is read; `federation.bound` finds the norm itself.
+    `clip` does the same on the clients, which then know the values that the server reads; `federation.bound` derives
+    the norm from the round.
     """
 
     norm: Positive

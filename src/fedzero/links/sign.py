@@ -1,4 +1,4 @@
-"""One bit a number, and one magnitude."""
+"""One bit per number, and one magnitude for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Sign(Coder, tag="sign"):
     """One bit per number, v_j → ± s, and one magnitude for all, s = mean |v|."""
 
     feedback: bool = False
-    """Add what was left out to the next contribution."""
+    """Add the part that was left out to the next contribution."""
 
     def encode(self, values: F32, draw: Draw) -> tuple[bytes, bytes]:
         scale = float(np.abs(values.astype(np.float64)).mean()) if len(values) else 0.0

@@ -1,4 +1,4 @@
-"""Only the largest numbers travel."""
+"""Only the largest numbers are sent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fedzero.model.numbers import PositiveFraction
 
 
 class TopK(Shaper, tag="top-k"):
-    """Only the ⌈fraction · n⌉ largest |v_j| travel, with their places; the others become 0."""
+    """Send only the ⌈fraction · n⌉ largest |v_j|, with their places; the others become 0."""
 
     fraction: PositiveFraction = 0.1
     """of all numbers"""
     feedback: bool = False
-    """Add what was left out to the next contribution."""
+    """Add the part that was left out to the next contribution."""
 
     sparse = True
 
     def places(self, values: F32) -> NDArray[np.int64]:
-        """Where the k largest magnitudes are, in order; of equal ones the first."""
+        """The indices of the k largest magnitudes, in ascending order; among equal ones the first."""
         magnitudes, n = np.abs(values), len(values)
         k = self.most_places(n)
         least = np.partition(magnitudes, n - k)[n - k]

@@ -1,1 +1,1 @@
-"""What server and clients say to each other, a client's half of it, and the engine for clients in this process."""
+"""The messages between server and clients, a client's half of the protocol, and the contract of an engine's clients."""

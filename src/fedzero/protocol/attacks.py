@@ -1,12 +1,12 @@
-"""Clients that attack, in simulations: what a share of them sends in place of their own numbers.
+"""Clients that attack, in simulations: a share of the clients sends other numbers than its own.
 
     [engine]
     attack = { kind = "sign-flip", fraction = 0.2 }
 
-Who attacks follows from the run's keys. Attackers do their part first and then change what they send, so they keep to
-the rules of the protocol (model digest, queries, the filters of the chain): nothing else would be let in. They stand
-between clients and server (`protocol.engine.Altered`), where the replies of a round are together, which attackers who
-know the others' need; neither methods nor the server know of it, and at sites nobody can.
+The attackers follow from the run's keys. They do their work first and then change their replies, so they keep the rules
+of the protocol (model digest, queries, the filters of the chain): other replies would be refused. The change happens
+between clients and server (`protocol.engine.Altered`), where all replies of an exchange are together, because some
+attackers need the replies of the others. Neither methods nor the server know of it, and it does not exist at sites.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fedzero.protocol.messages import decode_reply, encode_reply
 
 Wired = Callable[[int], Sequence[int]]
 Rule = Callable[[int, Mapping[int, F32]], F32]
-"""(round, contributions by client) → what the server makes of them"""
+"""(round, contributions by client) → the vector into which the server combines them"""
 
 
 class Attacking(TaggedConfig):
-    """What attackers send."""
+    """The contract of attacks."""
 
     fraction: PositiveFraction = 0.2
-    """of the clients, who attack"""
+    """share of the clients that attack"""
 
     def who(self, keys: Keys, clients: int) -> frozenset[int]:
         """The attackers, a function of the run's keys."""
@@ -48,23 +48,23 @@ class Attacking(TaggedConfig):
         return frozenset(int(client) for client in chosen)
 
     def sent(self, own: F32, honest: Sequence[F32]) -> F32:
-        """What an attacker sends in place of `own`; honest: what everybody else of the round sends."""
+        """The values that an attacker sends in place of `own`. honest: the values of all honest clients."""
         return own
 
     def together(self, seen: Seen) -> F32 | None:
-        """What all attackers of the round send, where they agree on it; None: each sends its own."""
+        """The common values of all attackers of the round; None: each attacker sends its own."""
         return None
 
     def check(self, method: str, comparable: bool) -> None:
         """Refuse a method whose numbers the attackers cannot read."""
 
     def data(self, shards: Shards, who: frozenset[int]) -> Shards:
-        """What clients work on."""
+        """The data with which clients work."""
         return shards
 
 
 class SignFlip(Attacking, tag="sign-flip"):
-    """The opposite: v ← −factor · v."""
+    """The opposite values: v ← −factor · v."""
 
     factor: Positive = 1.0
     """how many times as long"""
@@ -95,9 +95,9 @@ class Constant(Attacking, tag="constant"):
 class LittleIsEnough(Attacking, tag="little-is-enough"):
     """Just within the spread of the others (Baruch et al., NeurIPS 2019): v_j ← mean_j − z · deviation_j.
 
-    Mean and deviation are those of all honest contributions of the round: attackers know them, and all send the same.
-    The paper's own z, Φ⁻¹ of the share of honest clients that may be farther out than the attackers without these
-    losing their majority, is 0 for 2 of 10 and 0.3 for 12 of 50; its experiments use 1.5.
+    Mean and deviation are taken over all honest contributions of the round: the attackers know them, and all send the
+    same values. The paper's own z is Φ⁻¹ of the share of honest clients that may be farther out than the attackers
+    while these keep a majority: 0 for 2 of 10 and 0.3 for 12 of 50; its experiments use 1.5.
     """
 
     z: Positive = 1.5
@@ -165,7 +165,7 @@ class FlippedLabels:
 
 
 def altering(attack: Attack, plan: Wired, keys: Keys, clients: int, chain: Chain, rule: Rule) -> Pass:
-    """What attackers do with the replies of an exchange. plan(round): how many numbers are sent in each exchange."""
+    """The change of an exchange's replies by the attackers. plan(round): how many numbers are sent in each exchange."""
     who = attack.who(keys, clients)
 
     def alter(round: int, exchange: int, replies: Sequence[Arrival]) -> Sequence[Arrival]:

@@ -1,10 +1,10 @@
-"""A client's half of the protocol, whatever engine carries it: an instruction in, asks out, a reply out.
+"""A client's half of the protocol, for every engine: an instruction in, asks out, a reply out.
 
-    client.begin(round, instruction)   come to where the server is, start the round's work
+    client.begin(round, instruction)   bring the replica to the server's round, start the round's work
     client.step(answer)                an ask to be answered, or the bytes of a reply
     client.proceed(instruction)        the next exchange of the same round
 
-What a client keeps between its turns (the method's memory, what a filter left out) becomes its own only once the server
+A client's memory between its turns (the method's memory, and the residuals of filters) changes only once the server
 says that the turn counted.
 """
 
@@ -48,17 +48,17 @@ from fedzero.protocol.messages import (
 from fedzero.protocol.replica import Replica
 
 _PLAIN = re.compile(r"[<>|=]?[?biuf](1|2|4|8)?")
-"""numpy's names of types that a memory may have"""
+"""numpy's names of the types that arrays of a memory may have"""
 _headers = msgspec.msgpack.Decoder(tuple[bool, list[int]])
 _arrays = msgspec.msgpack.Decoder(tuple[str, tuple[Natural, ...], bytes])
 
 
 @dataclass(frozen=True)
 class ClientMemory:
-    """What a client keeps between its turns: the method's memory, and by exchange what a filter left out.
+    """A client's memory between its turns: the method's memory, and by exchange the residual of a filter.
 
-    Encoded they are pieces: one that says what the others are, and one for every array. An array of a memory is never
-    written into, so one that was there before (the very object) need not be encoded again: `known` has such pieces.
+    It is encoded in pieces: a header that describes the others, and one piece for every array. An array of a memory is
+    never changed in place, so an array object that was encoded before need not be encoded again: `known` has its piece.
     """
 
     memory: Memory | None = None
@@ -100,7 +100,7 @@ class Chunk:
 
 
 def _from(chunk: bytes) -> NDArray[Any]:
-    """An array of plain numbers; a type that is named by others may be an object, a structure or have no size."""
+    """An array of plain numbers. Other types are refused: they might be objects or structures, or have no size."""
     kind, shape, data = decoded(_arrays.decode, chunk, "an array of a memory", FedzeroError)
     try:
         if not _PLAIN.fullmatch(kind):
@@ -111,7 +111,7 @@ def _from(chunk: bytes) -> NDArray[Any]:
 
 
 class Client:
-    """One client at work. Its `replica` may be its own, or one that it shares with others in the same process."""
+    """One client at work. Its `replica` may be its own, or shared with other clients in the same process."""
 
     def __init__(
         self,
@@ -128,11 +128,11 @@ class Client:
         self.keeps_memory = replica.traits.remembers or chain.feedback
         self.kept = NOTHING_KEPT
         self.memory_round: int | None = None
-        """the round the notes are of, where that is known"""
+        """the round of `kept`, if it is known"""
         self._tried: tuple[int, ClientMemory] | None = None
         self._chunks: tuple[Chunk, ...] = ()
         self._written: tuple[bytes, ...] = ()
-        """digests of the pieces of what is kept, as far as it was ever sent or recalled"""
+        """digests of the pieces of `kept`, as far as they were ever sent or recalled"""
         self._work: Work | None = None
         self._round = self._exchange = self._reported = 0
         self._residuals: dict[int, F32] = {}
@@ -141,9 +141,9 @@ class Client:
         self._sharing = False
 
     def begin(self, round: int, instruction: bytes, own_replica: bool, before: bytes | None = None) -> None:
-        """Start a round. Who shares a replica that is there already need not decode what would bring it there.
+        """Start a round. A client with a shared replica, which is at the right round already, need not decode updates.
 
-        before: the reply that left for this instruction already; what was drawn in private is not drawn again.
+        before: the reply that was sent to this instruction already; private randomness is not drawn again.
         """
         if own_replica or self.keeps_memory:
             message = decode_instruction(instruction)
@@ -155,47 +155,47 @@ class Client:
         self.start(round, before)
 
     def start(self, round: int, before: bytes | None = None) -> None:
-        """Start a round, where the replica is and with the memory that is here."""
+        """Start a round at the replica's current model, with the memory that is here."""
         self._round, self._exchange, self._residuals, self._before = round, 0, {}, before
         self._reported = self.oracle.queries
         turn = Turn(round, self.number, self.replica.keys, self.kept.memory, self.cache, self.observe)
         self._work, self._sharing = self.replica.algorithm.client(self.replica.state, turn), False
 
     def settle(self, counted: int | None) -> None:
-        """Keep what this client tried to remember, if that turn counted."""
+        """Make the new memory of the last turn permanent if that turn counted, and drop it otherwise."""
         if self._tried is not None and self._tried[0] == counted:
             self.memory_round, self.kept = self._tried
             self._written = tuple(chunk.digest for chunk in self._chunks)
         self._tried = None
 
     def keep(self) -> tuple[tuple[int | None, ClientMemory], tuple[int, ClientMemory] | None]:
-        """What has to outlast this process: notes that counted, and those that may."""
+        """The memories that must outlast this process: the one that counted, and the one that may count."""
         return (self.memory_round, self.kept), self._tried
 
     def recall(self, counted: tuple[int | None, ClientMemory], tried: tuple[int, ClientMemory] | None) -> None:
-        """What `keep` gave."""
+        """Restore the memories that `keep` returned."""
         (self.memory_round, self.kept), self._tried = counted, tried
 
     def remember(self, chunks: Sequence[bytes]) -> None:
-        """What the ledger has of this client, in pieces."""
+        """Restore this client's memory from the pieces on the ledger."""
         self.kept, self._written = ClientMemory.of_chunks(chunks), tuple(map(chunk_digest, chunks))
 
     def change(self) -> MemoryChange:
-        """What of the memory has to be written if the round counts."""
+        """The change of the memory to record if the round counts."""
         chunks, before = self.tried(), self._written
         fresh = [before[i : i + 1] != (chunk.digest,) for i, chunk in enumerate(chunks)]
         return MemoryChange(len(chunks), {i: chunk.body for i, chunk in enumerate(chunks) if fresh[i]})
 
     def remembers(self, round: int | None) -> bool:
-        """Whether the notes of a round are here."""
+        """Whether the memory of a round is here."""
         return round is None or round == self.memory_round or (self._tried is not None and round == self._tried[0])
 
     def waits(self, round: int, exchange: int) -> bool:
-        """Whether this client is in the middle of a round, and an exchange is what it waits for."""
+        """Whether this client is in the middle of a round and waits for this exchange."""
         return self._sharing and (self._round, self._exchange) == (round, exchange)
 
     def proceed(self, instruction: bytes, before: bytes | None = None) -> IntermediateResult:
-        """The answer to what this client shared; to be given to `step`. before: see `begin`."""
+        """The server's answer to this client's `Intermediate`, to be passed to `step`. before: see `begin`."""
         message = decode_instruction(instruction)
         if not isinstance(message, Continue) or (message.round, message.exchange) != (self._round, self._exchange):
             raise Refused("received an instruction for a different exchange")
@@ -203,7 +203,7 @@ class Client:
         return IntermediateResult(unpack(message.values), message.clients, self._read)
 
     def step(self, answer: Answer) -> Ask | bytes:
-        """Carry on until the next ask, or until there is something to send."""
+        """Continue until the next ask, or until there is a reply to send."""
         assert self._work is not None
         try:
             asked = self._work.send(answer)
@@ -232,7 +232,7 @@ class Client:
         )
 
     def _sent(self, given: Intermediate | Contribution, exchange: int) -> Sent:
-        """What leaves: the same bytes as before, if this was asked before."""
+        """The encoded contribution; the same bytes as before if the client has answered this instruction already."""
         if self.chain.private and self._before is not None:
             reply = decode_reply(self._before, len(self._before))
             read = self.chain.decode(reply.values, len(given.values))
@@ -252,7 +252,7 @@ class Client:
         return memory_digest([chunk.digest for chunk in self.tried()])
 
     def tried(self) -> tuple[Chunk, ...]:
-        """What this client will remember if the round counts."""
+        """The pieces of the memory that this client will have if the round counts."""
         assert self._tried is not None
         self._chunks = self._tried[1].chunks(self._chunks)
         return self._chunks

@@ -1,15 +1,15 @@
-"""Attackers who know everything: the value that harms a round most, found by trying values on the server's own rule.
+"""Attackers with full knowledge: they find the most harmful value for a round by trying values on the server's rule.
 
-Knowledge (*omniscient*): all honest contributions of the round, the server's rule with all that comes before it
-(`federation.bound`, mixers, combiner), and who of the round attacks. Power: all attackers send one value v.
+Knowledge (*omniscient*): all honest contributions of the round, the server's whole aggregation (`federation.bound`,
+mixers, combiner), and which clients of the round attack. Power: all attackers send one value v.
 
     v = μ + γ L e,    μ the mean of the honest contributions,    L = ‖μ‖ + the largest ‖h_i − μ‖
     e: −μ/‖μ‖ (inner-product manipulation, Xie et al., UAI 2019), −σ/‖σ‖ with σ the deviations (little is enough,
        Baruch et al., NeurIPS 2019), −sign(μ)/√d: the three of min-max (Shejwalkar and Houmansadr, NDSS 2021)
-    harm of v: −⟨μ, what the server makes of the round⟩
+    harm of v: −⟨μ, outcome of the round⟩
 
-γ is taken from a grid; behind the best one lies the edge beyond which the rule no longer takes v (as much), and it is
-found by bisection. Nothing is drawn, so a run with such attackers resumes and replays to the same bits.
+γ is taken from a grid. Above the best γ of the grid lies a limit beyond which the rule gives v less weight; bisection
+finds it. There is no randomness, so a run with such attackers resumes and replays to the same bits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ HALVINGS = 8
 
 @dataclass(frozen=True)
 class Seen:
-    """What attackers know of a round. honest: contributions of all others; outcome: what the server makes of the round
-    if each of them sends this."""
+    """The attackers' knowledge of a round. honest: contributions of all others; outcome: the server's result for the
+    round if every attacker sends this value."""
 
     honest: Sequence[F32]
     outcome: Callable[[F32], F32]
@@ -56,7 +56,7 @@ def most_harmful(seen: Seen) -> F32:
 
 
 def within(values: F64 | NDArray[np.float64]) -> F32:
-    """As float32; what is beyond it would be refused."""
+    """The values as float32, clipped to its range: infinite numbers would be refused."""
     largest = float(np.finfo(np.float32).max)
     clipped: F32 = np.clip(values, -largest, largest).astype(np.float32)
     return clipped
@@ -72,7 +72,7 @@ def _directions(rows: NDArray[np.float64], mean: NDArray[np.float64]) -> Iterato
 def _along(
     mean: NDArray[np.float64], step: NDArray[np.float64], harm: Callable[[F32], float]
 ) -> Iterator[tuple[F32, float]]:
-    """Values along a direction and their harm: those of the grid, then those nearer and nearer to the edge."""
+    """Values along a direction with their harm: first the grid, then values closer and closer to the limit."""
 
     def tried(gamma: float) -> tuple[F32, float]:
         value = within(mean + gamma * step)

@@ -1,10 +1,10 @@
-"""What an engine opens: a federation's clients, wherever they are. The server sends messages and receives events.
+"""The clients of a federation, wherever they are. An engine opens them; the server sends messages and receives events.
 
     clients.send(asked, exchange, messages, which)     many clients, one message
-    clients.receive(seconds)                           what has happened: replies, clients that come and go, queries
+    clients.receive(seconds)                           events: replies, clients that come and go, queries
     clients.settle(round, update, closings, diverged)  the round is over
 
-Nothing above knows which engine runs. An engine itself is a value with a tag (`recipe.engines`).
+Higher layers do not know which engine runs. An engine itself is a tagged value (`recipe.engines`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fedzero.oracles.blackbox import Query
 from fedzero.protocol.messages import MemoryChange
 
 FOREVER = math.inf
-"""Seconds of `receive`: until something happens, or nothing can happen any more."""
+"""Seconds of `receive`: wait until an event comes, or no event can come any more."""
 
 
 class Interrupted(FedzeroError):
-    """What carries messages broke off: what is outstanding has to be sent again."""
+    """The connection broke off: unanswered messages have to be sent again."""
 
 
 class Tied(FedzeroError):
-    """Replicas differ, and as many have the one model as the other: nobody knows who is right."""
+    """Replicas differ, and their votes are tied: nobody knows which model is right."""
 
 
 class Undelivered(FedzeroError):
@@ -39,11 +39,11 @@ class Undelivered(FedzeroError):
 
 
 class Arrival(Struct, frozen=True):
-    """A reply, or why there is none (`Undelivered`: the client could not even be asked).
+    """A reply, or the reason why there is none (`Undelivered`: the client could not even be asked).
 
-    host: who has the replica that the client works on; clients of one host have one vote together where replicas
-    differ. Empty: nobody else has it. memory: of a client of this process, what it will remember of the round; with the
-    reply of the last exchange.
+    host: the holder of the client's replica; clients of one host have one vote together if replicas differ. Empty: the
+    client does not share its replica. memory: the change of the client's memory by this round, if the server keeps it;
+    comes with the reply of the last exchange.
     """
 
     client: int
@@ -60,7 +60,7 @@ class Joined(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """A host is gone, and why. Those of its clients that were asked and did not arrive do not arrive any more."""
+    """A host is gone, and why. Clients of it that were asked and have not arrived will not arrive."""
 
     host: str
     clients: tuple[int, ...]
@@ -68,7 +68,8 @@ class Left(Struct, frozen=True):
 
 
 class Rows(Struct, frozen=True):
-    """Queries of black boxes. The next `receive` says that they are durable; until then no answer depends on them."""
+    """Queries of black boxes. The next call of `receive` confirms that they are durable; until then no answer depends
+    on them."""
 
     rows: Sequence[Query]
 
@@ -77,55 +78,55 @@ Event = Arrival | Joined | Left | Rows
 
 
 class Clients(Protocol):
-    """One federation's clients while a run lasts."""
+    """The clients of a federation during a run."""
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
-        """Begin an exchange of the round `asked`, or ask more clients in it. which: by client, the message it gets.
-        What was still awaited of an earlier exchange is given up, unless replies to it may still count
+        """Begin an exchange of the round `asked`, or ask more clients in it. which: by client, the index of its
+        message. Replies of an earlier exchange are no longer awaited, unless they may still count
         (`RunView.oldest`)."""
         ...
 
     def receive(self, seconds: float) -> Sequence[Event]:
-        """What has happened, in any order; waits so long for the first event. Every client that was asked arrives once,
-        if only with an exception, or leaves with its host. Nothing after `FOREVER`: nobody is awaited."""
+        """Events in any order; waits up to so many seconds for the first. Every client that was asked arrives once,
+        perhaps with an exception, or leaves with its host. No events after `FOREVER`: no client is awaited."""
         ...
 
     def settle(
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
     ) -> None:
-        """The round is on the ledger, or will be repeated (no update): deliver its outcome to those who get it now.
-        diverged: clients that worked on another model than they should; theirs is made anew."""
+        """The round is on the ledger, or will be repeated (no update): deliver its outcome to clients that get it now.
+        diverged: clients that worked on a wrong model; their replicas are rebuilt."""
         ...
 
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:
-        """A phase of a gathering, between an exchange's replies and what comes next: what hosts answer, or why there is
-        no answer. bodies: by host, as `Arrival` names it."""
+        """Play a phase of a gathering after an exchange's replies; by host, its answer or the reason why there is none.
+        bodies: by host, as `Arrival` names it."""
         ...
 
     def identity(self, after: int) -> Identity:
-        """Of the current model, that of `after` rounds."""
+        """The identity of the current model, after `after` rounds."""
         ...
 
     def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
-        """Identity and quality of the current model, that of `after` rounds; last: no round follows."""
+        """Identity and metrics of the current model, after `after` rounds; last: no round follows."""
         ...
 
 
 def arrivals(clients: Clients) -> Iterator[Arrival]:
-    """All that arrive of what was sent, where nothing else happens."""
+    """All arrivals of an exchange; other events are ignored."""
     while events := clients.receive(FOREVER):
         yield from (event for event in events if isinstance(event, Arrival))
 
 
 Pass = Callable[[int, int, Sequence[Arrival]], Sequence[Arrival]]
-"""(round, exchange, what clients send) → what arrives"""
+"""(round, exchange, the clients' replies) → the replies that arrive"""
 
 
 class Altered:
-    """Clients between whom and the server somebody stands who has seen all replies of an exchange before one arrives.
-    Whatever else happens goes through at once."""
+    """Clients whose replies are changed on the way to the server, once all replies of an exchange are known. Other
+    events pass at once."""
 
     def __init__(self, clients: Clients, alter: Pass):
         self.inner, self._alter = clients, alter

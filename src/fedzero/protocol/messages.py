@@ -1,4 +1,4 @@
-"""Messages and bytes. `len(encode(message))` is the figure that is reported, in simulation as on a network.
+"""Messages and their bytes. `len(encode(message))` is the reported figure, in a simulation and on a network.
 
 Decoding is strict: a wrong type, a missing field, trailing bytes or an oversize message is `Refused`.
 """
@@ -20,17 +20,17 @@ from fedzero.model.numbers import Natural
 from fedzero.model.updates import Update
 
 MODEL_DIGEST, MEMORY_DIGEST = 8, 16
-"""Bytes of a digest of a model, and of a memory."""
+"""Bytes of the digest of a model, and of a memory."""
 
 
 LARGEST_LOSS = 3.4e38
-"""A loss beyond float32 travels as infinity, and is refused."""
+"""A larger loss, beyond float32, is sent as infinity and refused."""
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):
-    """Server to client: fold what you missed, then do your part of the round.
+    """Server to client: fold the updates that you missed, then do your part of the round.
 
-    counted: the last round in which a reply of this client counted; only where clients keep a memory.
+    counted: the last round in which a reply of this client counted; only if clients have a memory.
     """
 
     round: Natural
@@ -40,9 +40,9 @@ class Work(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Snapshot(Struct, frozen=True, array_like=True, tag=2):
-    """Server to client: here is the state (or your part of it) as of the round's start; do your part of the round.
+    """Server to client: the state at the round's start, or your part of it; do your part of the round.
 
-    numbers: what the state holds beside its tensors.
+    numbers: the plain values of the state.
     """
 
     round: Natural
@@ -60,7 +60,7 @@ class Close(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Continue(Struct, frozen=True, array_like=True, tag=4):
-    """Server to client: what came of the last exchange (float32 numbers, and whose); carry on with the round."""
+    """Server to client: the result of the last exchange (float32 numbers, and whose); continue the round."""
 
     round: Natural
     exchange: Natural
@@ -72,7 +72,7 @@ Instruction = Work | Snapshot | Close | Continue
 
 
 class Phase(Struct, frozen=True, array_like=True, tag=7):
-    """Server to host: a phase of the gathering by which an exchange's replies become one. body: the gathering's own."""
+    """Server to host: a phase of the gathering of an exchange's replies. body: its format is the gathering's own."""
 
     round: Natural
     exchange: Natural
@@ -83,10 +83,10 @@ class Phase(Struct, frozen=True, array_like=True, tag=7):
 class Reply(Struct, frozen=True, array_like=True):
     """Client to server. The sender is known from the connection, not from the message.
 
-    digest: of the model the values were computed on (8 bytes), so a diverged replica is found in the round it diverges.
+    digest: of the model on which the values were computed (8 bytes), so that a diverged replica is found at once.
     values: the numbers of the method, float32 or as a filter codes them; loss: one float32, the client's training loss
-    before its local work, or what a link that hides it left of it, empty if nothing; memory: digest of what the client
-    will remember of this turn, if it counts.
+    before its local work, as the links leave it; empty if a link removes it; memory: digest of the client's memory
+    after this turn, if the turn counts.
     """
 
     round: Natural
@@ -99,7 +99,7 @@ class Reply(Struct, frozen=True, array_like=True):
 
 
 class MemoryChange(Struct, frozen=True):
-    """What changed of a client's memory since it was last written: how many pieces it has now, and the new ones."""
+    """The change of a client's memory since it was last written: the number of pieces now, and the new pieces."""
 
     count: int
     changed: dict[int, bytes]
@@ -113,14 +113,14 @@ encode = _encoder.encode
 
 
 def encode_work(round: int, exchange: int, updates: Sequence[bytes], counted: int | None = None) -> bytes:
-    """`encode(Work(…))` from updates that are encoded already: one encoding serves every client that missed a round."""
+    """`encode(Work(…))` from encoded updates: one encoding serves every client that missed a round."""
     return encode_joined_work(round, exchange, len(updates), b"".join(updates), counted)
 
 
 def encode_joined_work(
     round: int, exchange: int, count: int, updates: bytes | memoryview, counted: int | None = None
 ) -> bytes:
-    """The same from `count` updates one behind the other: a client of many has missed thousands of them."""
+    """The same from `count` updates back to back: in a large federation a client has missed thousands of them."""
     if count < 1 << 4:
         header = struct.pack(">B", 0x90 | count)
     elif count < 1 << 16:
@@ -138,18 +138,18 @@ def encode_close(round: int, update: bytes) -> bytes:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """`encode(reply)`, without the field for the memory where there is none."""
+    """`encode(reply)`, without the field for the memory if it is empty."""
     fields = (reply.round, reply.exchange, reply.digest, reply.values, reply.loss, reply.queries)
     return _encoder.encode((*fields, reply.memory) if reply.memory else fields)
 
 
 def loss_bytes(loss: float | None) -> bytes:
-    """A training loss as a reply has it; nothing where it is hidden."""
+    """A training loss as encoded in a reply; empty if it is hidden."""
     return b"" if loss is None else struct.pack("<f", loss if abs(loss) < LARGEST_LOSS else math.inf)
 
 
 def loss_of(data: bytes, hidden: bool = False) -> float | None:
-    """The training loss of a reply. hidden: it may be what a link put in its place, or not be there."""
+    """The training loss of a reply. hidden: a link may have changed or removed it."""
     if hidden and not data:
         return None
     if len(data) != 4:
@@ -161,14 +161,14 @@ def loss_of(data: bytes, hidden: bool = False) -> float | None:
 
 
 def chunk_digest(chunk: bytes) -> bytes:
-    """Of one piece of a client's memory."""
+    """The digest of one piece of a client's memory."""
     return hashlib.sha256(chunk).digest()
 
 
 def memory_digest(chunks: Sequence[bytes]) -> bytes:
-    """What stands for a client's memory in a reply and on the ledger's chain, from the digests of its pieces.
+    """The digest of a client's memory, in a reply and on the ledger's chain, from the digests of its pieces.
 
-    A memory may be long and grow by a little every turn: pieces that did not change are not read again.
+    A memory may be long and grow a little in every turn; pieces that did not change are not read again.
     """
     return hashlib.sha256(b"".join(chunks)).digest()[:MEMORY_DIGEST]
 
@@ -179,7 +179,7 @@ def decode_instruction(data: bytes) -> Instruction:
 
 
 def decode_reply(data: bytes, limit: int) -> Reply:
-    """A reply of at most `limit` bytes."""
+    """Decode a reply of at most `limit` bytes."""
     if len(data) > limit:
         raise Refused(f"a reply of {len(data)} bytes where at most {limit} were expected")
     return decoded(_replies.decode, data, "a reply")

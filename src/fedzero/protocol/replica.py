@@ -1,7 +1,7 @@
-"""A replica: a copy of the model that gets everywhere by folding updates.
+"""A replica: a copy of the model that reaches every round by folding updates.
 
 The server's model, a client that comes back after a week, and a replay next year run the same line, `follow`, and end
-in the same bits.
+with the same bits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedzero.protocol.messages import Close, Snapshot
 from fedzero.protocol.messages import Work as WorkMessage
 
 LAST = (1 << 62) - 1
-"""The last round that keys have room for."""
+"""The last round that fits into keys."""
 UNFIT = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
-"""What methods raise for an update whose numbers are too few or too many, or of the other kind."""
+"""Exceptions that methods raise for an update with too few or too many numbers, or of the wrong kind."""
 
 
 class Replica:
-    """The current state under a method; the only holder of a state that changes."""
+    """The current state of a method; the only object whose state changes."""
 
     def __init__(self, algorithm: Method, params: Params, keys: Keys, clients: int):
         self.algorithm, self.keys = algorithm, keys
@@ -34,7 +34,7 @@ class Replica:
 
     @property
     def round(self) -> int:
-        """The round this replica is ready for."""
+        """The round for which this replica is ready."""
         return self.state.round
 
     def digest(self) -> bytes:
@@ -48,7 +48,7 @@ class Replica:
         return self.state.params.matches(model)
 
     def follow(self, updates: Sequence[Update]) -> None:
-        """Fold the updates this replica has not seen yet, in one pass."""
+        """Fold the updates that this replica has not seen yet, in one pass."""
         missed = [update for update in updates if update.round >= self.round]
         if not missed:
             return
@@ -57,13 +57,14 @@ class Replica:
         try:
             self.state = self.algorithm.apply(self.state, missed, self.keys)
         except (*UNFIT, RuntimeError) as error:
-            if "memory" in str(error):  # torch says no more than that in words
+            if "memory" in str(error):  # torch's errors show it only in their text
                 raise
             rounds = f"rounds {missed[0].round} to {missed[-1].round}"
             raise Refused(f"the updates of {rounds} do not fit {self.algorithm.name} ({error!r})") from error
 
     def _expect_known(self, update: Update) -> None:
-        """Client numbers index into the method's state, and some updates cannot be part of several rounds."""
+        """Refuse updates with unknown clients or rounds: client numbers index into the method's state. Refuse steps of
+        several rounds if the method does not allow them."""
         if isinstance(update, Stepped) and (why := why_one_round(self.traits, self.exchanges)):
             raise Refused(
                 f"the update of round {update.round} is made of replies of several rounds, which {self.algorithm.name} "
@@ -76,7 +77,7 @@ class Replica:
             raise Refused(f"the update of round {update.round} names client {named} of {self.state.clients}")
 
     def obey(self, instruction: WorkMessage | Snapshot | Close, client: int) -> None:
-        """Come to where an instruction wants this replica to be."""
+        """Bring this replica to the round of an instruction."""
         if isinstance(instruction, Snapshot):
             part = self.state.carry.part(client)
             state = self.state.restored(instruction.state, instruction.round, instruction.numbers, part)
@@ -92,10 +93,10 @@ class Replica:
 
     @cached_property
     def traits(self) -> Traits:
-        """What holds in every round: how the model is delivered, whether clients remember."""
+        """The properties of the method in this federation, the same in every round."""
         return self.algorithm.traits(self.state.scale)
 
     @property
     def exchanges(self) -> int:
-        """Of a round."""
+        """The number of exchanges in a round."""
         return len(self.algorithm.cost(self.round, self.state.scale).replies)

@@ -1,7 +1,7 @@
-"""Where the clients of a run are evaluated: `[engine]` of a recipe, a value that opens.
+"""The engine of a run evaluates its clients: `[engine]` of a recipe, a value with a method `open`.
 
-A ledger does not say which engine made it: `recorded` is what of it decides about bits. So a run can be resumed in one
-process, or by another number of workers. The kinds are those of the group `fedzero.engines` (`plugins`).
+A ledger does not say which engine made it; it has only the settings that change bits (`recorded`). So a run can be
+resumed in one process, or with a different number of workers. The kinds are the group `fedzero.engines` (`plugins`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Engine(TaggedConfig):
-    """What all engines have in common, and what a ledger keeps of them."""
+    """The common base of engines; a ledger keeps only its fields."""
 
     merge: bool = True
     """Evaluate a cohort's batches together: faster, but the last bits of a loss may differ. `false` also uses a single
@@ -34,18 +34,18 @@ class Engine(TaggedConfig):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: a GPU if there is one."""
     attack: Attack | None = None
-    """What some of the clients do instead of their part, to see what a rule withstands; only in a simulation."""
+    """An attack by some of the clients, to test what a rule withstands; only in a simulation."""
 
     def open(self, run: RunView) -> AbstractContextManager[Clients]:
-        """The clients of a run, until it ends. Opened before the run's ledger is read or made: what fails here leaves
+        """The clients of a run, until it ends. Called before the run's ledger is read or made, so a failure here leaves
         nothing behind."""
         raise NotImplementedError
 
     def spread(
         self, work: Callable[..., T], calls: Sequence[tuple[Any, ...]], folder: Path, told: Callable[[int, T], None]
     ) -> list[T]:
-        """work(*call) of every call, each a whole run in the folder of all; told: number and result of each as it
-        comes. Here one after the other; on a cluster many at a time."""
+        """The results of work(*call) for every call, each a whole run inside `folder`. told: is called with the number
+        and the result of each call when it is done. Here calls run one after the other; on a cluster many at a time."""
         done = []
         for number, call in enumerate(calls):
             done.append(work(*call))
@@ -54,7 +54,7 @@ class Engine(TaggedConfig):
 
 
 Wanted = str | Mapping[str, Any] | Engine | None
-"""How a caller names an engine; None: the one that is there."""
+"""How a caller names an engine; None: the present one."""
 _SHARED = Engine.__struct_fields__
 
 
@@ -65,7 +65,7 @@ def local() -> Engine:
 
 
 def recorded(engine: Engine) -> Engine:
-    """What of an engine a ledger keeps: how the cohort is evaluated, not by whom."""
+    """The engine as a ledger records it: how the cohort is evaluated, not where."""
     kind: type[Engine] = plugins.find("engines", "local").type
     return engine if isinstance(engine, kind) else kind(**{name: getattr(engine, name) for name in _SHARED})
 
@@ -91,7 +91,7 @@ def chosen(present: Engine, wanted: Wanted) -> Engine:
 
 
 def _table(word: str) -> dict[str, Any]:
-    """`ray:16` as a table: the number is that of `workers`, of an engine that has any."""
+    """`ray:16` as a table: the number is the field `workers`, for engines with this field."""
     kind, colon, workers = word.partition(":")
     try:
         spread = "workers" in plugins.find("engines", kind).type.__struct_fields__

@@ -1,4 +1,4 @@
-"""What the rounds of a run follow from."""
+"""The plan of a run: everything that determines its rounds, without task and data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedzero.methods.contract import Cost, Federation, Method, Scale, Traits
 
 
 def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
-    """C_r, sorted; with replacement a client may be in it more than once."""
+    """C_r, sorted; with replacement a client may be in the cohort more than once."""
     clients, cohort = federation.clients, federation.cohort
     if cohort == clients and not federation.replacement:
         return tuple(range(clients))
@@ -26,7 +26,7 @@ def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]
 
 
 def drawn_from(generator: np.random.Generator, federation: Federation) -> tuple[int, ...]:
-    """A cohort, sorted."""
+    """A cohort drawn from `generator`, sorted."""
     clients, cohort = federation.clients, federation.cohort
     chosen = generator.choice(clients, cohort, replace=federation.replacement, shuffle=False)
     return tuple(np.sort(chosen).tolist())
@@ -34,8 +34,8 @@ def drawn_from(generator: np.random.Generator, federation: Federation) -> tuple[
 
 @dataclass(frozen=True)
 class Plan:
-    """What the rounds of a run follow from: the recipe made concrete, without task and data. `size` is d; `least_loss`
-    of the task; private_sampling: no cohort follows from the keys."""
+    """The recipe made concrete, without task and data. size: d; least_loss: of the task; private_sampling: cohorts do
+    not follow from the keys."""
 
     algorithm: Method
     federation: Federation
@@ -45,7 +45,7 @@ class Plan:
     least_loss: float = -math.inf
     private_sampling: bool = False
     _costs: dict[int, Cost] = field(default_factory=dict, repr=False, compare=False)
-    """of the round that is being played; asked for often"""
+    """the cost of the current round, which is asked for often"""
 
     @property
     def scale(self) -> Scale:
@@ -62,17 +62,18 @@ class Plan:
         return self._costs[round]
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """As the keys say; of a run with private sampling it was another."""
+        """The cohort that follows from the keys; with private sampling the real one was different."""
         return cohort_of(self.keys, round, self.federation)
 
     def outcome(self, round: int, contributions: Mapping[int, F32]) -> F32:
-        """What the server makes of contributions that clients of a round send, if they can be compared."""
+        """The vector into which the server combines contributions of a round's clients, if they can be compared."""
         weights = Counter(self.cohort(round))
         return self.chain.outcome(contributions, weights, *self.bound(round))
 
     def bound(self, round: int) -> tuple[Link, ...]:
-        """The link that `federation.bound` is, before all others on the server; it marks whom it shortens, or, where
-        clients keep account of what they sent, refuses. There is none where a gathering hides the replies."""
+        """The link of `federation.bound`, before all others on the server. It marks clients that it shortens; if
+        clients keep account of the numbers they sent, it refuses clients instead. There is none if a gathering hides
+        the replies."""
         if self.chain.hides_replies:
             return ()
         factor, accounts = self.federation.bound, self.traits.remembers and not self.traits.comparable

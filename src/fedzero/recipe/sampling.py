@@ -1,13 +1,13 @@
-"""Where cohorts and batches are drawn from: the keys of the run, which everybody has who knows the recipe, or the
-operating system.
+"""The randomness of cohorts and batches: the keys of the run, which everybody with the recipe has, or the operating
+system.
 
     public    a function of the keys and the round: any release, site or replay draws the same again
-    private   drawn once, and on the disk before it is used: a cohort before the first instruction leaves, what the
-              batches of a client follow from before its first evaluation
+    private   drawn once, and on disk before it is used: a cohort before the first instruction leaves, the root of a
+              client's batches before its first evaluation
 
-Who knows a public seed knows whose data were looked at, so that drawing a part of them hides nobody: an amplification
-by sampling can be claimed for private draws alone. Replay needs neither: updates are what they are, and a record has
-its cohort. Nothing here counts a privacy budget.
+Everybody who knows a public seed knows whose data were used, so public sampling hides nobody: amplification by sampling
+can be claimed for private draws only. Replay needs neither: it folds the recorded updates, and a record has its cohort.
+This module does not count a privacy budget.
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ from fedzero.recipe.plan import drawn_from
 from fedzero.recipe.recipe import Recipe
 
 COHORT = -(1 << 41)
-"""In the place of a client among answers: the cohort of a round."""
+"""The client number under which the cohort of a round is kept among the answers."""
 BATCHES = -(1 << 40)
-"""BATCHES − i: what the batches of client i follow from in a round."""
+"""The number BATCHES − i stands for the root of client i's batches in a round."""
 ROOT = 32
-"""Bytes."""
-BatchKeys = Callable[[int, int], Keys]
-"""(round, client) → keys from which its batches are drawn"""
+"""Bytes of the root of a client's batches."""
 
 _cohorts = msgspec.msgpack.Decoder(tuple[int, ...])
 
 
 class PrivateCohorts:
-    """Of a server: C_r by round. folder: of the run."""
+    """The private cohorts of a server: C_r by round. folder: of the run."""
 
     def __init__(self, folder: Path, federation: Federation, entropy: Entropy = os.urandom):
         self._folder, self._federation, self._entropy = folder, federation, entropy
@@ -58,8 +56,8 @@ class PrivateCohorts:
 
 
 class PrivateBatches:
-    """Of a process with clients. answers: opens what it keeps, or gives it where it is open; close: whether
-    it is closed again."""
+    """The private batches of a process with clients. answers: opens the store, or returns an open one; close: whether
+    to close it after use."""
 
     def __init__(self, answers: Callable[[], Answers], close: bool, entropy: Entropy = os.urandom):
         self._answers, self._close, self._entropy = answers, close, entropy
@@ -72,7 +70,7 @@ class PrivateBatches:
         return Keys(root, root)
 
     def begin(self, round: int, clients: Iterable[int]) -> None:
-        """Draw for the turns of several clients, durable at once for all of them."""
+        """Draw the roots for the turns of several clients, and make them durable together."""
         if round != self._round:
             self._round, self._roots = round, {}
         missing = [client for client in clients if client not in self._roots]
@@ -89,7 +87,7 @@ class PrivateBatches:
 
 
 def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
-    """Of clients of this process; None: batches follow from the run's keys."""
+    """The private batches of clients in this process; None: batches follow from the run's keys."""
     if not recipe.sampling:
         return None
     if folder is None:
@@ -98,5 +96,5 @@ def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
 
 
 def batches_of(recipe: Recipe, answers: Answers) -> PrivateBatches | None:
-    """Of a site, which keeps its answers open."""
+    """The private batches of a site, which keeps its answers open; None: batches follow from the run's keys."""
     return PrivateBatches(lambda: answers, close=False) if recipe.sampling else None

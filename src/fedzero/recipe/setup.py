@@ -1,4 +1,4 @@
-"""A recipe made concrete: task, base model, keys and plan. What is wrong with a recipe shows here."""
+"""A recipe made concrete: task, base model, keys and plan. Errors in a recipe are found here."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.tasks.contract import BuildContext, Phase, Problem
 
 MOST_NUMBERS = 1 << 30
-"""float32 numbers of one message: msgpack has 32 bits for a length."""
+"""The most float32 numbers of one message: msgpack has 32 bits for a length."""
 MOST_QUERIES = 1 << 32
-"""evaluations of one turn: a thousand a second would take seven weeks"""
+"""The most evaluations of one turn: a thousand per second would take seven weeks."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Setup:
         return plan_of(self.recipe, self.keys, self.problem.params.size)
 
     def replica(self) -> Replica:
-        """A replica of the base model; it takes the problem's own parameters, so there is one at a time."""
+        """A replica of the base model. It uses the problem's own parameters, so there can be only one at a time."""
         return Replica(self.algorithm, self.problem.params, self.keys, self.recipe.federation.clients)
 
     @property
@@ -81,7 +81,7 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
 
 
 def chain_of(recipe: Recipe, size: int) -> Chain:
-    """size: d."""
+    """The chain of links of a recipe. size: d."""
     return Chain(
         recipe.filters, recipe.algorithm.traits(Scale(size, recipe.federation.clients)).coder, recipe.gathering or None
     )
@@ -90,9 +90,10 @@ def chain_of(recipe: Recipe, size: int) -> Chain:
 def prepare(
     recipe: Recipe, environment: Environment, phase: Phase = ignore, keys: Keys | None = None, foreign: bool = False
 ) -> Setup:
-    """Build task and base model. What is wrong with a recipe shows here, before anything is written.
+    """Build task and base model. Errors in a recipe are found here, before anything is written.
 
-    phase: is told what is going on. keys: of a run that has begun, or begins elsewhere. foreign: see `BuildContext`.
+    phase: is told of the current activity. keys: of a run that has begun already, or begins elsewhere. foreign: see
+    `BuildContext`.
     """
     phase(f"building the task: {recipe.task.label}")
     keys = keys or keys_of(recipe, environment.secret)
@@ -126,7 +127,7 @@ def prepare(
 
 
 def _check_size(setup: Setup) -> None:
-    """Refuse turns that no client can make, before there is a ledger of them."""
+    """Refuse turns that are too large for any client, before a ledger is made."""
     fields = msgspec.structs.asdict(setup.algorithm).values()
     changes = [round for field in fields if isinstance(field, Count) for round, _ in field.then]
     costs = [setup.plan.cost(round) for round in {0, setup.recipe.rounds - 1, *changes}]

@@ -1,4 +1,4 @@
-"""What an engine sees of the run that it carries; of the server it sees nothing."""
+"""An engine's view of its run; it sees nothing of the server."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedzero.recipe.setup import Setup
 from fedzero.tasks.contract import Phase
 
 CatchUp = tuple[tuple[bytes, int, Numbers] | None, Sequence[Update]]
-"""A part of what brings a replica of the base model to where the run is: with the first part a checkpoint (tensors,
-rounds, numbers), if there is one; updates to fold."""
+"""A part of the catch-up that brings a replica from the base model to the run's current round: a checkpoint (tensors,
+rounds, numbers), only in the first part and if there is one; and updates to fold."""
 
 
 class Past(Protocol):
-    """What has been of a run, as its ledger has it. Known from the first message on."""
+    """The past of a run, from its ledger. Available from the first message on."""
 
     def known(self, client: int) -> int:
-        """The round that a client's model is known to be ready for."""
+        """The round for which a client's model is known to be ready."""
         ...
 
     def updates(self, first: int, last: int) -> Sequence[bytes]:
@@ -35,15 +35,15 @@ class Past(Protocol):
         ...
 
     def catch_up(self, part: int) -> Iterator[CatchUp]:
-        """All that a replica of the base model lacks, so many updates at a time."""
+        """Everything that a replica of the base model lacks, in parts of `part` updates."""
         ...
 
     def memory(self, client: int) -> Sequence[bytes]:
-        """What a client remembers of its last turn that counted, in pieces; none: it has no memory."""
+        """A client's memory of its last turn that counted, in pieces; empty: it has no memory."""
         ...
 
     def limit(self, round: int, exchange: int) -> int:
-        """Bytes of a reply at most."""
+        """The most bytes that a reply may have."""
         ...
 
     @property
@@ -56,10 +56,10 @@ class Past(Protocol):
 class RunView:
     """A run, for its engine.
 
-    replica: the clients' model where the engine is in this process, the base model while the engine is opened; None on
-    a server without a model, which has no set-up either. phase: is told what is going on; warn: is told, in a sentence,
-    what should not be. observe: is told of local steps. oldest: replies to what was asked so many rounds before may
-    still count.
+    replica: the clients' model if the engine is in this process; it is the base model while the engine is opened. None
+    on a server without a model, which has no set-up either. phase: is told of the current activity; warn: is told of
+    problems, in sentences. observe: is told of local steps. oldest: replies to questions of up to so many rounds before
+    may still count.
     """
 
     recipe: Recipe
@@ -74,7 +74,7 @@ class RunView:
     oldest: int = 0
 
     def built(self) -> tuple[Setup, Replica]:
-        """Set-up and replica, of a run that has them in this process."""
+        """Set-up and replica, if the run has them in this process."""
         if self.setup is None or self.replica is None:
             raise FedzeroError("clients of this engine need the model here: set federation.server_model = true")
         return self.setup, self.replica

@@ -1,1 +1,1 @@
-"""The server's half of a run, a stage a file."""
+"""The server's half of a run, one stage per file."""

@@ -19,25 +19,25 @@ from fedzero.rounds.tracker import ClientTracker
 
 
 class Admission:
-    """What a reply must be to count. remembering: clients keep something between their turns. models: by round whose
-    question may still be answered, the digest of the model that it was asked at."""
+    """The conditions for a reply to count. remembering: clients have a memory between their turns. models: by round
+    whose question may still be answered, the digest of the model at which it was asked."""
 
     def __init__(self, plan: Plan, tracker: ClientTracker, models: Mapping[int, bytes] | None = None):
         self.plan, self.tracker, self.models = plan, tracker, dict(models or {})
         self.remembering = plan.traits.remembers or plan.chain.feedback
 
     def begin(self, round: int, replica: Replica | None, oldest: int) -> None:
-        """Keep the digest of the model that a round is asked at, and those of the last `oldest` rounds."""
+        """Keep the digest of the model at which a round is asked, and the digests of the last `oldest` rounds."""
         if replica is not None and oldest:
             self.models = {r: digest for r, digest in self.models.items() if r >= round - oldest}
             self.models[round] = replica.digest()
 
     def limit(self, round: int, exchange: int) -> int:
-        """Bytes of a reply at most."""
+        """The most bytes that a reply may have."""
         return self.plan.chain.limit(self.plan.cost(round).replies[exchange]) + 128
 
     def queries(self, round: int, client: int) -> int:
-        """How often a client asks its function in a round, at most."""
+        """The most queries that a client makes in a round."""
         cost = self.plan.cost(round)
         first = cost.first_queries and self.tracker.turns.last(client) is None
         return cost.queries + (cost.first_queries if first else 0)
@@ -67,7 +67,7 @@ class Admission:
 
 
 def _hidden(reply: Reply) -> tuple[F32, None]:
-    """What a reply says of values and loss that stay at the host until a gathering asks for them: nothing."""
+    """No values and no loss: they stay at the host until a gathering asks for them, and the reply must not have any."""
     if reply.values or reply.loss:
         raise Refused("sent its numbers or its loss by itself, where a gathering asks for them")
     return np.empty(0, np.float32), None
@@ -81,8 +81,9 @@ def refuse_diverged(
     refused: dict[int, str],
     earlier: Mapping[int, bytes] | None = None,
 ) -> list[int]:
-    """Values computed on another model than ours (or, without a model, than most others') do not count. earlier: by
-    client that answers the question of an earlier round, the digest of its model."""
+    """Refuse values that were computed on a different model from ours (or, on a server without a model, from most
+    others'); returns these clients. earlier: by client that answers the question of an earlier round, the digest of the
+    model of that round."""
     if not replies:
         return []
     if replica is not None:
@@ -98,8 +99,8 @@ def refuse_diverged(
 
 
 def _elected(round: int, hosts: Mapping[int, str], replies: Mapping[int, Admitted]) -> bytes:
-    """The model that most replicas have. Clients that share one have one vote together, or a site with many
-    clients would outvote the others. On a tie everybody's replica is made anew before the round is repeated."""
+    """The model that most replicas have. Clients that share a replica have one vote together; otherwise a site with
+    many clients would outvote the others. On a tie all replicas are rebuilt before the round is repeated."""
     digests = {client: reply.digest for client, reply in replies.items()}
     found = set(digests.values())
     if len(found) == 1:

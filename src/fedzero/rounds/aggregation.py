@@ -1,4 +1,4 @@
-"""What the server makes of the replies that count: bounds, links, the method, and whether the model stays finite."""
+"""From the replies that count to an update: bounds, links, the method, and the check that the model stays finite."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Aggregation:
         self.guard = Guard(plan.algorithm, plan.keys)
 
     def through_links(self, round: int, tally: RoundInProgress, weights: Mapping[int, int]) -> None:
-        """Replies of an exchange through the links on the server; who is refused there is out of the round. Of a sum
-        there are no replies."""
+        """Pass the replies of an exchange through the links on the server. Clients that are refused there are out of
+        the round. If a gathering left a sum, there are no replies to pass."""
         if tally.totals:
             return
         given = Replies({client: reply.values for client, reply in tally.replies.items()}, weights)
@@ -38,10 +38,10 @@ class Aggregation:
         tally.replies = {c: _with(reply, left.values[c]) for c, reply in tally.replies.items() if c in left.values}
 
     def update(self, round: int, tally: RoundInProgress, weights: Mapping[int, int]) -> Update | None:
-        """What comes of a round; None if nobody answered, or if it would make a number of the model infinite or NaN.
+        """The update of a round; None if nobody answered, or if the update would make the model infinite or NaN.
 
-        In the latter case the round goes on without those whose numbers are far beyond the others'; if there are none,
-        or that does not help, nothing of the round counts.
+        In the latter case the round is first tried again without the clients whose numbers are far beyond the others';
+        if there are no such clients, or leaving them out does not help, nothing of the round counts.
         """
         state = None if self.replica is None else self.replica.state
         for attempt in range(2):
@@ -50,7 +50,7 @@ class Aggregation:
             update = self.plan.algorithm.aggregate(self.step_inputs(round, tally, weights))
             if self.guard.admits(state, update):
                 return update
-            if tally.totals:  # nobody knows whose numbers are far beyond the others'
+            if tally.totals:  # in a sum nobody can tell whose numbers are far beyond the others'
                 break
             norms = norms_of({client: reply.values for client, reply in tally.replies.items()})
             why = "which would have made the model infinite"

@@ -1,4 +1,4 @@
-"""What a client is sent: work with the updates it missed, or the state; the next exchange; the outcome."""
+"""Messages to clients at the beginning of their turns: work with the updates that they missed, or the state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedzero.rounds.tracker import ClientTracker
 
 @dataclass
 class Sending:
-    """Messages of an exchange, and by client which of them it gets: many clients have one message."""
+    """The messages of an exchange, and by client the index of its message: many clients get the same one."""
 
     messages: list[bytes] = field(default_factory=list)
     which: dict[int, int] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Sending:
         return Sending([message], dict.fromkeys(clients, 0))
 
     def add(self, message: bytes) -> int:
-        """The place of a new message."""
+        """Add a message; returns its index."""
         self.messages.append(message)
         return len(self.messages) - 1
 
@@ -65,7 +65,8 @@ class Delivery:
     def _snapshot(
         self, round: int, client: int, counted: int | None, states: dict[tuple[Part, int | None], int], sending: Sending
     ) -> int:
-        """The place of the state, or of what a client needs of it; `states` has those that were encoded before."""
+        """The index of a message with the state, or with the part of it that a client needs; `states` has the messages
+        that were encoded before."""
         if self.replica is None:
             raise FedzeroError("the server holds no model and cannot send one: set federation.server_model = true")
         state, part = self.replica.state, self.replica.state.carry.part(client)

@@ -1,4 +1,4 @@
-"""The server's half of a gathering: its phases with the hosts of an exchange, and what they leave in the tally."""
+"""The server's half of a gathering: its phases with the hosts of an exchange, and the tally of their outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MISSING = "is not in what the gathering left"
 def gather(
     plan: Plan, round: int, exchange: int, clients: Clients, tally: RoundInProgress, weights: Mapping[int, int]
 ) -> None:
-    """What a gathering makes of the replies of an exchange. Who is not in it is refused, and out of the round."""
+    """Put the outcome of a gathering into the tally. Clients that are not in it are refused, and out of the round."""
     gathering = plan.chain.gathering
     if gathering is None or not tally.replies:
         return
@@ -61,7 +61,7 @@ def _played(
     tally: RoundInProgress,
     lost: dict[str, str],
 ) -> Replies | Total:
-    """All phases. lost: gets why hosts did not answer."""
+    """Play all phases. lost: is filled with the reasons why hosts did not answer."""
     phases, answers = gathering.at_server(hosts, context), dict[str, bytes | Exception]()
     limit = gathering.limit(context.numbers, len(context.weights))
     for phase in range(MOST_PHASES + 1):
@@ -92,7 +92,7 @@ def _within(answer: bytes | Exception | None, limit: int) -> bytes | Exception:
 
 
 def _check(total: Total, context: ServerContext, tally: RoundInProgress) -> None:
-    """Refuse what no sum of these clients' values can be."""
+    """Refuse a total that cannot be a sum of these clients' values."""
     clients = set(total.clients)
     if not clients or len(clients) < len(total.clients) or clients - tally.replies.keys():
         raise Refused("the gathering left a sum of others than the clients that were asked")
@@ -103,6 +103,7 @@ def _check(total: Total, context: ServerContext, tally: RoundInProgress) -> None
 
 
 def loss_of(tally: RoundInProgress, least: float) -> float | None:
-    """The mean loss at the start of a round that somebody counted in, of those that its first gathering left."""
+    """The mean loss at the start of a round, from its first gathering; None if no client counted or it is not
+    credible."""
     found = tally.totals[0].mean_loss if tally.totals and tally.replies else None
     return None if found is None or strange_loss(found, least) else found

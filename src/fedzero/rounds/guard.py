@@ -1,10 +1,10 @@
-"""Whether a model stays finite: what would make a number of it infinite or NaN is not made durable.
+"""The model stays finite: an update that would make one of its numbers infinite or NaN is not made durable.
 
-    |x| after the update ≤ |x| + scale · Σ_j |c_j| max|z|        (seeded; of dense updates max|v| in place of the sum)
+    |x| after the update ≤ |x| + scale · Σ_j |c_j| max|z|        (seeded; for dense updates max|v| replaces the sum)
 
-The right-hand side is kept from round to round and costs a sum over the update's own numbers. Only where it comes near
-the largest number of the model's type is the model looked at (one pass over memory), and where that does not help, the
-update is tried on a copy. So a copy is made in rounds that are about to destroy the model, and in no others.
+The right-hand side is kept from round to round and costs a sum over the update's own numbers. Only if it comes near the
+largest number of the model's type is the model itself read (one pass over memory), and only if the bound is still too
+large is the update tried on a copy. So a copy is made only in rounds that are about to destroy the model.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fedzero.methods.contract import MAX_ABS_COORDINATE, Method, State
 from fedzero.model.updates import Dense, Stepped, Update
 
 SPARE = 100.0
-"""Times the bound: what moments and adaptive steps may add to it."""
+"""A factor on the bound, for the additional size of moments and adaptive steps."""
 SQUARED = 1e17
-"""Numbers below this have squares that float32 can hold, in any rule that keeps squares."""
+"""Numbers below this have squares that float32 can hold, for rules that keep squares."""
 
 
 def size_of(update: Update, method: Method) -> float:
-    """The most that the update's numbers can come to in one coordinate, before a rate: max|v|, or Σ|c| max|z|."""
+    """The largest possible change of one coordinate by the update's numbers, before a rate: max|v|, or Σ|c| max|z|."""
     magnitudes = np.abs(method.decode_update(update))
     if isinstance(update, Dense):
         return float(magnitudes.max(initial=0.0))
@@ -41,14 +41,15 @@ def _numbers(state: State) -> list[torch.Tensor]:
 
 
 class Guard:
-    """Tells which updates leave a model finite; None as state: a server without a model, which bounds updates alone."""
+    """Tells which updates leave a model finite. On a server without a model the state is None, and only the size of the
+    update is bounded."""
 
     def __init__(self, method: Method, keys: Keys):
         self.method, self.keys = method, keys
         self._largest = math.inf
-        """no number of the state is larger; infinite: it was not looked at"""
+        """a bound on the numbers of the state; infinite: not computed yet"""
         self._limit = 0.0
-        """the largest number of the shortest type of the parameters; 0: not asked for yet"""
+        """the largest number of the shortest type of the parameters; 0: not computed yet"""
 
     def admits(self, state: State | None, update: Update) -> bool:
         size = size_of(update, self.method)
@@ -56,7 +57,7 @@ class Guard:
             return size <= SQUARED
         if size <= SQUARED:
             scale = self.method.max_update_scale(state, update.round)
-            scale *= len(update.groups) if isinstance(update, Stepped) else 1  # what bounds a step bounds each of them
+            scale *= len(update.groups) if isinstance(update, Stepped) else 1  # the bound of a step holds per group
             self._limit = self._limit or min(torch.finfo(t.dtype).max for t in state.params.tensors.values())
             for look in (False, True):
                 if look:

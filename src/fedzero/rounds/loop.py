@@ -1,4 +1,4 @@
-"""The rounds of a run, from where its ledger stands to its end, wherever its clients are."""
+"""The rounds of a run, from the end of its ledger to the end of the run, wherever its clients are."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fedzero.rounds.silence import Listener
 
 T = TypeVar("T")
 MOST_TIES = 3
-"""How often something is tried on which replicas do not agree."""
+"""The number of attempts at work on which replicas do not agree."""
 
 
 class Watch(Protocol):
-    """Somebody who looks on while a run goes.
+    """An observer of a run.
 
-    phase: what goes on that is no round, until the next call; empty: nothing. `end` may be called twice.
+    phase: the activity between rounds until the next call; empty: none. `end` may be called twice.
     """
 
     def phase(self, what: str) -> None: ...
@@ -40,7 +40,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class _Run:
-    """A run at play. history: its evaluations so far; tied: is told of ties."""
+    """A run in progress. history: its evaluations so far; tied: is told of ties."""
 
     recipe: Recipe
     server: Server
@@ -51,7 +51,7 @@ class _Run:
     history: EvaluationHistory
 
     def persist(self, work: Callable[[], T]) -> T:
-        """What comes of work that replicas may disagree about; they are told to rebuild, and it is done again."""
+        """Do work on which replicas may disagree; on a tie they are told to rebuild, and the work is repeated."""
         ties = 0
         while True:
             try:
@@ -103,10 +103,10 @@ def run_rounds(
     tied: Callable[[Tied], None] = ignore,
     between: Callable[[int, int], None] = ignore,
 ) -> None:
-    """All rounds that are left of a run, with its evaluations, and its end. What ends in a tie is done again.
+    """Play the remaining rounds of a run, with its evaluations, and end it. Work that ends in a tie is repeated.
 
-    outline: of the ledger so far. between: is told, when a round and its evaluation are over, how many rounds were made
-    and how many before the last evaluation.
+    outline: of the ledger so far. pictures: the pictures to record after so many rounds. between: is called after a
+    round and its evaluation with the number of rounds so far, and the number of rounds before the last evaluation.
     """
     run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.course))
     listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
@@ -129,14 +129,15 @@ def run_rounds(
             run.evaluate(done)
             evaluated = done
         between(done, evaluated)
-    if evaluated < done:  # a run that ends early ends with an evaluation, too
+    if evaluated < done:  # a run that ends early also ends with an evaluation
         run.evaluate(done)
     model = run.persist(lambda: clients.identity(done))
     server.ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
 
 
 def _exhausted(server: Server, everybody: range, round: int) -> str:
-    """Why a round can no longer be paid for, if so. A round that was begun is played, to be on record."""
+    """The reason why a round can no longer be paid for, if any. A round that has begun is played, so that its queries
+    are on record."""
     log = None if server.meter is None else server.meter.log
     if log is None:
         return ""

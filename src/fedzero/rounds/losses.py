@@ -1,9 +1,10 @@
-"""The training loss of a round from those that its clients say: a mean that none of them can take along.
+"""The training loss of a round: the mean of the clients' losses, which no single client can move far.
 
     m the lower median, s the upper median of |l_i − m|: a loss counts if |l_i − m| ≤ 10 · max(|m|, s)
 
-While fewer than half of the clients lie, m and s are within what honest clients say, so f of n move the mean by at most
-10 f max(|m|, s) over those that count. Nothing of a run is decided by it; people and `fedzero tune` look at it.
+While fewer than half of the clients lie, m and s stay within the range of honest clients, so f liars move the mean by
+at most 10 f max(|m|, s) divided by the number of losses that count. The run itself does not use this mean; people and
+`fedzero tune` look at it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HELD = 10.0
 
 
 def beyond(losses: Mapping[int, float]) -> list[int]:
-    """The clients whose loss is far beyond the others'; none where there are too few to tell."""
+    """The clients whose loss is far from the others'; none if there are too few clients to tell."""
     if len(losses) < FEWEST:
         return []
     middle = median_low(losses.values())

@@ -1,4 +1,4 @@
-"""What engines may ask of the rounds that have been; see `recipe.view.Past`."""
+"""Past rounds, as engines may ask for them; see `recipe.view.Past`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedzero.rounds.server import Server
 
 
 class PastRounds:
-    """Of a server, once it stands where its ledger ends."""
+    """The past rounds of a server, once it has reached the end of its ledger."""
 
     def __init__(self) -> None:
         self._server: Server | None = None
@@ -29,7 +29,7 @@ class PastRounds:
         return int(self._of.tracker.known[client])
 
     def updates(self, first: int, last: int) -> Sequence[bytes]:
-        """Recent ones are in memory, others on the ledger."""
+        """Recent updates are in memory, older ones on the ledger."""
         server, first = self._of, max(first, 0)
         if server.federation.pull_after is None and first >= server.tracker.oldest:
             return server.tracker.history.between(first, last)
@@ -37,7 +37,7 @@ class PastRounds:
         return [record.update for record in rounds if record.update is not None and not record.dense]
 
     def catch_up(self, part: int) -> Iterator[CatchUp]:
-        """From the last checkpoint on, in parts: a ledger may have more updates than memory holds."""
+        """From the last checkpoint on, in parts of `part` updates: a ledger may have more than memory holds."""
         ledger = self._of.ledger
         kept = checkpoints.own(ledger.path.parent, ledger)
         view = replay.read_from(ledger, kept)

@@ -1,5 +1,5 @@
-"""Clients that are left out of rounds, or shortened, in sentences: one for all with the same reason, and not one every
-round."""
+"""Sentences about clients that are left out of rounds, or shortened: one sentence for all clients with the same reason,
+not repeated in every round."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Collection
 from fedzero.ledger.records import Round
 
 SHOWN = 8
-"""Clients, or sites, that are listed one by one."""
+"""The most clients or sites that are listed by name."""
 OFTEN = 10
-"""Turns one after the other in which a client is shortened until it is named: three happen to honest ones."""
+"""A client is named after it was shortened in so many turns in a row; three in a row happen to honest clients."""
 AT_SITE = "its site"
-"""How a reason begins that is the same for all clients of a site."""
+"""The beginning of a reason that holds for all clients of a site."""
 
 
 def listed(things: Collection[str] | Collection[int]) -> str:
@@ -27,9 +27,9 @@ def named(clients: Collection[int]) -> str:
 
 
 class Refusals:
-    """What is new in a round's refusals; a reason is said again once its client has counted in between.
+    """The new refusals of a round; a reason is repeated only after its client has counted in between.
 
-    of_sites: also reasons that are a site's; who serves a run says these by himself, as they happen.
+    of_sites: include reasons that concern a whole site; an engine with sites reports these itself, as they happen.
     """
 
     def __init__(self, of_sites: bool = True):

@@ -1,9 +1,10 @@
-"""When a step is made, and who is asked at it: the two things that differ between servers that wait and those that do
-not.
+"""A schedule decides when a step is made, and which clients are asked at it. Nothing else differs between servers that
+wait for all replies and servers that do not.
 
-A *question* is the instruction of one step to one client; until its turn ends (a reply that counts, or a refusal) it is
-open. A client has one open question at most, and is asked again from the step after its turn on. All that a schedule
-says may depend on who answered when: the ledger has what came of it, and replay never asks a schedule.
+A *question* is the instruction of one step to one client; it is open until the client's turn ends with a reply that
+counts or with a refusal. A client has at most one open question, and may be asked again from the step after its turn
+on. A schedule's decisions may depend on who answered when: the ledger records the outcome, and replay never asks a
+schedule.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from fedzero.recipe.plan import Plan
 
 @dataclass(frozen=True)
 class StepSoFar:
-    """Where a step stands. asked: by client, the step of its question, if that is open or was over in this step;
-    awaited: those of them whose question is open; replies: clients whose replies count so far."""
+    """A step in progress. asked: by client, the step of its question, if the question is open or ended in this step;
+    awaited: the part of `asked` with open questions; replies: clients whose replies count so far."""
 
     step: int
     asked: Mapping[int, int] = field(default_factory=dict)
@@ -29,30 +30,30 @@ class StepSoFar:
 
 
 class Schedule(Protocol):
-    """oldest: replies to questions of so many steps before may be part of a step; 0: of none."""
+    """oldest: a step may contain replies to questions of up to so many steps before; 0: only to its own."""
 
     @property
     def oldest(self) -> int: ...
 
     def ask(self, now: StepSoFar) -> tuple[int, ...]:
-        """Whom to ask now, each as often as it is drawn, and none of `now.asked`; called when a step begins, and
-        whenever something has arrived."""
+        """The clients to ask now, each as often as it is drawn, and none of `now.asked`; called when a step begins, and
+        after every arrival."""
         ...
 
     def made(self, now: StepSoFar) -> bool:
-        """Whether the step is made of what has come; it also is where nothing more can come."""
+        """Whether the step is made of the replies that have come. It is also made when no more replies can come."""
         ...
 
     def discount(self, age: int) -> float:
-        """What a reply to the question of `age` steps before weighs; 1 for a fresh one."""
+        """The weight of a reply to a question of `age` steps before; 1 for a fresh one."""
         ...
 
 
 @dataclass(frozen=True)
 class Synchronous:
-    """A cohort is drawn for every step, which is made when all of it have answered or can no longer answer.
+    """A cohort is drawn for every step; the step is made when every client of it has answered or can no longer answer.
 
-    cohort: by step; of private draws it is durable before it is returned.
+    cohort: by step; a private draw is durable before it is returned.
     """
 
     cohort: Callable[[int], tuple[int, ...]]
@@ -69,7 +70,7 @@ class Synchronous:
 
 
 def check_several_steps(plan: Plan, server_model: bool, metered: bool) -> None:
-    """Refuse a run whose steps cannot be made of the replies to questions of several steps. It follows from traits."""
+    """Refuse a run whose steps cannot be made of replies to questions of several steps; this follows from traits."""
     federation, chain = plan.federation, plan.chain
     comparing = [link.name for link in chain.server_links if link.traits.comparable_only]
     comparing += [] if chain.combiner is None else [chain.combiner.name]

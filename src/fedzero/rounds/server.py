@@ -1,9 +1,9 @@
 """One round of a federation, start to finish, seen from the server.
 
 whom to ask ← schedule              (synchronous: a function of the keys and the round)
-who cannot pay its queries sits out
+leave out clients that cannot pay for their queries
 messages → clients → replies        bytes out, bytes in, both counted; once for every exchange of the round
-admit each reply, or refuse it by name and go on with the others; shorten those far longer than the others'
+admit each reply, or refuse it by name and continue with the others; shorten replies far longer than the others'
 until the schedule says that the step is made
 update ← aggregate, if the model stays finite       → ledger (durable) → only then does any state change
 """
@@ -46,8 +46,8 @@ CHECKPOINT_EVERY = 10
 
 @dataclass
 class Responses:
-    """What has come of an exchange so far. asked: by client that may answer, the round of its question; awaited: those
-    of them that have neither arrived nor left. sent: bytes of what they were sent in this round."""
+    """The responses of an exchange so far. asked: by client that may answer, the round of its question; awaited: the
+    part of `asked` that has neither arrived nor left. sent: by client, bytes of its message in this round."""
 
     asked: dict[int, int] = field(default_factory=dict)
     awaited: dict[int, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Responses:
     undelivered: set[int] = field(default_factory=set)
 
     def expect(self, round: int, sending: Sending) -> None:
-        """Clients who are asked now."""
+        """Note the clients that are asked now."""
         self.asked |= dict.fromkeys(sending.which, round)
         self.awaited |= dict.fromkeys(sending.which, round)
         self.sent |= {client: sending.size(client) for client in sending.which}
@@ -70,8 +70,8 @@ class Responses:
 class Server:
     """Plays rounds.
 
-    replica: None on a server without a model. view: what the ledger holds already, if anything. meter: where clients'
-    queries are logged and paid for, if they are. schedule: who is asked at a step, and when it is made. models: by
+    replica: None on a server without a model. view: the ledger so far; None: it is new. meter: the log and budget of
+    the clients' queries, if these are logged. schedule: who is asked at a step, and when the step is made. models: by
     round whose question may still be answered, the digest of its model.
     """
 
@@ -102,7 +102,7 @@ class Server:
         return self.plan.cost(round)
 
     def limit(self, round: int, exchange: int) -> int:
-        """Bytes of a reply at most."""
+        """The most bytes that a reply may have."""
         return self.admission.limit(round, exchange)
 
     def play(self, round: int, clients: Clients, seconds: float) -> Round:
@@ -160,7 +160,7 @@ class Server:
         self.saved = done
 
     def _exchanges(self, round: int, clients: Clients) -> RoundInProgress:
-        """All exchanges of a round; who drops out of one is out of the round."""
+        """All exchanges of a round; a client that drops out of one is out of the round."""
         tally, found = RoundInProgress(asked=self.tracker.turns.open()), Responses()
         found.asked, found.awaited = dict(tally.asked), dict(tally.asked)
         self._ask(round, clients, found, tally)
@@ -180,7 +180,7 @@ class Server:
         return tally
 
     def _ask(self, round: int, clients: Clients, found: Responses, tally: RoundInProgress) -> None:
-        """Send the question of a round to those whom the schedule wants to be asked now."""
+        """Send the question of a round to the clients that the schedule wants to ask now."""
         chosen = self.schedule.ask(StepSoFar(round, tally.asked, found.awaited, found.replies))
         if not chosen:
             return
@@ -195,7 +195,7 @@ class Server:
         clients.send(round, 0, sending.messages, sending.which)
 
     def unable(self, round: int, clients: Iterable[int]) -> Mapping[int, str]:
-        """Who of these clients cannot pay the queries of a turn, and why."""
+        """By client that cannot pay for the queries of a turn: the reason."""
         if self.meter is None:
             return {}
         return self.meter.unable(round, {client: self.admission.queries(round, client) for client in clients})
@@ -203,7 +203,7 @@ class Server:
     def _gather(
         self, round: int, exchange: int, clients: Clients, found: Responses, tally: RoundInProgress
     ) -> dict[int, Admitted]:
-        """Replies that count; the reasons why others do not, and what they cost, go into the tally."""
+        """The replies that count; costs, and the reasons why other replies do not count, go into the tally."""
         now = StepSoFar(round, tally.asked, found.awaited, found.replies)
         while not self.schedule.made(now) and (events := clients.receive(FOREVER)):
             for event in events:
@@ -261,7 +261,7 @@ class Server:
                 found.refuse(client, printable(str(reason), LONGEST_SAID))
             return
         found.awaited.pop(client, None)
-        found.refused.pop(client, None)  # what came before it (say, its answer to another round) did no harm
+        found.refused.pop(client, None)  # an earlier refused message (say, an answer to another round) did no harm
         tally.hosts[client] = arrival.host
         if arrival.memory is not None:
             tally.memories[client] = arrival.memory

@@ -1,7 +1,7 @@
-"""Black boxes that do not answer, where a round is of use only if all of them do.
+"""Black boxes that do not answer, in runs whose rounds need the answers of all boxes.
 
-A box is silent in a round if it was asked and neither gave a value nor said that it has none. Where a round needs all
-boxes, the others would be asked for nothing: the run stops, without an end on its ledger, and can be resumed.
+A box is silent in a round if it was asked and neither gave a value nor said that it has none. If a round needs all
+boxes, queries to the others would be wasted: the run stops, without an end on its ledger, and can be resumed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from fedzero.ledger.query_log import LedgerLog, silent
 from fedzero.rounds.server import Server
 
 AT_FIRST, LATER = 3, 10
-"""Rounds in a row after which the run stops: of a box that never answered, and of one that did. The latter may just be
-asked at points at which its function raises an error, from which a search turns away."""
+"""Silent rounds in a row after which the run stops: for a box that never answered, and for a box that did. The latter
+may only have been asked at points where its function raises an error; a search turns away from such points."""
 
 
 class Unanswered(FedzeroError):
@@ -33,7 +33,7 @@ class Listener:
         self._silent = [0] * len(labels)
 
     def after(self, round: int) -> list[str]:
-        """What to tell of boxes that were silent in a round; raises `Unanswered`."""
+        """Warnings about boxes that were silent in a round; raises `Unanswered`."""
         meter = self.server.meter
         if meter is None or not self.server.plan.traits.unanimous:
             return []

@@ -1,4 +1,4 @@
-"""What a round has cost and brought so far."""
+"""The state of a round in progress: its replies, refusals and costs so far."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ class Admitted(Struct, frozen=True):
 
 @dataclass
 class RoundInProgress:
-    """What a round has cost and brought so far, over its exchanges."""
+    """Replies, refusals and costs of a round so far, over its exchanges."""
 
     replies: dict[int, Admitted] = field(default_factory=dict)
     """of the last exchange"""
     shared: list[Mapping[int, F32]] = field(default_factory=list)
     """values of the exchanges before it"""
     totals: list[Total] = field(default_factory=list)
-    """of every exchange so far, where a gathering hides the replies"""
+    """of every exchange so far, if a gathering hides the replies"""
     refused: dict[int, str] = field(default_factory=dict)
     bounded: set[int] = field(default_factory=set)
-    """whose values were shortened"""
+    """clients whose values were shortened"""
     bytes_up: int = 0
     bytes_down: int = 0
     queries: int = 0
     hosts: dict[int, str] = field(default_factory=dict)
-    """who has the replica that a client worked on"""
+    """by client, the host of the replica on which it worked"""
     memories: dict[int, MemoryChange] = field(default_factory=dict)
-    """what clients of this process remember of the round, if it counts"""
+    """changes of the memories of clients in this process, to keep if the round counts"""
     diverged: set[int] = field(default_factory=set)
-    """who worked on another model"""
+    """clients that worked on a different model"""
     losses: dict[int, float] = field(default_factory=dict)
     """at the start of the round"""
     drawn: list[int] = field(default_factory=list)
-    """who was asked in this round, each as often as it was drawn"""
+    """the clients that were asked in this round, each as often as it was drawn"""
     asked: dict[int, int] = field(default_factory=dict)
-    """by client, the round of its question, if that was open when the round began, or is of this round"""
+    """by client, the round of its question, if the question was open when the round began, or is of this round"""
     discounts: dict[int, float] = field(default_factory=dict)
     """of replies to earlier questions"""
 
     @property
     def weights(self) -> Counter[int]:
-        """How often each client was drawn; who was asked before: once."""
+        """How often each client was drawn; 1 for clients that were asked in an earlier round."""
         return Counter(self.drawn) + Counter(self.asked.keys() - set(self.drawn))
 
     @property
     def ended(self) -> set[int]:
-        """Whose turn ended in this round."""
+        """The clients whose turn ended in this round."""
         return self.asked.keys() & (self.replies.keys() | self.refused.keys())
 
     def late(self) -> dict[int, int]:
-        """By client that counts, the round of its question, if that is an earlier one."""
+        """By client that counts and answered the question of an earlier round: that round."""
         return {client: self.asked[client] for client in self.replies if client in self.discounts}

@@ -1,4 +1,4 @@
-"""What a server has to know of its clients: which round each knows, and the updates somebody still needs."""
+"""A server's knowledge of its clients: the round of each client's model, and the updates that a client still needs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Earlier = Callable[[int, int], Iterable[Round]]
 
 
 class UpdateHistory:
-    """Encoded updates in the order of their rounds, back to back in one buffer: those that a client missed are one
-    piece of it. What is before the first round that is held is read from the ledger when somebody asks for it."""
+    """Encoded updates in the order of their rounds, back to back in one buffer: the updates that a client missed are
+    one piece of it. Rounds before the first one that is held are read from the ledger when somebody asks for them."""
 
     def __init__(self, first: int, earlier: Earlier):
         self._earlier = earlier
         self.first, self.next = first, first
         """rounds first … next − 1 are held"""
         self._data, self._rounds, self._ends = bytearray(), array("q"), array("q", [0])
-        """the updates; their rounds; where each of them ends, behind where the first begins"""
+        """the updates; their rounds; their offsets: the beginning of the first, then the end of each"""
 
     def __len__(self) -> int:
         return len(self._rounds) - self._stale
@@ -41,7 +41,7 @@ class UpdateHistory:
         return bisect_right(self._rounds, self.first - 1)
 
     def append(self, round: int, update: bytes | None) -> None:
-        """The outcome of the next round; None: it has no update that could be sent."""
+        """Add the outcome of the next round; None: it has no update that could be sent."""
         self.next = round + 1
         if update is not None:
             self._data += update
@@ -54,7 +54,8 @@ class UpdateHistory:
         return [bytes(self._data[self._ends[i] : self._ends[i + 1]]) for i in range(a, b)]
 
     def joined(self, first: int, last: int) -> tuple[int, memoryview]:
-        """How many they are, and all of them one behind the other; to be let go before the next round is appended."""
+        """The number of updates of rounds first … last − 1, and all of them back to back. Release the view before the
+        next round is appended."""
         a, b = self._places(first, last)
         return b - a, memoryview(self._data)[self._ends[a] : self._ends[b]]
 
@@ -65,7 +66,7 @@ class UpdateHistory:
         return low, bisect_right(self._rounds, last - 1, low)
 
     def _extend(self, first: int) -> None:
-        """Read earlier rounds: at least as many as are held, so that all of it is copied a few times at most."""
+        """Read earlier rounds, at least as many as are held, so that the buffer is copied a few times at most."""
         held = list(zip(self, self.between(self.first, self.next), strict=True))
         begin = max(0, min(first, 2 * self.first - self.next))
         read = [(record.round, record.update) for record in self._earlier(begin, self.first) if not record.dense]
@@ -75,7 +76,7 @@ class UpdateHistory:
         self.first = begin
 
     def forget(self, before: int) -> None:
-        """Rounds before this one. Memory is given back when half of it is of no use."""
+        """Drop the rounds before this one. Memory is released once half of the buffer is unused."""
         self.first = max(self.first, min(before, self.next))
         stale = self._stale
         if 2 * self._ends[stale] > len(self._data):
@@ -85,9 +86,11 @@ class UpdateHistory:
 
 
 class ClientTracker:
-    """The server's working set: what each client knows, when it last counted, and the updates somebody still needs.
+    """The server's working set: the round of each client's model, when the client last counted, and the updates that
+    some client still needs.
 
-    `history` is pruned to the most lagged client (or to `pull_after`); the ledger is not. A client costs 16 bytes.
+    `history` is pruned to the client that is furthest behind (or to `pull_after`); the ledger is not. A client costs 16
+    bytes.
     """
 
     def __init__(self, federation: Federation, turns: Turns, done: int, earlier: Earlier):
@@ -96,13 +99,13 @@ class ClientTracker:
         """the round of each client's model"""
         rounds, counts = np.unique(self.known, return_counts=True)
         self._knowing = Counter(dict(zip(rounds.tolist(), counts.tolist(), strict=True)))
-        """how many clients know as much, by what they know"""
+        """by round: how many clients have the model of that round"""
         self.oldest = int(rounds[0])
-        """min(known), kept up to date: of many clients it is not looked for in every round"""
+        """min(known), kept up to date, because searching many clients in every round would be slow"""
         self.history = UpdateHistory(done, earlier)
 
     def note(self, record: Round) -> None:
-        """Carry on after a round: who knows what, and what has to be kept."""
+        """Update the working set after a round."""
         out = {client for client, _ in record.refused}
         counted = sorted(set(record.cohort) - out)
         self.turns.note(record)
@@ -110,10 +113,10 @@ class ClientTracker:
             self._knowing[before] -= clients
             if not self._knowing[before]:
                 del self._knowing[before]
-        knows = self.turns.counted[counted] + self._sync  # a client has what came before the question it answered
+        knows = self.turns.counted[counted] + self._sync  # a client has the updates before the question it answered
         self._knowing.update(knows.tolist())
         self.known[counted] = knows
-        while not self._knowing[self.oldest]:  # what a client knows only grows: all steps together are one a round
+        while not self._knowing[self.oldest]:  # `known` only grows: on average one step per round
             self.oldest += 1
         self.history.append(record.round, None if record.dense else record.update)
 
@@ -121,6 +124,6 @@ class ClientTracker:
         self.history.forget(self.oldest if pull_after is None else max(self.oldest, next_round - pull_after))
 
     def missed(self, known: int, round: int) -> tuple[int, memoryview]:
-        """How many updates a client that knows round `known` has to fold before a round, and these, one behind the
-        other."""
+        """The number of updates that a client with the model of round `known` has to fold before a round, and these
+        updates back to back."""
         return self.history.joined(known, round)

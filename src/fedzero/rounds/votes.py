@@ -1,4 +1,4 @@
-"""Votes where nobody is to be believed alone: what more voters say than say anything else. A tie decides nothing."""
+"""Votes where no single voter is believed alone: the most frequent answer wins. A tie decides nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T", bound=Hashable)
 
 
 def leading(ballots: Mapping[str, T]) -> T | None:
-    """The answer of most voters; None where no single answer leads."""
+    """The most frequent answer; None if no single answer leads."""
     counts = Counter(ballots.values()).most_common(2)
     tied = len(counts) == 2 and counts[0][1] == counts[1][1]
     return None if tied or not counts else counts[0][0]
 
 
 def of_groups(ballots: Mapping[int, T], voters: Mapping[int, str]) -> dict[str, T]:
-    """One ballot a voter, from those of its clients; a voter whose own clients do not agree has none."""
+    """One ballot per voter, from the ballots of its clients; a voter whose clients are tied has none."""
     groups: dict[str, dict[str, T]] = {}
     for client, ballot in ballots.items():
         groups.setdefault(voters[client], {})[str(client)] = ballot

@@ -1,1 +1,1 @@
-"""A run: from a recipe to rounds on a ledger, and back."""
+"""Runs: from a recipe to rounds on a ledger, and back."""

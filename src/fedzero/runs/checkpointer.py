@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run while it is played, so that a resume reads the last rounds only."""
+"""Checkpoints of a run in progress, so that a resume reads only the last rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedzero.protocol.replica import Replica
 
 
 class Checkpointer:
-    """What it knows of the ledger it reads from the ledger; `kept` is the checkpoint that is there."""
+    """Writes checkpoints from the ledger's content. kept: the checkpoint that exists already, if any."""
 
     def __init__(
         self,

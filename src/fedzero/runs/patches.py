@@ -1,7 +1,7 @@
-"""A fine-tune that travels: export a run as a small file, apply it to the base it started from.
+"""Patches: export a fine-tune as a small file, and apply it to the base from which it started.
 
-The base is a safetensors file; or, of a language model, whatever the model can be loaded from, and what comes out is a
-folder for plain `transformers`.
+The base is a safetensors file; or, for a language model, any place from which the model can be loaded, and then the
+result is a folder for plain `transformers`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from fedzero.tasks.contract import BuildContext
 def export_patch(
     folder: Path, environment: Environment, which: int | Literal["best", "last"] = "last", open_: bool = False
 ) -> bytes:
-    """The fine-tune of a run as a small file: at its end, after so many rounds, or where it was best. Of a private run
-    it is applied with the clients' secret, unless it is `open_`: then whoever has it knows the run's directions."""
+    """The fine-tune of a run as a small file: at its end, after so many rounds, or at its best round. The patch of a
+    private run needs the clients' secret to be applied, unless it is `open_`: then everybody with the patch knows the
+    run's directions."""
     ledger, setup = reopen(folder, environment)
     try:
         view = replay.read(ledger)
@@ -55,10 +56,10 @@ def apply_patch(
     progress: Progress = ignore,
     secret: bytes | None = None,
 ) -> Params:
-    """Base + patch → fine-tune, checked against the digest in the patch; nothing is written unless all is right.
+    """Base + patch → fine-tune, checked against the digest in the patch; nothing is written if the check fails.
 
-    A safetensors file gives a safetensors file; tensors the patch does not name are passed through. A language model
-    gives a folder for `transformers`; adapters stay adapters unless they are to be merged.
+    A safetensors file gives a safetensors file; tensors that the patch does not name are passed through. A language
+    model gives a folder for `transformers`; adapters stay adapters unless `merge` is set.
     """
     found = patch.load(path)
     keys = found.keys(secret)
@@ -86,7 +87,7 @@ def apply_patch(
 
 
 def _followed(found: Patch, keys: Keys, path: Path, base: str, params: Params, progress: Progress) -> Params:
-    """All updates of the patch on its base, in place."""
+    """Fold all updates of the patch into its base, in place."""
     if not params.matches(found.base_identity):
         raise FedzeroError(
             f"{base} is model {params.identity}, but {path} is a patch for {found.base_identity}: "

@@ -1,4 +1,4 @@
-"""Progress of a run: a live line in a terminal, plain lines now and then elsewhere."""
+"""Progress of a run: a live line in a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from fedzero.rounds.refusals import Refusals
 
 QUIET_SECONDS = 10.0
 FIRST_SECONDS = 3.0
-"""What takes longer than this is named in a log for the first time."""
+"""Activities that take longer are first named in a log after so many seconds."""
 Part = tuple[int, str]
-"""Something to be shown, behind its worth: where not everything fits, the most worthy is shown."""
+"""(priority, text): if not everything fits, the parts with the highest priority are shown."""
 
 
 class Totals:
-    """Running totals of a run, as they are shown."""
+    """Running totals of a run, for display."""
 
     def __init__(self, recipe: Recipe, done: LedgerSummary):
         self.recipe, self.round, self.queries, self.loss = recipe, done.done, done.queries, done.loss
@@ -66,7 +66,7 @@ class Totals:
         return [(6, self.recipe.name), (7, "━" * full + "─" * (bar - full)), (10, f"{self.round}/{rounds}")]
 
     def parts(self) -> list[Part]:
-        """In the order in which they are shown."""
+        """The parts in the order in which they are shown."""
         parts = [] if self.loss is None else [(3, f"loss {human_loss(self.loss)}")]
         if self.evaluation is not None:
             metrics = self.evaluation.metrics
@@ -107,7 +107,7 @@ class LiveWatch(Silent):
     """One line on a terminal that fits its width: bar, round, loss, accuracy, bytes, queries, time left."""
 
     ECHO = 3
-    """Columns left free: a terminal shows Ctrl-C as ^C behind the line, which must not begin another one."""
+    """Columns left free: a terminal shows Ctrl-C as ^C after the line, and this must not begin a new line."""
 
     def __init__(self, console: Console, refusals: Refusals | None = None):
         self.console, self._refusals = console, refusals or Refusals()
@@ -124,7 +124,7 @@ class LiveWatch(Silent):
 
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self._totals, self._phase = Totals(recipe, done), ("", 0.0)
-        self._live.transient = False  # what is shown before there is a run vanishes, what is shown of it stays
+        self._live.transient = False  # the display before the run vanishes, the display of the run stays
         self._live.start()
 
     def round(self, record: Round) -> None:
@@ -149,7 +149,7 @@ class LiveWatch(Silent):
         width = self.console.width - self.ECHO
         parts = [] if self._totals is None else self._totals.head(24 if width >= 100 else 10) + self._totals.parts()
         what, since = self._phase
-        if what and (took := time.monotonic() - since) >= 1:  # what is over at once would only make the line jump
+        if what and (took := time.monotonic() - since) >= 1:  # short activities would only make the line jump
             parts.append((9, f"{what} {human_seconds(took)}"))
         shown = fitting([(worth, len(text)) for worth, text in parts], width, between=2)
         return Text(visible("  ".join(parts[position][1] for position in shown)), no_wrap=True, overflow="crop")
@@ -211,7 +211,7 @@ class PlainWatch(Silent):
 
 
 class Waiting:
-    """Tells now and then, in a thread of its own, how long something has taken; nothing of what is over at once."""
+    """Tells from a separate thread, now and then, how long an activity has taken; nothing about short ones."""
 
     def __init__(self, tell: Callable[[float], None]):
         self._over, began = threading.Event(), time.monotonic()
@@ -231,8 +231,8 @@ class Waiting:
 
 
 class Replaying:
-    """Rounds of a ledger or a patch being folded: a bar in a terminal, a line every ten seconds elsewhere, and nothing
-    of what is over at once."""
+    """The progress of folding a ledger or a patch: a bar in a terminal, a line every ten seconds elsewhere, and nothing
+    if it is short."""
 
     def __init__(self, console: Console, what: str = "replaying"):
         self.console, self.what = console, what
@@ -267,7 +267,7 @@ class Replaying:
 
 
 def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> None:
-    """Show what a run's ledger says, as it grows, until the run has ended. What was read is not read again."""
+    """Show a run's ledger as it grows, until the run has ended. No entry is read twice."""
     place, before = folder_of(folder), None
     try:
         while True:
@@ -294,6 +294,6 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
 
 
 def watch_on(console: Console, serving: bool = False) -> LiveWatch | PlainWatch:
-    """serving: of a process that itself says which sites are gone."""
+    """The watch for a console. serving: the process reports missing sites itself."""
     kind = LiveWatch if console.is_terminal else PlainWatch
     return kind(console, Refusals(of_sites=not serving))

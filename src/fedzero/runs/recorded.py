@@ -1,4 +1,4 @@
-"""What a ledger recorded: its recipe made concrete again, the model of any round, and whether all of it is intact."""
+"""Recorded runs: the recipe of a ledger made concrete again, the model of any round, the check of a whole ledger."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ from fedzero.tasks.contract import Phase
 def reopen(
     folder: Path, environment: Environment, writable: bool = False, phase: Phase = ignore
 ) -> tuple[Ledger, Setup]:
-    """A ledger and the set-up it was made with. Nothing is touched before everything is known to fit.
+    """A ledger, and the set-up with which it was made. Nothing is changed before everything is known to fit.
 
-    The one place where the recipe of a ledger becomes a task, so the one that asks whose it is: what a foreign one
-    names is not imported, run or fetched, and it is not opened to be gone on with (`writable`) if it names code.
+    This is the only place where the recipe of a ledger becomes a task, so ownership is checked here: code and services
+    that a foreign recipe names are not imported, run or fetched, and a foreign run that names code cannot be continued
+    (`writable`).
     """
     path = folder_of(folder) / LEDGER
     ledger = Ledger.open(path)
@@ -87,7 +88,7 @@ def _values(name: str, *facts: Mapping[str, str]) -> list[str]:
 
 
 def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
-    """The recipe of the run in a folder; `wanted`: refuse any other, words about the run aside."""
+    """The recipe of the run in a folder. wanted: refuse a run of a different recipe; title and about may differ."""
     start = _start_in(folder)
     found = recipes.from_canonical(start.recipe, start.needs)
     wanted = None if wanted is None else recipes.as_recorded(wanted)
@@ -133,7 +134,7 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     folder = folder_of(folder)
     ledger = Ledger.open(folder / LEDGER)
     try:
-        replay.verify(ledger, None)  # the chain first: a damaged recipe must not be obeyed
+        replay.verify(ledger, None)  # check the chain first: a damaged recipe must not be obeyed
     finally:
         ledger.close()
     ledger, setup = reopen(folder, environment)
@@ -153,6 +154,6 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
             found = Params({name: tensors.pop(name) for name in replica.state.params.names if name in tensors})
         except FedzeroError as error:
             raise Tampered(view.end.round, str(error)) from error
-        if tensors or found.identity != replica.identity:  # also where an old ledger has no SHA-256
+        if tensors or found.identity != replica.identity:  # even if an old ledger has no SHA-256
             raise Tampered(view.end.round, f"{model} is not the model of this run")
     return view

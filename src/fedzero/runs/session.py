@@ -1,4 +1,4 @@
-"""A run from its recipe, or from where its ledger stands, to its end."""
+"""A run from its recipe, or from the end of its ledger, to the end of the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fedzero.tasks.contract import BASE, FIXED, Problem
 
 @dataclass(frozen=True)
 class Opened:
-    """A run whose clients are there. past: is told of the server once it stands where the ledger ends."""
+    """A run whose clients are ready. past: gets the server once this has reached the end of the ledger."""
 
     run: RunView
     clients: Clients
@@ -60,7 +60,8 @@ class Opened:
 def opened(
     setup: Setup, environment: Environment, watch: Watch, observe: Observer = ignore, oldest: int = 0
 ) -> Iterator[Opened]:
-    """A run of the recipe's engine; what the engine started is ended. oldest: of its schedule."""
+    """Open the recipe's engine for a run; everything that the engine started ends with the block. oldest: of the
+    schedule."""
     past = PastRounds()
     seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe, oldest
     run = RunView(*seen)
@@ -76,7 +77,7 @@ def start(
     overwrite: bool = False,
     observe: Observer = ignore,
 ) -> Summary:
-    """Run a recipe into a folder; the summary of what came out."""
+    """Run a recipe into a folder; returns the summary."""
     if (folder / LEDGER).exists() and not overwrite:
         raise FedzeroError(
             f"{folder} already holds a run: `fedzero resume {folder}` continues it, --overwrite replaces it, "
@@ -103,7 +104,7 @@ def start(
 
 @contextmanager
 def ending(watch: Watch) -> Iterator[None]:
-    """What fails before a run begins ends its watch, too."""
+    """End the watch if the block fails."""
     try:
         yield
     except BaseException:
@@ -112,7 +113,8 @@ def ending(watch: Watch) -> Iterator[None]:
 
 
 def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | None = None) -> Ledger:
-    """The ledger of a new run, and beside it what `base` begins with, which its recipe does not make."""
+    """Create the ledger of a new run. base: a problem whose base model is stored next to the ledger, because its recipe
+    cannot make it again."""
     path, made = folder / LEDGER, not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,40 +144,39 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
 def resume(
     folder: Path, environment: Environment, watch: Watch, trusted: bool = False, engine: Wanted = None
 ) -> Summary:
-    """Continue a run from its ledger; ends in the same bits as if it had never stopped.
+    """Continue a run from its ledger; it ends with the same bits as if it had never stopped.
 
-    trusted: whoever resumes it knows what programs, modules and services its ledger names. engine: another one than
+    trusted: the caller trusts the programs, modules and services that the ledger names. engine: an engine other than
     the local one.
     """
     with ending(watch):
         environment = replace(environment, vouched=environment.vouched or trusted)
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
-        if setup.problem.incomplete:
-            ledger.close()
-            raise FedzeroError(setup.problem.incomplete)
-        setup = replace(setup, recipe=recipes.with_engine(setup.recipe, engine))
-        if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
-            watch.warn(doubt)
         with ExitStack() as stack:
             try:
+                if setup.problem.incomplete:
+                    raise FedzeroError(setup.problem.incomplete)
+                setup = replace(setup, recipe=recipes.with_engine(setup.recipe, engine))
+                if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
+                    watch.warn(doubt)
                 found = stack.enter_context(opened(setup, replace(environment, folder=folder_of(folder)), watch))
-            except BaseException:
+            except BaseException:  # the next attempt may write
                 ledger.close()
                 raise
             return run_to_end(found, ledger, folder_of(folder), watch)
 
 
 def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: Schedule | None = None) -> Summary:
-    """A run from where its ledger stands to its end; the summary of what came out. schedule: another one than the
+    """Play a run from the end of its ledger to the end of the run; returns the summary. schedule: None for the
     synchronous one."""
     try:
         recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
         began = time.perf_counter()
         kept = _checkpoint(setup, ledger, folder)
         view = replay.read_from(ledger, kept)
-        if setup is not None and view.end is None:  # a finished run asks for nothing
+        if setup is not None and view.end is None:  # a finished run makes no evaluations
             setup.problem.ready()
-        watch.phase("")  # folding again has a display of its own
+        watch.phase("")  # replaying has its own display
         models: dict[int, bytes] = {}
         if setup is not None and replica is not None and schedule is not None and schedule.oldest:
             models = replay.recent(ledger, view, replica, schedule.oldest, setup.replaying, kept)
@@ -208,13 +209,13 @@ def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedu
 
 
 def _checkpoint(setup: Setup | None, ledger: Ledger, folder: Path) -> Checkpoint | None:
-    """Where to resume from. Of a run with a log of queries everything is read, because a budget is counted by it."""
+    """The checkpoint from which to resume. A run with a log of queries reads its whole ledger, to count its budget."""
     metered = setup is not None and setup.problem.metered is not None
     return None if metered else checkpoints.own(folder, ledger)
 
 
 def _meter(setup: Setup | None, ledger: Ledger, view: LedgerView) -> Meter | None:
-    """The log of queries of a run that has one, found intact: a budget is counted by it."""
+    """The log of queries of a run that has one, after a check: its budget is counted from the log."""
     metered = None if setup is None else setup.problem.metered
     if setup is None or metered is None or view.end is not None:
         return None

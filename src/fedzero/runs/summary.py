@@ -24,7 +24,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     final_loss: float | None
     """of the last evaluation, if it is finite"""
     estimated: bool
-    """of black boxes: the loss is not that of the model, but of points near it"""
+    """for black boxes: the loss is that of points near the model, not of the model itself"""
     final_accuracy: float | None
     bytes_up_per_client: float
     bytes_down_per_client: float
@@ -34,14 +34,14 @@ class Summary(Struct, frozen=True, kw_only=True):
     queries: int
     """evaluations of the objective by all clients"""
     attempts: int
-    """of black boxes: attempts on record, retries included"""
+    """for black boxes: attempts on record, retries included"""
     refused: int
     """replies that were not accepted"""
     bounded: int
     """replies that were shortened to federation.bound, or whose loss is not in the round's mean"""
     seconds: float
     threads: int | None
-    """that values were computed with, where they may depend on it: to the last bit a run is the same with as many"""
+    """number of threads that computed the values, if the last bits depend on it; repeat a run with the same number"""
     complete: bool
     reason: str
     """why the run ended before its last round, if it did"""
@@ -50,11 +50,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     ledger_head: str
     model_digest: str
     model_sha256: str
-    """empty where the ledger does not have it (releases before 0.2.1)"""
+    """empty if the ledger does not have it (releases before 0.2.1)"""
 
 
 def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
-    """before: what was read of the ledger already."""
+    """The totals of a ledger. before: the part of the ledger that was read already."""
     found, first = replay.read(ledger, before).outline, ledger.start()
     recipe = recipes.from_canonical(first.recipe, first.needs)
     model = (found.end or found.course.last or first).identity

@@ -1,12 +1,12 @@
 """Find a rate, or another number of a recipe, by short runs: successive halving (Jamieson and Talwalkar, 2016).
 
-    n values play R/2^s rounds; the better half goes on to twice as many rounds, until three of them play R rounds,
-    and the recipe's own value with them: nothing worse is recommended. Where the best value is at an edge of those that
-    were tried, the range is widened.
+    n values play R/2^s rounds; the better half continues to twice as many rounds, until three of them play R rounds,
+    together with the recipe's own value, so that no worse value is recommended. If the best value is the largest or
+    the smallest one tried, the range is widened.
 
-A run is judged by its training loss, the mean over the last quarter of its rounds: every round has it, on mini-batches
-that the model has not been fitted to yet, and the test data stays unseen. Every trial is an ordinary run in a folder of
-its own, stopped after its rounds and resumed for more, so a search that was killed goes on where it was.
+A run is judged by its training loss, the mean over the last quarter of its rounds: every round has one, on mini-batches
+to which the model has not been fitted yet, and the test data stays unseen. Every trial is an ordinary run in a separate
+folder, stopped after its rounds and resumed for more, so a search that was killed continues at the same point.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from fedzero.runs.progress import Silent
 
 RATE = "algorithm.rate"
 SPAN = 10.0
-"""Without bounds, values from 1/SPAN to SPAN times what the search begins with are tried."""
+"""Without bounds, values from 1/SPAN to SPAN times the initial value are tried."""
 SURVIVORS = 3
-"""Values that play all rounds. Rates that are a little too large look best in short runs, so two would be too few."""
+"""How many values play all rounds. Rates that are slightly too large look best in short runs: two would be too few."""
 LEAST = 4
 """Rounds of the shortest run."""
 WIDENINGS = 4
-"""Values that are tried beyond an edge, at most."""
+"""The most values that are tried beyond an edge."""
 LEAST_STEP = 2.0
-"""A value beyond an edge is at least so many times as large, or as small."""
+"""A value beyond an edge is larger or smaller by at least this factor."""
 OWN = "recipe"
-"""Stands for the recipe as it is, where its value is no number."""
+"""Stands for the unchanged recipe if its value is not a number."""
 
 Value = float | str
 Told = Callable[["Trial"], None]
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One value, and how far it came."""
+    """One value, and its result so far."""
 
     value: Value
     rounds: int
@@ -65,15 +65,15 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
-    """What a search found: `best` is the value to set, `trials` are in order, best first."""
+    """The result of a search: `best` is the value to set, `trials` are in order, best first."""
 
     key: str
     best: Value
     trials: tuple[Trial, ...]
     own: Value
-    """the recipe's own value, which is among the trials; "recipe" where it is no number"""
+    """the recipe's own value, which is among the trials; "recipe" if it is not a number"""
     note: str = ""
-    """what to know about the best value; empty: smaller and larger ones are worse"""
+    """a caution about the best value; empty: smaller and larger ones are worse"""
 
 
 class _Enough(Exception):
@@ -81,7 +81,7 @@ class _Enough(Exception):
 
 
 class _Stop(Silent):
-    """Looks on until a run has so many rounds."""
+    """A watch that ends a run after so many rounds."""
 
     def __init__(self, rounds: int):
         self.rounds, self.last = rounds, False
@@ -96,7 +96,7 @@ class _Stop(Silent):
 
 
 def varied(recipe: Recipe, key: str, value: Value) -> Recipe:
-    """The recipe with another value of one key."""
+    """The recipe with a different value of one key."""
     table: dict[str, Any] = msgspec.json.decode(recipes.canonical(recipe))
     recipes.override(table, f"{key}={value}")
     return recipes.decode(table, f"--key {key}")
@@ -113,10 +113,10 @@ def tune(
     told: Told = lambda trial: None,
     engine: Wanted = None,
 ) -> Tuned:
-    """Search for the value of `key`; `rounds`: of the longest runs, default half of the recipe's.
+    """Search for the best value of `key`. rounds: of the longest runs, default half of the recipe's.
 
-    bounds: where the search begins; it goes beyond them where the best value is at an edge. engine: a cluster to spread
-    the runs over, each of which is then one process.
+    bounds: the initial range; the search goes beyond it if the best value is at an edge. engine: a cluster on which the
+    runs are spread, each as one process.
     """
     if trials < 2:
         raise FedzeroError(f"--trials {trials}: a search compares two values at least")
@@ -148,7 +148,8 @@ def tune(
 
 @dataclass(frozen=True)
 class _Playing:
-    """Plays runs with values of a key, each in a folder of its own. own: stands for the recipe as it is."""
+    """Plays runs with values of a key, each in a separate folder. own: the value that stands for the unchanged
+    recipe."""
 
     recipe: Recipe
     key: str
@@ -167,7 +168,7 @@ class _Playing:
 
 
 def _halved(play: _Playing, first: Sequence[Trial], limits: Iterable[int], own: Value) -> list[Trial]:
-    """All trials, best first. The recipe's own value plays all rounds, whatever its place: the best must beat it."""
+    """All trials, best first. The recipe's own value plays all rounds in any case: the best value must beat it."""
     ended: list[Trial] = []
     alive = sorted(first, key=_merit)
     for limit in limits:
@@ -175,12 +176,12 @@ def _halved(play: _Playing, first: Sequence[Trial], limits: Iterable[int], own: 
         on = [trial for place, trial in enumerate(alive) if place < half or trial.value == own]
         ended = [trial for trial in alive if trial not in on] + ended
         alive = sorted(play([trial.value for trial in on], limit), key=_merit)
-    # Of equal ones the recipe's own is the best.
+    # On equal losses the recipe's own value comes first.
     return [*sorted(alive, key=lambda trial: (_merit(trial), trial.value != own)), *ended]
 
 
 def _widened(play: _Playing, found: list[Trial], ratio: float) -> list[Trial]:
-    """While the best value is the largest or the smallest that was tried, the next one beyond it is tried, too."""
+    """Try values beyond the edge as long as the best value is the largest or the smallest one tried."""
     step = max(ratio, LEAST_STEP)
     for _ in range(WIDENINGS):
         edge = _edge(found)
@@ -197,7 +198,7 @@ def _widened(play: _Playing, found: list[Trial], ratio: float) -> list[Trial]:
 
 
 def _edge(found: Sequence[Trial]) -> int:
-    """1 where the best value is the largest of all, −1 where it is the smallest, else 0."""
+    """1 if the best value is the largest of all, −1 if it is the smallest, otherwise 0."""
     best = found[0].value
     numbers = [trial.value for trial in found if isinstance(trial.value, float)]
     if not isinstance(best, float) or best <= 0 or found[0].loss is None:
@@ -206,7 +207,7 @@ def _edge(found: Sequence[Trial]) -> int:
 
 
 def _note(found: Sequence[Trial], own: Value, key: str, longest: int, planned: int) -> str:
-    """What to know about the best value before it is used."""
+    """Cautions about the best value, for people who want to use it."""
     edge, notes = _edge(found), []
     if edge:
         which, side, option = ("largest", "larger", "--to") if edge > 0 else ("smallest", "smaller", "--from")
@@ -247,7 +248,7 @@ def _found(folder: Path, environment: Environment) -> float:
 
 
 def _own(recipe: Recipe, key: str) -> Value:
-    """The value that the recipe has; `OWN` where it is neither a number nor "auto"."""
+    """The recipe's own value; `OWN` if it is neither a number nor "auto"."""
     value = _at(recipe, key)
     if value == "auto":
         return "auto"
@@ -262,7 +263,7 @@ def _at(recipe: Recipe, key: str) -> Any:
 
 
 def _present(recipe: Recipe, key: str) -> float:
-    """The number that the recipe has now; of a schedule the largest."""
+    """The recipe's present number; the largest one of a schedule."""
     value = _at(recipe, key)
     if isinstance(value, Piecewise | Steps | InverseSqrt):
         value = max(value.at(round) for round in range(recipe.rounds))
@@ -272,12 +273,12 @@ def _present(recipe: Recipe, key: str) -> float:
 
 
 def _name(value: Value) -> str:
-    """Of its folder."""
+    """The name of a value's folder."""
     return value if isinstance(value, str) else f"{value:g}"
 
 
 def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment, limit: int) -> Trial:
-    """A run with at least `limit` rounds, begun or resumed if need be."""
+    """Play a run to at least `limit` rounds, starting or resuming it if necessary."""
     started = (folder / LEDGER).exists()
     if started:
         recorded.recipe_in(folder, recipe)
@@ -303,7 +304,7 @@ def _losses(folder: Path) -> list[float | None]:
 
 
 def _judged(losses: Sequence[float | None]) -> float | None:
-    """The mean over the last quarter of the rounds; a round that everybody's answer was refused in spoils it."""
+    """The mean over the last quarter of the rounds; None if one of these rounds has no finite loss."""
     last = losses[-max(1, len(losses) // 4) :]
     known = [loss for loss in last if loss is not None and math.isfinite(loss)]
     return math.fsum(known) / len(known) if len(known) == len(last) and known else None

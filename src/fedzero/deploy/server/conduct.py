@@ -1,8 +1,8 @@
 """A run whose clients are at sites: the ledger is here, the work is there.
 
-    conduct(recipe, folder, environment, watch, service)     start a run, or resume the one that the folder holds
+    run_at_sites(recipe, folder, environment, watch, service)     start a run, or resume the one in the folder
 
-A server without a model builds nothing: what it has to know of the model the sites tell it, and they evaluate it, too.
+A server without a model builds nothing: the sites tell it the size and digest of the model, and evaluate it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_at_sites(
     service: Service,
     overwrite: bool = False,
 ) -> Summary:
-    """A run from where its ledger stands (from the start if there is none) to its end; the summary of what came out."""
+    """Play a run from the end of its ledger (from the start if there is none) to its end; returns its summary."""
     resuming, given = (folder / LEDGER).exists() and not overwrite, recipe is not None
     recipe = recorded.recipe_in(folder, recipe) if resuming else recipe
     if recipe is None:
@@ -58,7 +58,7 @@ def run_at_sites(
         setup = _built(recipe, environment, watch, foreign) if recipe.federation.server_model else None
         for line in () if resuming else coalitions.warnings(recipe, real=True):
             watch.warn(line)
-    watch.phase("")  # what sites do meanwhile is reported in lines
+    watch.phase("")  # from now on the activity of sites is reported in lines
     sites = (SiteAssignment.of(folder) if resuming else None) or SiteAssignment(secrets.token_hex(8), {})
 
     def assigned(here: Collection[str]) -> Assignment:
@@ -71,13 +71,13 @@ def run_at_sites(
     def tied(reason: Tied) -> None:
         service.report(f"{reason}; it is tried again")
 
-    # Sites find what they keep of a run by the recipe as its ledger has it, which an older release may have written.
+    # Sites find their folder of a run by the recipe on its ledger, which an older release may have written.
     prepare = Prepare(
         sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs, then.secret if then else None
     )
 
     def fits(found: Prepared) -> bool:
-        """Whether a site has what the run is known to start from: the server's own model, or that of the ledger."""
+        """Whether a site starts from the known base model: that of the server, or the one on the ledger."""
         if then is not None:
             return _continues(found, then)
         return setup is not None and found.identity == setup.start.identity
@@ -107,7 +107,7 @@ def _expect_same(now: Start, then: Start | None) -> None:
 
 
 def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool) -> Setup:
-    """What a server with a model has to have."""
+    """The set-up of a server with a model."""
     setup = prepare(recipe, environment, watch.phase, foreign=foreign)
     if setup.problem.metered is not None:
         raise FedzeroError("black boxes at sites need a server that queries none: set federation.server_model = false")
@@ -116,7 +116,7 @@ def _built(recipe: Recipe, environment: Environment, watch: Watch, foreign: bool
 
 
 def _is_foreign(then: Start, recipe: Recipe, environment: Environment) -> bool:
-    """Whose run it is that goes on; who names its recipe has chosen what that names."""
+    """Whether a run that is resumed without a recipe is somebody else's; then its recipe must name no code."""
     foreign = trust.is_foreign(then, environment)
     if foreign and recipe.federation.server_model:
         trust.expect_nothing_named(recipe.task, environment.functions)
@@ -129,7 +129,7 @@ def _start_of(folder: Path) -> Start:
 
 
 def _continues(found: Prepared | Start, then: Start) -> bool:
-    """Whether what is here is what a run was started from."""
+    """Whether model, size and secret are those from which the run was started."""
     same = (found.parameters, found.secret) == (then.parameters, then.secret)
     return same and found.identity.agrees(then.identity)
 

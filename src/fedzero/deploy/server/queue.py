@@ -1,4 +1,4 @@
-"""Recipes that wait for a supervisor, and the supervisor they wait for: files in a project's folder.
+"""The queue of recipes that wait for a supervisor, and the supervisor's process: files in a project's folder.
 
 PROJECT/queue/*.json    recipes in the order they came, each until its run has ended
 PROJECT/serve.json      the supervisor's process, while there is one
@@ -27,7 +27,7 @@ QUEUE, SUPERVISOR = "queue", "serve.json"
 
 
 class Process(Struct, frozen=True):
-    """A process, told from a later one with the same number by when it began."""
+    """A process; its start time distinguishes it from a later process with the same number."""
 
     pid: int
     began: float
@@ -42,7 +42,7 @@ class Process(Struct, frozen=True):
 
 
 class Supervisor(Process, frozen=True):
-    """What `serve.json` holds: the process, and the folder of the run that it plays."""
+    """The content of `serve.json`: the process, and the folder of the run that it plays."""
 
     run: str | None = None
 
@@ -72,7 +72,7 @@ def supervisor(project: Path) -> Supervisor | None:
 
 @contextmanager
 def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
-    """One supervisor at a time, which says what run it plays."""
+    """Be the only supervisor of a project inside the block; yields a function to record the run in progress."""
     other = supervisor(project)
     if other is not None:
         raise FedzeroError(f"process {other.pid} already serves {project}: `fedzero stop {project}` ends it")
@@ -92,7 +92,7 @@ def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
 
 
 def stop(project: Path, seconds: float = 30.0) -> bool:
-    """End the supervisor as Ctrl-C would; whether there was one. Its run can be resumed."""
+    """End the supervisor as Ctrl-C would; returns whether there was one. Its run can be resumed."""
     found = supervisor(project)
     if found is None:
         return False

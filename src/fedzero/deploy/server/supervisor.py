@@ -27,8 +27,8 @@ def serve_queue(
     done: Callable[[Path], None] = lambda folder: None,
     playing: Callable[[Path | None], None] = lambda folder: None,
 ) -> None:
-    """Until interrupted. A recipe that cannot be run is reported and taken out of the queue. playing: is told the
-    folder of each run, and None between two."""
+    """Play the recipes in the queue until interrupted. A recipe that cannot be run is reported and removed. playing: is
+    called with the folder of each run, and with None when the queue is empty."""
     idle = False
     while True:
         entry = next(iter(queue.entries(project)), None)

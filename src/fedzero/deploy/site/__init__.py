@@ -1,1 +1,1 @@
-"""A site: what its server may ask of it, and what it keeps."""
+"""A site: the limits of its server's orders, and the data that the site keeps."""

@@ -1,10 +1,9 @@
-"""What a site does of what it is ordered: nothing that is not in the recipe that it was prepared for.
+"""Admission of orders: a site obeys only orders that follow from the recipe for which it was prepared.
 
-A recipe says which rounds there are, who is asked in each (`cohort_of`), how the model gets to clients
-(`Traits.delivery`), whether outcomes are sent at once (`federation.sync`), and after which rounds the model is
-evaluated.
-Orders of an honest server follow from it. All others are refused, in words, before anything is computed. Whether
-something was asked before is known to `journal`.
+The recipe determines the rounds, the clients asked in each (`cohort_of`), the delivery of the model to clients
+(`Traits.delivery`), whether outcomes are sent at once (`federation.sync`), and the rounds after which the model is
+evaluated. Orders of an honest server follow from it. All other orders are refused with a sentence, before anything is
+computed. `journal` knows whether an order was obeyed before.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from fedzero.recipe.plan import Plan, cohort_of
 from fedzero.recipe.recipe import Recipe
 
 SMALL = 64 << 20
-"""Bytes that every order may have: a recipe has at most a few million."""
+"""Bytes that any order may have: a recipe has at most a few million."""
 OVERHEAD = 64
-"""Bytes of an update, and of an instruction, beside its numbers."""
+"""Bytes of an update, and of an instruction, in addition to its numbers."""
 LARGEST_ANSWER = 999_000_000
-"""Bytes of an answer that the journal keeps: a value of SQLite has at most 10⁹."""
+"""The most bytes of an answer that the journal keeps: a value in SQLite has at most 10⁹."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a site was prepared for. clients: those that are here; state: bytes of a whole state."""
+    """The run for which a site was prepared. clients: the clients at this site; state: bytes of a whole state."""
 
     recipe: Recipe
     plan: Plan
@@ -39,7 +38,7 @@ class Agreement:
     remembers: bool
     state: int = 0
     _cohort: dict[int, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
-    """of the round that was asked for last: many orders are of one round"""
+    """the cohort of the round that was asked for last: many orders belong to one round"""
 
     @property
     def rounds(self) -> int:
@@ -57,7 +56,7 @@ class Agreement:
         return self.traits.delivery
 
     def cohort(self, round: int) -> frozenset[int]:
-        """Who may be asked. Where the server draws in private, nobody here knows who was drawn: anybody."""
+        """The clients that may be asked. With private sampling only the server knows the cohort: any client here."""
         if self.plan.private_sampling:
             return self.clients
         if round not in self._cohort:
@@ -67,7 +66,7 @@ class Agreement:
 
     @cached_property
     def largest(self) -> int:
-        """Bytes of an order at most: each client here is brought the whole state, or the updates of all rounds."""
+        """The most bytes of an order: it may bring each client here the whole state, or the updates of all rounds."""
         federation, numbers = self.recipe.federation, sum(self.cost(0).replies)
         most = max(numbers, sum(self.cost(self.rounds - 1).replies))
         update = OVERHEAD + (8 * most + 10) * (1 if self.traits.comparable else 2 * federation.cohort)
@@ -77,7 +76,7 @@ class Agreement:
 
 
 def check_answers(plan: Plan) -> None:
-    """Refuse a method whose answers the journal cannot keep, before a round is begun and not in it."""
+    """Refuse a method whose answers the journal cannot keep, before the first round rather than in it."""
     size = 4 * max(plan.cost(0).replies) + OVERHEAD  # a reply's numbers are float32
     if size > LARGEST_ANSWER:
         raise Sendable(
@@ -87,7 +86,7 @@ def check_answers(plan: Plan) -> None:
 
 
 def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:
-    """Refuse an exchange that no round of the recipe has, or that is of others."""
+    """Refuse an exchange that no round of the recipe has, or that is for clients of other sites."""
     _expect_round(agreement, order.round)
     exchanges = len(agreement.cost(order.round).replies)
     if order.exchange >= exchanges:
@@ -106,7 +105,7 @@ def check_phase(agreement: Agreement, order: messages.Phase) -> None:
 
 
 def instruction_of(agreement: Agreement, order: messages.Exchange, data: bytes) -> Work | Snapshot | Continue:
-    """The instruction for one client, if it is one of this exchange."""
+    """The instruction for one client; refused if it does not belong to this exchange."""
     instruction = decode_instruction(data)
     if isinstance(instruction, Close):
         raise Refused("was sent the outcome of a round where its turn was expected")
@@ -128,7 +127,7 @@ def instruction_of(agreement: Agreement, order: messages.Exchange, data: bytes) 
 
 
 def _expect_delivered(agreement: Agreement, instruction: Work | Snapshot) -> None:
-    """Refuse a way of getting the model that the recipe does not have."""
+    """Refuse a form of delivery that the recipe does not use."""
     method, pulls = agreement.recipe.algorithm.name, agreement.recipe.federation.pull_after is not None
     if isinstance(instruction, Snapshot) and agreement.delivery == "catch-up" and not pulls:
         raise Refused(f"was sent a model, which {method} never sends: updates only")
@@ -139,7 +138,7 @@ def _expect_delivered(agreement: Agreement, instruction: Work | Snapshot) -> Non
 
 
 def check_recover(agreement: Agreement, order: messages.Recover) -> list[Update]:
-    """The updates of an order to catch up."""
+    """The updates of an order to catch up, checked."""
     if agreement.delivery == "snapshot":
         raise Refused(f"was told to catch up, where {agreement.recipe.algorithm.name} sends the model with every turn")
     updates = [decode_update(update) for update in order.updates]
@@ -166,7 +165,7 @@ def _closing(agreement: Agreement, data: bytes) -> Close:
 
 
 def check_measure(agreement: Agreement, order: messages.Measure, ready: int) -> list[Update]:
-    """The updates to fold before an evaluation; ready: the round that the replica is ready for."""
+    """The updates to fold before an evaluation. ready: the round for which the replica is ready."""
     recipe, after = agreement.recipe, order.after
     if recipe.federation.server_model:
         raise Refused("was told to evaluate a model that the server has itself: federation.server_model = true")
@@ -198,7 +197,7 @@ def _expect_here(agreement: Agreement, numbers: Iterable[int]) -> None:
 
 
 def _expect_in_order(agreement: Agreement, updates: Sequence[Update], before: int) -> None:
-    """Updates of rounds before `before`, each round once."""
+    """Refuse updates that are out of order, or of round `before` or later."""
     expected = 0
     for update in updates:
         if not expected <= update.round < before:

@@ -1,12 +1,12 @@
 """The queries that a site makes in a day: at most so many in any 24 hours, whatever its clock does.
 
-    at(spent, now)        what still counts at a time
-    wait(spent, …)        how long until something fits
+    at(spent, now)        the queries that still count at a time
+    wait(spent, …)        the time until more queries fit
 
-Queries are kept by the hour. An hour counts until 24 hours after its end, so what was granted is held for 24 to 25
-hours. Within a process time is that of the monotonic clock: setting the clock of the machine changes nothing. A process
-that starts takes what it finds in the future for spent now: a clock that was ahead for a while locks nothing for longer
-than a day.
+Queries are kept by the hour. An hour counts until 24 hours after its end, so granted queries count for 24 to 25 hours.
+Within a process the monotonic clock is used: setting the clock of the machine changes nothing. A process that starts
+counts queries with a time in the future as spent now, so a clock that was ahead for a while locks the site for at most
+a day.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedzero.model.numbers import Natural
 
 HOUR, DAY = 3600, 86400
 SPENT = "spent.json"
-"""In the folder for what outlasts a restart: the queries of a day."""
+"""The file with the queries of a day, in the folder that outlasts a restart."""
 AHEAD = 100
-"""The part of a day's queries that is written down ahead: one in so many."""
+"""One in so many of a day's queries is recorded ahead."""
 T = TypeVar("T", bound=Hashable)
 
 
 class Spent(Struct, frozen=True, omit_defaults=True):
-    """What the file holds: queries by hours since 1970. day, queries: the same by days, as 0.2.0 wrote it."""
+    """The content of the file: queries by hours since 1970. day, queries: the same by days, as 0.2.0 wrote it."""
 
     hours: tuple[tuple[Natural, Natural], ...] = ()
     day: Natural = 0
@@ -43,7 +43,7 @@ class Spent(Struct, frozen=True, omit_defaults=True):
 
 
 def at(spent: Spent, now: float) -> Spent:
-    """What counts at a time: nothing of more than a day ago, and what is in the future as if it were of now."""
+    """The queries that count at a time: none older than a day, and those of the future as if they were made now."""
     hour, counting = int(now // HOUR), dict[int, int]()
     by_days = ((24 * spent.day + 23, spent.queries),) if spent.queries else ()
     for then, queries in (*spent.hours, *by_days):
@@ -54,7 +54,7 @@ def at(spent: Spent, now: float) -> Spent:
 
 
 def _free(hour: int) -> int:
-    """When the queries of an hour no longer count."""
+    """The time from which the queries of an hour no longer count."""
     return (hour + 1) * HOUR + DAY
 
 
@@ -63,7 +63,7 @@ def with_queries(spent: Spent, queries: int, now: float) -> Spent:
 
 
 def wait(spent: Spent, queries: int, most: int, now: float) -> float:
-    """Seconds until so many queries fit into `most`, of which all that counts now was spent."""
+    """Seconds until so many queries fit into `most`, besides the queries that are spent."""
     left = spent.total + queries - most
     for hour, of_hour in spent.hours:
         if left <= 0:
@@ -75,7 +75,7 @@ def wait(spent: Spent, queries: int, most: int, now: float) -> float:
 
 
 class Clock:
-    """The time of day when this process began, carried on by the monotonic clock."""
+    """The time of day at the start of this process, advanced by the monotonic clock."""
 
     def __init__(self) -> None:
         self._wall, self._began = time.time(), time.monotonic()
@@ -85,20 +85,20 @@ class Clock:
 
 
 class Allowance:
-    """What is left of a day. What is spent is on the disk before the work begins, and outlasts processes and runs.
+    """The remaining queries of a day. Spent queries are on disk before the work begins, and outlast processes and runs.
 
-    A part of it is written down ahead, so that not every order waits for the disk; what of that a process does not use
-    in the same hour is given back, and lost where it is killed.
+    A part is recorded ahead, so that not every order waits for the disk. The share that a process does not use in the
+    same hour is given back; it is lost if the process is killed.
 
-    most: queries in 24 hours, 0: no limit. clock: one in a process, whatever runs it serves."""
+    most: queries in 24 hours, 0: no limit. clock: one per process, for all its runs."""
 
     def __init__(self, most: int, folder: Path, clock: Clock):
         self.most, self._path, self._clock = most, folder / SPENT, clock
         self._ahead, self._hour = 0, 0
-        """queries that are written down and not made, of an hour"""
+        """queries that are recorded but not made; and their hour"""
 
     def spend(self, costs: Mapping[T, int]) -> dict[T, str]:
-        """Queries of several that ask, in their order; why some of them cannot be paid for."""
+        """Spend the queries of several clients, in their order; by client that cannot be paid for: the reason."""
         if not self.most or not any(costs.values()):
             return {}
         total = sum(costs.values())
@@ -119,12 +119,12 @@ class Allowance:
             if not unpaid:
                 self._ahead = min(self.most // AHEAD, self.most - spent.total)
                 spent = with_queries(spent, self._ahead, now) if self._ahead else spent
-            if spent != before:  # also where nothing was granted: what was in the future is of now for good
+            if spent != before:  # even if nothing was granted: queries of the future are now recorded as of now
                 files.write(self._path, msgspec.json.encode(spent), durable=True, private=True)
         return unpaid
 
     def _returned(self, spent: Spent) -> Spent:
-        """Without what was written down ahead and not made."""
+        """`spent` without the queries that were recorded ahead but not made."""
         ahead, self._ahead = self._ahead, 0
         hours = [(hour, max(0, queries - ahead * (hour == self._hour))) for hour, queries in spent.hours]
         return structs.replace(spent, hours=tuple((hour, queries) for hour, queries in hours if queries))

@@ -1,5 +1,5 @@
-"""What a site has answered (`ledger.answers`), an evaluation after every round with it, and how many directions its
-clients were asked about at a model."""
+"""The answers of a site (`ledger.answers`), including its evaluations, and the number of directions that its clients
+were asked about at each model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fedzero.ledger.answers import OTHERWISE, Answered, Answers, Place
 
 EVALUATION = -1
-"""In the place of a client: the evaluation after so many rounds."""
+"""The client number under which evaluations are kept, by the number of rounds before them."""
 MOST_TURNS = 1 << 18
-"""Turns whose directions are counted, some 30 MB; the oldest are dropped. A turn takes two evaluations at least, so who
-would have turns forgotten needs days of `queries_per_day` for it."""
+"""The most turns whose directions are counted, some 30 MB; the oldest are dropped. A turn takes at least two
+evaluations, so a server that wants turns to be forgotten needs days of `queries_per_day`."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS directions (
     number INTEGER PRIMARY KEY, model BLOB NOT NULL, client INTEGER NOT NULL, drawn BLOB NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS directions (
 
 @dataclass(frozen=True)
 class Drawn:
-    """Directions that a client was asked about at one model. most: in all at this model, 0: no limit."""
+    """Directions that a client was asked about at one model. most: the limit at this model, 0: none."""
 
     model: bytes
     client: int
@@ -32,12 +32,12 @@ class Drawn:
 
 
 class Journal(Answers):
-    """Of one run; the file is that of all runs of a site, because models are."""
+    """The journal of one run. The file is shared by all runs of a site, because runs share models."""
 
     tables = Answers.tables + _TABLES
 
     def directions(self, model: bytes, client: int, drawn: bytes) -> int:
-        """How many directions a client was asked about at a model, beside those that are drawn now."""
+        """How many directions a client was asked about at a model, without those of the current turn."""
         with self._reading():
             (count,) = self._one(
                 "SELECT coalesce(sum(count), 0) FROM directions WHERE model = ? AND client = ? AND drawn != ?",
@@ -48,8 +48,8 @@ class Journal(Answers):
     def record(
         self, answers: Sequence[tuple[Place, Answered]], drawn: Sequence[Drawn] = (), once: bool = False
     ) -> dict[Place, str]:
-        """Make answers durable; those that must not leave, and why: another process answered something else. once: also
-        to the same question, since what was drawn in private is drawn once."""
+        """Make answers durable; returns the answers that must not leave, with reasons: another process answered
+        differently. once: also refuse a different answer to the same question, for private draws."""
         if not answers:
             return {}
         with self._reading(), self._transaction():
@@ -71,5 +71,5 @@ class Journal(Answers):
         return said | {p: "was asked too much at this model meanwhile" for p, _ in answers if p.client in beyond}
 
     def _beyond(self, each: Drawn) -> bool:
-        """Whether another process was asked meanwhile, and both together are too many."""
+        """Whether the limit is exceeded because another process was asked in the meantime."""
         return each.most > 0 and self.directions(each.model, each.client, each.drawn) + each.count > each.most

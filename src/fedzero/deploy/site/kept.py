@@ -1,7 +1,7 @@
-"""The folders that a site keeps, one for each run: the last model that it had, and what its clients remember.
+"""The folders that a site keeps, one for each run: the latest model, and the memories of clients.
 
-A server may begin as many runs as it likes, so there is a limit to folders and to bytes. What goes is what was used
-least lately; a run that goes on, in this process or another, is never touched.
+A server may begin as many runs as it likes, so folders and bytes are limited. The least recently used folder is removed
+first; a run in progress, in this process or another, is never touched.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 
 _NAME = re.compile("[0-9a-f]{24}")
 LOCK = ".running"
-"""In a folder: locked by every process that works on its run."""
+"""The file in a folder that every process working on its run locks."""
 
 
 class Held:
-    """The folder of a run that goes on; nobody removes it meanwhile. Given up with the process, or this object."""
+    """The folder of a run in progress, protected from removal until `release` or the end of the process."""
 
     def __init__(self, folder: Path):
         while True:
             folder.mkdir(0o700, parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # removed a moment ago: it is made again
+            with suppress(FileNotFoundError):  # it was removed a moment ago: make it again
                 self._file = (folder / LOCK).open("a")
                 fcntl.flock(self._file, fcntl.LOCK_SH)
                 if os.path.samestat(os.fstat(self._file.fileno()), (folder / LOCK).stat()):
@@ -37,7 +37,7 @@ class Held:
 
 
 def sizes(keep: Path) -> dict[Path, int]:
-    """Bytes of every folder, those used least lately first."""
+    """Bytes of every folder, the least recently used first."""
     found = [path for path in keep.iterdir() if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
     found.sort(key=lambda path: (path.stat().st_mtime_ns, path.name))
     return {path: sum(_size(each) for each in path.iterdir()) for path in found}
@@ -50,7 +50,7 @@ def _size(path: Path) -> int:
 
 
 def surplus(folders: dict[str, int], most: int, most_bytes: int) -> list[str]:
-    """Which of some folders have to go, in the order in which they should."""
+    """The folders to remove, in order, so that no more than `most` folders and `most_bytes` bytes remain."""
     left, total = len(folders), sum(folders.values())
     gone = []
     for name, size in folders.items():
@@ -62,9 +62,9 @@ def surplus(folders: dict[str, int], most: int, most_bytes: int) -> list[str]:
 
 
 def tidy(keep: Path, most: int, most_bytes: int, answers: Mapping[str, int] = {}) -> list[str]:
-    """Remove folders until no more than so many, of so many bytes, are there beside those in use; their names.
+    """Remove idle folders until at most so many, of at most so many bytes, remain; returns the removed names.
 
-    answers: bytes of the answers that are kept of a run elsewhere."""
+    answers: by name, bytes of the run's answers, which are stored elsewhere."""
     folders, removed = sizes(keep), []
     idle = {path.name: size + answers.get(path.name, 0) for path, size in folders.items() if not _in_use(path)}
     for name in surplus(idle, most, most_bytes):
@@ -82,7 +82,7 @@ def _in_use(path: Path) -> bool:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[bool]:
-    """Whether no process works on the run of a folder, while this lasts."""
+    """Whether no process works on the run of a folder; if so, none can begin inside the block."""
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a site's clients remember, in the folder of its run."""
+"""The memories of a site's clients, in the folder of its run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedzero.model import files
 
 
 class NotesOnDisk:
-    """What clients remember, a file for each. size: bytes of all."""
+    """Memories of clients, one file each. size: bytes of all."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -24,7 +24,7 @@ class NotesOnDisk:
         return Remembered.of(files.read(path, files.memory())) if path.exists() else Remembered()
 
     def write(self, client: int, round: int, memory: Remembered) -> None:
-        """A process that was suspended must not overwrite what its successor wrote meanwhile."""
+        """Store a memory. A process that was suspended must not overwrite the memory that its successor wrote."""
         path, before, packed = self._path(client), b"", memory.packed()
         if path.exists() and (written := Remembered.of(before := files.read(path, files.memory())).latest) > round:
             raise Refused(f"a newer process already wrote round {written}")

@@ -1,7 +1,7 @@
-"""What a server is told when a site cannot do something.
+"""Reasons of failures at a site, as they are sent to the server.
 
-An error that speaks of the recipe, of messages or of the site's terms (`Sendable`) is sent as it is. Of all others,
-which may quote rows, paths or what somebody's code said, the server gets one of the sentences below; the whole of it is
+An error about the recipe, messages or the site's terms (`Sendable`) is sent as it is. All other errors may quote rows,
+paths or the output of somebody's code: for them the server gets one of the sentences below, and the whole error is
 printed at the site.
 """
 
@@ -15,7 +15,7 @@ from fedzero.errors import FedzeroError, Sendable
 from fedzero.lines import printable
 
 LONGEST = 1000
-"""Characters of a sentence that is sent; what it quotes of a recipe may be long."""
+"""The most characters of a sentence that is sent; its quotations of a recipe may be long."""
 
 
 class Reason(StrEnum):
@@ -32,23 +32,23 @@ SEE = "the site's log has the reason"
 
 
 def sent(error: BaseException, kind: Reason) -> str:
-    """What of an error leaves the site."""
+    """The text of an error that leaves the site."""
     if isinstance(error, Sendable):
         return str(error)[:LONGEST].encode(errors="replace").decode()
     return f"{kind}: {SEE}"
 
 
 def kept(error: BaseException) -> str:
-    """What of an error the people at the site are shown."""
+    """The text of an error for the people at the site."""
     return printable(str(error) if isinstance(error, FedzeroError) else f"{type(error).__name__}: {error}", LONGEST)
 
 
 def log(error: BaseException) -> None:
-    """On the site's console, whole; what a recipe says in it stays on its line."""
+    """Print the whole error on the site's console; text from a recipe stays on one line."""
     if not isinstance(error, FedzeroError):
         traceback.print_exception(error)
         return
     said: BaseException | None = error
-    while said is not None:  # an error that may be sent can hide the one that says more
+    while said is not None:  # an error that may be sent can hide a more detailed cause
         print(kept(said), file=sys.stderr, flush=True)
         said = said.__cause__ if isinstance(said.__cause__, FedzeroError) else None

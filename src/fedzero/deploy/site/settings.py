@@ -1,4 +1,4 @@
-"""The settings of a site: where its data, models and functions are, and on which terms it serves."""
+"""The settings of a site: the places of its data, models and functions, and the terms on which it serves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedzero.recipe.secret import secret_of
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site decides for itself, in a file that never leaves it."""
+    """A site's own decisions, in a file that never leaves it."""
 
     data: str | None = None
     """Folder with this site's data."""
@@ -35,15 +35,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where this site computes."""
     threads: Annotated[int, Meta(ge=1)] | None = None
-    """Of a CPU; default: all. The last bits of a loss depend on it: with 1 a run equals that of the local engine."""
+    """Threads of the CPU; default: all. The last bits of a loss depend on it: 1 gives those of the local engine."""
     engine: str | dict[str, Any] = ""
     """Where this site's clients work: an engine, such as ray:2, or a table as in a recipe; default: in its process."""
     tasks: dict[str, str] = {}
-    """Tasks of this site's own, by name: module:attribute; "*" stands for any name."""
+    """This site's own tasks, by name: module:attribute; "*" stands for any name."""
     terms: Terms = Terms()
-    """What is served."""
+    """The conditions on which the site serves."""
     keep: str | None = None
-    """Folder for what outlasts a restart; default: beside the settings."""
+    """Folder for data that outlasts a restart; default: next to the settings."""
 
     @staticmethod
     def read(path: Path) -> Settings:
@@ -56,8 +56,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             raise FedzeroError(f"settings of the site: {error}") from error
 
     def without(self, names: Sequence[str]) -> Settings:
-        """Some settings as they are by default: `data`, `terms.methods`, `files.rows`, `all`; or as options of the
-        command line name them."""
+        """The settings with some of them reset to their defaults: `data`, `terms.methods`, `files.rows`, `all`; names
+        of command-line options work, too."""
         values = msgspec.to_builtins(self)
         known = [*Settings.__struct_fields__, *(f"terms.{name}" for name in Terms.__struct_fields__), "all"]
         known += [f"{table}.{name}" for table in ("files", "tasks") for name in values.get(table, ())]
@@ -76,7 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return msgspec.convert(values, Settings)
 
     def check(self) -> None:
-        """Refuse what no run could be served with; every name is that of something which is there."""
+        """Refuse settings with which no run could be served, such as names of things that do not exist."""
         self.environment()
         device_of(self.device)
         self.engine_for(engines.local())
@@ -89,7 +89,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
                     raise FedzeroError(f"terms.{group}: {error}") from None
 
     def engine_for(self, present: engines.Engine) -> engines.Engine | None:
-        """The engine of a run here, with what its recipe says of how clients work; None: none was chosen."""
+        """This site's engine, with the recipe's `merge`, `device` and `attack`; None: none was chosen."""
         return engines.chosen(present, self.engine) if self.engine else None
 
     def environment(self) -> Environment:
@@ -103,7 +103,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         )
 
     def secret_bytes(self) -> bytes | None:
-        """The secret as it was given."""
+        """The secret from the file or from FEDZERO_SECRET; None: there is none."""
         if self.secret is None:
             return os.fsencode(os.environ.get("FEDZERO_SECRET", "")) or None
         try:
@@ -119,11 +119,11 @@ OPTIONS = {
     "only_task": "terms.tasks",
     "approve": "terms.approved",
 }
-"""Options of the command line with other names than the settings that they change."""
+"""Options of the command line whose names differ from the settings that they change."""
 
 
 def _place(name: str) -> str:
-    """A setting by its place in the file."""
+    """The place in the file of a setting or command-line option."""
     head, dot, entry = name.partition(".")
     head = head.replace("-", "_")
     head = OPTIONS.get(head, head)

@@ -1,11 +1,11 @@
-"""A site: a host (`engines.host`) and what it insists on. Orders in, answers out; what carries them is not known here.
+"""A site: a host (`engines.host`) with its own conditions. Orders in, answers out; the transport is not known here.
 
-The model is loaded when a run is prepared and stays; all clients of a site share one replica. What must outlast the
-process is kept in the site's own folder: what clients remember and what was answered, before a reply leaves, and the
-replica now and then. A site that has lost its folder rebuilds its replica from base model and ledger.
+The model is loaded when a run is prepared, and stays; all clients of a site share one replica. Everything that must
+outlast the process is kept in the site's own folder: memories and answers, before a reply leaves, and the replica now
+and then. A site that has lost its folder rebuilds its replica from base model and ledger.
 
-Whether an order is one of the recipe's is judged in `admission`, whether it was obeyed before in `journal`, and whether
-the site serves it in `terms`.
+`admission` checks whether an order follows from the recipe, `journal` whether it was obeyed before, and `terms` whether
+the site serves it.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ SAVE_EVERY = 60.0
 CLAIMED = 60.0
 """Seconds to wait for a process that still writes the log of queries."""
 QUERIES = "queries.db"
-"""Of a run at this site: the log of queries, where its functions have one."""
+"""The file of a run at this site with the log of queries, if its functions have one."""
 PRIVATE = "facts.json"
-"""Of a run at this site: what is known of its data and stays here."""
+"""The file of a run at this site with facts about its data that stay here."""
 LOGGED = 1000
-"""Errors that a process prints at most."""
+"""The most errors that a process prints."""
 KINDS: dict[type[messages.Order], Reason] = {
     messages.Prepare: Reason.TASK,
     messages.Recover: Reason.REBUILD,
@@ -72,12 +72,12 @@ KINDS: dict[type[messages.Order], Reason] = {
     messages.Measure: Reason.MEASURE,
     messages.Phase: Reason.TURN,
 }
-"""What is said of an order that could not be obeyed, where the error itself is not to be sent."""
+"""By kind of order: the reason that is sent if the order could not be obeyed and the error itself must stay here."""
 
 
 class SiteState(Struct, frozen=True, rename={"run": "name"}):
-    """What a site is doing. round: the one being worked on or the last, from 1 on; 0 while the run is prepared.
-    finished: the run has ended. problem: why the site cannot take part."""
+    """The activity of a site. round: the current or last round, counted from 1; 0 while the run is prepared. finished:
+    the run has ended. problem: the reason why the site cannot take part."""
 
     run: str
     rounds: int
@@ -88,19 +88,19 @@ class SiteState(Struct, frozen=True, rename={"run": "name"}):
 
 
 class Site:
-    """`answer` is all there is to it; `state` is for the people at the site."""
+    """`answer` obeys orders; `state` is for the people at the site."""
 
     def __init__(self, settings: Settings, keep: Path):
         self.settings, self.keep = settings, keep
         self.run: SiteRun | None = None
         self.state: SiteState | None = None
         self._clock = Clock()
-        """one, whatever is prepared: no order makes it begin anew"""
+        """one clock for all runs: no order restarts it"""
         self._logged = "", 0
-        """the last error, and how many there were"""
+        """the last error, and how many were printed"""
 
     def answer(self, data: bytes) -> bytes:
-        """Whatever comes is answered: what cannot be done, by a sentence that says nothing of what is here."""
+        """Answer any order; if it cannot be obeyed, with a sentence that reveals nothing about the site."""
         problem, kind = "", Reason.ORDER
         try:
             most = admission.SMALL if self.run is None else self.run.agreement.largest
@@ -109,7 +109,7 @@ class Site:
             order = messages.decode_order(data)
             self.state, kind = _begun(order, self.state), KINDS.get(type(order), kind)
             return messages.encode(self._obey(order))
-        except (Exception, SystemExit) as error:  # also of the site's own code, which may raise anything
+        except (Exception, SystemExit) as error:  # the site's own code may raise anything
             problem = reasons.kept(error)
             self.log(error)
             return messages.encode(messages.Failed(reasons.sent(error, kind)))
@@ -119,7 +119,7 @@ class Site:
                 self.state = msgspec.structs.replace(self.state, busy=False, problem=unable)
 
     def log(self, error: BaseException) -> None:
-        """Once, where the same happens again and again, and not without end: orders must not fill the disk."""
+        """Print an error; a repeated one only once, and at most `LOGGED` in all: orders must not fill the disk."""
         text, (last, count) = reasons.kept(error), self._logged
         if text != last and count < LOGGED:
             self._logged = text, count + 1
@@ -157,7 +157,7 @@ class Site:
 
 
 def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
-    """The state of a site that begins to obey an order."""
+    """The state of a site when it begins to obey an order."""
     if isinstance(order, messages.Prepare):
         with suppress(*MALFORMED):
             found = msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
@@ -172,8 +172,8 @@ def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """An instruction that is one of the round's, for a client of this site. question: its SHA-256; before: what was
-    answered to the same question; again: that has to be worked on again, for the exchange that follows."""
+    """An instruction that belongs to the round, for a client of this site. question: its SHA-256; before: the earlier
+    answer to the same question; again: the turn must be played again because of the exchange that follows."""
 
     place: Place
     message: Work | Snapshot | Continue
@@ -184,7 +184,7 @@ class Asked:
 
 
 class SiteRun:
-    """A run at this site. Recipe and terms are checked before anything that the site has is touched."""
+    """A run at this site. Recipe and terms are checked before any of the site's data is touched."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class SiteRun:
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
-        keep.mkdir(0o700, parents=True, exist_ok=True)  # what clients remember is nobody else's
+        keep.mkdir(0o700, parents=True, exist_ok=True)  # memories of clients are private
         with ExitStack() as undo:  # a run that cannot begin leaves nothing open
             self._held = kept.Held(self.folder)
             undo.callback(self._held.release)
@@ -219,7 +219,7 @@ class SiteRun:
             undo.pop_all()
 
     def _continue(self, order: messages.Prepare) -> None:
-        """From where this run was left here."""
+        """Continue this run from the data that the site has kept."""
         _keep_private(self.folder / PRIVATE, self.setup.problem.private_facts)
         self._saved = time.monotonic()
         self.replica = self._traced(self.setup)
@@ -228,11 +228,11 @@ class SiteRun:
         self._queries = self._log_of_queries()
         self._notes = NotesOnDisk(self.folder)
         self._answering = 0
-        """bytes of the answers of the exchange that goes on, which are not in the journal yet"""
+        """bytes of the current exchange's answers, which are not in the journal yet"""
         self._admitted = set[int]()
-        """clients whose rows the terms allow"""
+        """clients with as many rows as the terms require"""
         self._brought: dict[int, bytes] = {}
-        """by client of an exchange, the model that its instruction brought"""
+        """by client of an exchange, the digest of the model after its instruction"""
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
         kept = self._notes, self._given, self._query_log, self._drawn, hosting(self.setup.chain, self._journal)
         self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
@@ -265,7 +265,7 @@ class SiteRun:
         return self._fresh().problem.params
 
     def _given(self, round: int, exchange: int, clients: Iterable[int]) -> dict[int, bytes]:
-        """What some clients answered already, in an exchange of a round."""
+        """The earlier answers of some clients in an exchange of a round."""
         found = {number: self._journal.find(Place(round, number, exchange)) for number in clients}
         return {number: before.answer for number, before in found.items() if before is not None}
 
@@ -305,7 +305,7 @@ class SiteRun:
         return messages.Replies(sent, failed)
 
     def phase(self, order: messages.Phase) -> messages.Phased:
-        """Of what clients here answered in this exchange."""
+        """Play a phase of a gathering with the answers that clients here gave in this exchange."""
         admission.check_phase(self.agreement, order)
         answers = self._journal.of_exchange(order.round, order.exchange)
         self.terms.check_room(self._journal.size + self._notes.size)
@@ -313,20 +313,20 @@ class SiteRun:
         return messages.Phased(self.host.phase(order, mine))
 
     def _each(self, numbers: Iterable[int], work: Callable[[int], T], failed: dict[int, str]) -> dict[int, T]:
-        """What comes of work for clients, one after the other; where that fails, why goes into `failed`."""
+        """The results of work for clients, one after the other; reasons of failures go into `failed`."""
         done: dict[int, T] = {}
         for number in numbers:
             try:
                 done[number] = work(number)
-            except QueryFailed:  # what a function of the site's own says may be private
+            except QueryFailed:  # the message of a site's own function may be private
                 failed[number] = f"{Reason.BOX}: the site has the reason in {QUERIES}"
-            except Exception as error:  # of one client: the others go on
+            except Exception as error:  # only this client fails: the others continue
                 self.log(error)
                 failed[number] = reasons.sent(error, Reason.TURN)
         return done
 
     def _asked(self, order: messages.Exchange, number: int) -> Asked:
-        """What a client is asked, found to be new, or the same as before."""
+        """A client's instruction; refused unless it is new, or the same as before."""
         instruction, place = order.instructions[number], Place(order.round, number, order.exchange)
         message = admission.instruction_of(self.agreement, order, instruction)
         self._journal.before(place, instruction)
@@ -351,7 +351,7 @@ class SiteRun:
         return asked
 
     def _expect_going_on(self, place: Place) -> None:
-        """Refuse an exchange that a client does not wait for, or at another model than that of the round's first."""
+        """Refuse an exchange for which a client does not wait, or at a different model from the round's first."""
         first = self._journal.find(Place(place.round, place.client))
         if first is None or not self.host.waits(place.client, place.round, place.exchange):
             raise Refused("received an instruction for a different exchange")
@@ -359,7 +359,7 @@ class SiteRun:
             raise Refused(f"was brought another model in the middle of round {place.round}")
 
     def _cost(self, asked: Asked) -> int:
-        """Queries of a turn; of an answer that is there, none. All are paid with the first exchange."""
+        """The queries of a turn; 0 if it was answered before. All are paid for with the first exchange."""
         if isinstance(asked.message, Continue) or (asked.before is not None and not asked.again):
             return 0
         cost = self.agreement.cost(asked.place.round)
@@ -367,7 +367,7 @@ class SiteRun:
         return cost.queries + (cost.first_queries if first else 0)
 
     def _answered(self, asked: Mapping[int, Asked], drawn: list[Drawn], failed: dict[int, str]) -> dict[int, Answered]:
-        """The answers that were given before, and new ones."""
+        """By client: its earlier answer, or a new one."""
         found = self._each(asked, lambda number: self._before(asked[number], drawn), failed)
         waiting = [number for number, before in found.items() if before is None]
         self._each(waiting, self._expect_still_there, failed)
@@ -379,7 +379,7 @@ class SiteRun:
         return {number: answered for number, answered in found.items() if answered is not None and number not in failed}
 
     def _before(self, asked: Asked, drawn: list[Drawn]) -> Answered | None:
-        """What was answered before; None: the replica is where it has to be for a new answer, which may be given."""
+        """The earlier answer; None: a new answer is allowed, and the replica has been brought to its round."""
         place, before = asked.place, asked.before
         if isinstance(asked.message, Continue):
             if before is None:
@@ -394,7 +394,7 @@ class SiteRun:
                 return before
             if not same and (self._private or not before.same_model(self.replica.history)):
                 raise Refused(f"was asked about round {place.round} before, at another model")
-            if not asked.again:  # the replica was damaged then, or is now
+            if not asked.again:  # the replica was damaged then or is damaged now
                 self._pay(place.client, self._cost(replace(asked, again=True)))
         self._expect_few(asked, model, drawn)
         self._expect_room()
@@ -402,7 +402,7 @@ class SiteRun:
         return None
 
     def _after(self, asked: Asked, reply: bytes | Exception) -> Answered:
-        """A new answer; where it is one to the same question at the same model, the same."""
+        """A new answer; refused if it differs from the earlier answer to the same question at the same model."""
         if isinstance(reply, Exception):
             raise reply
         before, place = asked.before, asked.place
@@ -414,7 +414,7 @@ class SiteRun:
         return Answered(asked.question, self.replica.history, reply)
 
     def _expect_still_there(self, number: int) -> None:
-        """Clients that work together work at one model."""
+        """Refuse a client whose model is not the one at which its group works."""
         if self._brought.pop(number, before := self.replica.digest()) != before:
             raise Refused("was brought another model than others of this exchange")
 
@@ -422,12 +422,12 @@ class SiteRun:
         self.terms.check_room(self._journal.size + self._answering + self._notes.size)
 
     def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
-        """Refuse more directions at one model than the terms allow; those of this turn are noted. They are the same as
-        others only where all is that they follow from: another recipe may have others of the same seed, other rows in
-        its batches, or points that come with the state."""
+        """Refuse more directions at one model than the terms allow, and note the directions of this turn. Two turns
+        have the same directions only if recipe, seed, round and history are the same: another recipe may have other
+        directions from the same seed, other rows in its batches, or points that come with the state."""
         round, number = asked.place.round, asked.place.client
         count = self.terms.projections_of(self.recipe.algorithm, self.agreement.cost(round))
-        history = self.replica.history or os.urandom(16)  # nobody knows of what it was made: no turn is like it
+        history = self.replica.history or os.urandom(16)  # unknown history: the turn is like no other
         said = (self._recipe_hash.encode(), self._keys.direction_root, round.to_bytes(8, "little"), history)
         name = hashlib.sha256(b"".join(said)).digest()[:16]
         self.terms.check_projections(self._journal.directions(model, number, name), count)
@@ -446,8 +446,8 @@ class SiteRun:
         return messages.Done()
 
     def measure(self, order: messages.Measure) -> messages.Measured:
-        """An evaluation after every round that the recipe has it after, once: at another model that is said to be that
-        after the same round, nothing but which model it is."""
+        """Evaluate the model, once after each round for which the recipe plans it. At a different model that claims to
+        be the one after the same round, only the digest is answered."""
         params = self.host.measure(admission.check_measure(self.agreement, order, self.replica.round))
         place, problem = Place(order.after, EVALUATION), self.setup.problem
         model, before = params.digest(), self._journal.find(place)
@@ -474,7 +474,7 @@ class SiteRun:
     # ---- functions whose queries are logged and may be limited
 
     def _log_of_queries(self) -> Ledger | None:
-        """The log is a ledger of its own in the site's folder: its budget must outlast the process."""
+        """Open the log, a separate ledger in the site's folder: its budget must outlast the process."""
         metered, path = self.setup.problem.metered, self.folder / QUERIES
         self._query_log: LedgerLog | None = None
         if metered is None:
@@ -484,7 +484,7 @@ class SiteRun:
             try:
                 ledger = Ledger.open(path, True) if path.exists() else Ledger.create(path, self.setup.start)
                 break
-            except Claimed:  # by a process of an earlier epoch, which is about to end
+            except Claimed:  # a process of an earlier epoch still has it, and is about to end
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.2)
@@ -493,14 +493,14 @@ class SiteRun:
         return ledger
 
     def _expect_paid(self, number: int, round: int) -> None:
-        """Before a turn: its queries are within the budget of its box."""
+        """Refuse a turn whose queries exceed the budget of its box."""
         metered, cost = self.setup.problem.metered, self.agreement.cost(round)
         if metered is not None:
             unable = metered.unable(round, {number: cost.queries + cost.first_queries})
             if number in unable:
                 raise Refused(unable[number])
 
-    # ---- what outlasts the process
+    # ---- data that outlast the process
 
     def close(self) -> None:
         self.save()
@@ -513,7 +513,7 @@ class SiteRun:
             self._queries = None
 
     def save(self) -> None:
-        """The replica, unless it is sent with every instruction anyway."""
+        """Store the replica, unless it is sent with every instruction anyway."""
         self._saved = time.monotonic()
         state = self.replica.state
         if state.round and self.replica.traits.delivery != "snapshot" and self.host.recallable:
@@ -530,7 +530,7 @@ class SiteRun:
             size = int.from_bytes(content[:4], "little")
             with suppress(*MALFORMED):
                 round, numbers, digest, history = _copies.decode(content[4 : 4 + size])
-                if hashlib.sha256(content[4 + size :]).digest() == digest:  # else from base model and ledger
+                if hashlib.sha256(content[4 + size :]).digest() == digest:  # otherwise begin from base model and ledger
                     self.replica.state = self.replica.state.restored(content[4 + size :], round, numbers)
                     self.replica.history = history
 
@@ -543,7 +543,7 @@ def _check_clients(assigned: Sequence[int], clients: int) -> None:
 
 
 def _localized(recipe: Recipe, settings: Settings) -> Recipe:
-    """The recipe with what this site decides for itself."""
+    """The recipe with this site's own device and model."""
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack is for simulations: this site attacks nobody")
     engine = msgspec.structs.replace(recipe.engine, device=settings.device)
@@ -551,7 +551,7 @@ def _localized(recipe: Recipe, settings: Settings) -> Recipe:
 
 
 def _keep_private(path: Path, now: Mapping[str, str] | None) -> None:
-    """Facts that stay at the site must be those with which it began the run. What they are is told to nobody."""
+    """Refuse private facts that have changed since the run began. The facts themselves are told to nobody."""
     if now is not None and not path.exists():
         files.write(path, msgspec.json.encode(dict(now)), durable=True)
     then = files.decoded(path, dict[str, str]) if path.exists() else {}

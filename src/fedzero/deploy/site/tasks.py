@@ -1,6 +1,6 @@
-"""Tasks of a site's own: objects of its own packages, named in its own settings. Nothing that travels names them.
+"""A site's own tasks: objects of its packages, named in its settings. No message names them.
 
-    fedzero join north --task hospital.radiology:task            known by its `name`; without one, by that of any recipe
+    fedzero join north --task hospital.radiology:task            known by its `name`; without one, by any name
     fedzero join north --task radiology=hospital.radiology:task
 
 A task of a recipe finds the object by name in `BuildContext.functions`.
@@ -18,11 +18,11 @@ from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 
 ANY = "*"
-"""In the place of a name: whatever the recipe calls its task."""
+"""Stands for any name that a recipe gives its task."""
 
 
 def places_of(options: Sequence[str]) -> dict[str, str]:
-    """Names and places, module:attribute, of what `--task` gives; all of it is imported, so what is wrong shows."""
+    """Places (module:attribute) by name, from options `--task`; all are imported, so that errors show at once."""
     places = {}
     for option in options:
         name, equals, place = option.rpartition("=")
@@ -37,7 +37,7 @@ def loaded(places: Mapping[str, str]) -> dict[str, Any]:
 
 
 def named_for(recipe: Recipe, environment: Environment) -> Environment:
-    """The environment in which an object for any name has that of the recipe's task."""
+    """The environment with the object for any name under the name of the recipe's task."""
     name, functions = getattr(recipe.task, "name", None), environment.functions
     if ANY not in functions or not isinstance(name, str):
         return environment

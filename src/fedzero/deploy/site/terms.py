@@ -1,12 +1,12 @@
-"""The terms of a site: what it serves, in a section of its own settings that never leaves it.
+"""The terms of a site: the recipes that it serves and its limits, in a section of its settings that never leaves it.
 
     [terms]                                   local/fedzero.toml of a kit
     methods = ["decomfl"]
     approved = ["3b0c…"]                      `fedzero recipe-hash RECIPE` prints it
     queries_per_day = 20000
 
-They are checked before data or a model are touched, and what they refuse is one sentence, here and at the server. The
-limits have defaults that every packaged recipe is within, also where all its clients are at one site.
+Terms are checked before data or models are touched, and a refusal is one sentence, here and at the server. The default
+limits allow every packaged recipe, even with all its clients at one site.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedzero.recipe.recipe import Recipe
 
 
 class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a site serves. An empty list is no restriction, and a limit of 0 is none."""
+    """The terms of a site. An empty list is no restriction, and a limit of 0 is no limit."""
 
     methods: tuple[str, ...] = ()
     """Methods that are served, as `algorithm.kind` has them."""
@@ -50,12 +50,12 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     """Directions that a client is asked about at one and the same model at most, over all rounds and runs; 0: no
     limit."""
     runs_kept: PositiveInt = 8
-    """Runs of which something is kept at most, beside those that go on; what was used least lately goes first."""
+    """Runs that are kept at most, besides those in progress; the least recently used are removed first."""
     bytes_kept: PositiveInt = 16 << 30
-    """Bytes that are kept of these runs at most, and of what clients answered and remember in one that goes on."""
+    """Bytes that are kept of these runs at most, and of the answers and memories of a run in progress."""
 
     def check(self, recipe: Recipe, secret: bool) -> None:
-        """Refuse what is not served; secret: whether this site has one."""
+        """Refuse a recipe that is not served. secret: whether this site has one."""
         chosen = (
             ("methods", self.methods, recipe.algorithm.name),
             ("tasks", self.tasks, plugins.tag_of(type(recipe.task))),
@@ -75,7 +75,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         batch, K, P = getattr(recipe.task, "batch", None), *_steps_of(recipe.algorithm)
         if isinstance(batch, int) and batch < self.least_batch:
             raise Sendable(_beyond("least_batch", self.least_batch, f"task.batch = {batch}", batch))
-        testing = getattr(recipe.task, "testing", None)  # an evaluation of the model is one, too
+        testing = getattr(recipe.task, "testing", None)  # it applies to evaluations of the model, too
         if isinstance(testing, int) and testing < self.least_batch:
             raise Sendable(_beyond("least_batch", self.least_batch, f"task.testing = {testing}", testing))
         limits = (
@@ -88,9 +88,9 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
                 raise Sendable(_beyond(name, limit, said, wanted))
 
     def check_turn(self, method: Method, cost: Cost) -> None:
-        """Refuse a turn of too many evaluations. Of methods that have no field for their directions it shows only now,
-        and of those that grow with the rounds in the round itself. A central difference takes two evaluations for a
-        direction, a forward one takes one more for a step."""
+        """Refuse a turn of too many evaluations. For methods without a field for their directions this is known only
+        now, and for methods whose directions grow with the rounds only in the round itself. A central difference takes
+        two evaluations per direction, a forward difference one per direction and one more per step."""
         total = cost.queries + cost.first_queries
         K, _ = _steps_of(method)
         limit = 2 * (self.most_directions + 1) * K
@@ -99,8 +99,8 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             raise Sendable(_beyond("most_directions", self.most_directions, said, -(-total // (2 * K))))
 
     def check_rows(self, client: int, rows: int | None) -> None:
-        """Refuse a client that has fewer rows than an evaluation is to be of, or some that count for more than their
-        part of so many. How many it has is told to nobody."""
+        """Refuse a client with fewer rows than an evaluation must have, whose single rows would weigh too much. The
+        number of its rows is told to nobody."""
         if rows is not None and rows < self.least_batch:
             raise Sendable(
                 f"its terms ask for least_batch = {self.least_batch}, and client {client} has fewer rows here: use "
@@ -108,7 +108,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             )
 
     def projections_of(self, method: Method, cost: Cost) -> int:
-        """Directions of a turn; where a method does not say, every evaluation is one."""
+        """The directions of a turn; if a method has no such field, every evaluation counts as one."""
         K, P = _steps_of(method)
         return K * P or cost.queries
 
@@ -125,7 +125,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             raise Sendable(_beyond("bytes_kept", self.bytes_kept, said, 2 * kept))
 
     def exposure(self) -> str:
-        """In a line, what a server can do to this site under these terms."""
+        """A sentence about everything that a server can ask of this site under these terms."""
         often = (
             f"at most {self.queries_per_day:,} evaluations a day"
             if self.queries_per_day
@@ -147,11 +147,11 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 
 
 UNLIMITED = Terms(queries_per_day=0, least_batch=1, most_directions=0, most_local_steps=0, projections=0)
-"""Of sites that belong to whoever serves the run."""
+"""For sites that belong to the owner of the server."""
 
 
 def with_options(options: Sequence[str]) -> dict[str, Any]:
-    """Values for limits from `--term NAME=VALUE`."""
+    """The values of limits from options `--term NAME=VALUE`."""
     limits = [field.name for field in msgspec.structs.fields(Terms) if isinstance(field.default, int)]
     values: dict[str, Any] = {}
     for option in options:
@@ -170,13 +170,13 @@ def _beyond(name: str, limit: int, wanted: str, allow: int) -> str:
 
 
 def _steps_of(method: Method) -> tuple[int, int]:
-    """(K, P) of a method that says so; P = 0: it does not."""
+    """(K, P) from a method's fields; P = 0: it has no such field."""
     K, P = getattr(method, "local_steps", 1), getattr(method, "directions", 0)
     return K if isinstance(K, int) else 1, most(P) if isinstance(P, int | Count) else 0
 
 
 def _of_gradients(methods: tuple[str, ...]) -> list[str]:
-    """Of the methods that are served (none: all that are installed), those that are given gradients."""
+    """The first-order methods among the served ones (empty: among all that are installed)."""
     found = []
     for name in methods or sorted(plugins.kinds("methods")):
         with suppress(FedzeroError, msgspec.ValidationError, TypeError, ValueError):

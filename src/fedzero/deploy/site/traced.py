@@ -1,7 +1,7 @@
-"""A replica that knows what it was made of: by that a site tells two questions about different models apart.
+"""A replica with a history, by which a site distinguishes questions about different models.
 
-The digest of a model is fast, and somebody who wants to can make another model with the same one. What was folded, in
-its order, is hashed here with SHA-256 instead of the model: that costs the same however large the model is.
+The digest of a model is fast, but somebody can construct a second model with the same digest. So the folded updates are
+hashed in their order with SHA-256, instead of the model; the cost does not depend on the size of the model.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ BASE = hashlib.sha256(b"base").digest()
 
 
 class TracedReplica(Replica):
-    """history: SHA-256 of what the model is made of: base model and updates, or the last state and updates."""
+    """history: SHA-256 over the sources of the model: base model and updates, or the last sent state and updates."""
 
     history = BASE
 
     def begin(self) -> None:
-        """The parameters are those of the base model."""
+        """Start over: the parameters have become the base model's again."""
         self.state, self.history = self.algorithm.init(self.state.params, self.state.clients), BASE
 
     def follow(self, updates: Sequence[Update]) -> None:
         missed = [update for update in updates if update.round >= self.round]
-        before, self.history = self.history, UNKNOWN  # stays so where folding fails half way
+        before, self.history = self.history, UNKNOWN  # remains unknown if folding fails half way
         super().follow(missed)
         if before != UNKNOWN:
             for update in missed:

@@ -1,11 +1,11 @@
 """A simulation on the workers of a Ray cluster: each has a replica and the local clients, and plays slices of a cohort.
 
-worker       what runs in a worker's process: a replica, the local clients, a slice in, replies out
+worker       a worker's process: a replica, the local clients, a slice in, replies out
 query_log    the log of queries of a black box that is called on a worker; the server makes it durable
-slices       what of a cohort is played together, and what has to be repeated where its worker died
+slices       parts of a cohort that are played together, and repeated if their worker dies
 engine       the driver's side: the clients of the whole cluster
-spread       whole runs, one a task
-on_ray       connects, starts, calls; Ray is imported there alone
+spread       whole runs, one task each
+on_ray       connects, starts, calls; the only module that imports Ray
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Ray(Engine, tag="ray"):
     gpus: Annotated[float, Meta(ge=0)] | None = None
     """GPUs of a worker; 0.25: four workers share one. Default: 1 where `device` allows it and the cluster has any."""
     slices: PositiveInt = 1
-    """Parts of a cohort, for each worker. With more than one, a worker that is done takes what others have not begun:
-    for cores of uneven speed, and models whose directions cost little, since each part makes them again."""
+    """Parts of a cohort, for each worker. With more than one, a worker that is done takes parts that others have not
+    begun: for cores of uneven speed, and models whose directions cost little, since each part makes them again."""
 
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:

@@ -1,7 +1,7 @@
-"""The clients of a simulation that are on the workers of a cluster.
+"""The clients of a simulation on the workers of a cluster.
 
-A worker gets numbers of clients, and of every round the update: scalars, or, of a dense method, one object in the
-cluster's store. The driver has a replica of its own, which it evaluates; the server alone writes the ledger.
+A worker gets client numbers and, for every round, the update: scalars, or for a dense method one object in the
+cluster's store. The driver has its own replica, which it evaluates; only the server writes the ledger.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedzero.recipe.engines import recorded
 from fedzero.recipe.view import RunView
 
 PART = 10_000
-"""Updates that are sent at a time to a worker that is behind."""
+"""Updates in one message to a worker that is behind."""
 
 
 @contextmanager
@@ -70,8 +70,8 @@ def _blueprint(run: RunView, how: Ray, device: str) -> Blueprint:
 
 
 class ClusterClients:
-    """share: slices of a cohort, for each worker. Clients that keep a memory are at the worker that has it: as many
-    slices as workers then."""
+    """share: slices of a cohort per worker. Clients with a memory stay at the worker that has it; there are then as
+    many slices as workers."""
 
     def __init__(self, run: RunView, crew: WorkerPool, share: int):
         setup, self.replica = run.built()
@@ -82,9 +82,9 @@ class ClusterClients:
         self.slices: list[Slice] = []
         self._events: Iterator[Sequence[Event]] = iter(())
         self._held: list[dict[int, None]] = [{} for _ in range(crew.size)]
-        """by worker: clients whose memory it has, in the order of their last turns; each is at one worker"""
+        """by worker: clients whose memory it has, in the order of their last turns; a client is at one worker only"""
         self._since = [(0, -1)] * crew.size
-        """by worker: in which of its lives that is, and the last round it was asked for"""
+        """by worker: the life (number of restarts) to which `_held` applies, and the last round it was asked for"""
 
     # ---- rounds
 
@@ -123,7 +123,7 @@ class ClusterClients:
         yield [found[client] for client in which]
 
     def _dealt(self, cohort: Sequence[int]) -> list[Slice]:
-        """`share` slices for every worker, or one for every client. What keeps a memory stays where that is."""
+        """`share` slices for every worker, or fewer if there are fewer clients. Clients with a memory stay with it."""
         count = min(self.share * self.crew.size, len(cohort))
         if self.remembers:
             parts = [[client for client in cohort if client % self.crew.size == i] for i in range(self.crew.size)]
@@ -135,8 +135,8 @@ class ClusterClients:
     def _bare(
         self, round: int, messages: Sequence[bytes], which: Mapping[int, int]
     ) -> tuple[Sequence[bytes], Mapping[int, int]]:
-        """Instructions without the model: the worker's replica is there already. What is left of them is what a client
-        is to remember."""
+        """Instructions without the model, because the worker's replica has it already. They only say which memory a
+        client should use."""
         if not self.remembers:
             return [b""], dict.fromkeys(which, 0)
         bare = []
@@ -176,9 +176,9 @@ class ClusterClients:
     # ---- memories
 
     def _moved(self, worker: int, clients: Collection[int]) -> dict[int, Sequence[bytes]]:
-        """What clients remember that this worker does not have, from the ledger; of one that has no memory nothing."""
+        """The memories that this worker lacks, from the ledger; a client without a memory has an empty one."""
         missing = [client for client in clients if client not in self._held[worker]]
-        for held in self._held:  # what another worker has of them is out of date after this round
+        for held in self._held:  # another worker's copy of these memories is out of date after this round
             for client in clients if held is self._held[worker] else missing:
                 held.pop(client, None)
         self._held[worker] |= dict.fromkeys(clients)
@@ -186,7 +186,7 @@ class ClusterClients:
 
     def _spare(self, worker: int, round: int) -> list[int]:
         """Clients that a worker need not keep in a new round: their turn was long ago, and the ledger has their
-        memory. Of one that was started again: none, it has nothing."""
+        memory. A worker that was started again has none."""
         held, (life, last) = self._held[worker], self._since[worker]
         self._since[worker] = self.dealer.lives[worker], round
         if life != self.dealer.lives[worker]:

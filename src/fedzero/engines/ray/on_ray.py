@@ -1,6 +1,6 @@
-"""Ray, imported here alone: a cluster to connect to or to start, workers, calls, and what is known of their failures.
+"""Ray, imported only here: connecting to or starting a cluster, its workers, calls, and their failures.
 
-Placement, restarts and resources are Ray's. A worker that died is started again by Ray with the same arguments.
+Ray takes care of placement, restarts and resources. It restarts a worker that died with the same arguments.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fedzero.engines.ray.worker import Blueprint, Worker
 from fedzero.errors import FedzeroError
 
 Ref = Any
-"""Of a value that is still to come, or that is kept for all workers."""
+"""A reference to a future result, or to a value that is kept for all workers."""
 INLINE = 100_000
-"""Bytes from which a message is put in the object store once, instead of being sent to every worker."""
+"""Larger messages (in bytes) are put in the object store once instead of being sent to every worker."""
 
 
 class WorkerRestarting(Exception):
@@ -41,8 +41,8 @@ def _ray() -> Any:
 
 @contextmanager
 def connected(cores: float = 0) -> Iterator[Any]:
-    """Ray: the connection that this process has, the cluster at RAY_ADDRESS, or a cluster of this machine's own, with
-    `cores` at least, which ends here."""
+    """Ray: the connection that this process has, the cluster at RAY_ADDRESS, or a new cluster on this machine with at
+    least `cores` cores, which ends with the block."""
     ray = _ray()
     if ray.is_initialized():
         yield ray
@@ -64,7 +64,7 @@ def connected(cores: float = 0) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Actors:
-    """Long-lived actors, one a worker, and what they compute on."""
+    """Long-lived actors, one per worker, and the device on which they compute."""
 
     ray: Any
     handles: Sequence[Any]
@@ -76,7 +76,7 @@ _kept: list[Actors] = []
 
 @contextmanager
 def keeping(how: Ray) -> Iterator[Actors]:
-    """Workers that all runs of this process use meanwhile, so that they need not be started for each."""
+    """Workers that all runs of this process share inside the block, so that they are started only once."""
     with _started(how) as actors:
         _kept.append(actors)
         try:
@@ -87,7 +87,7 @@ def keeping(how: Ray) -> Iterator[Actors]:
 
 @contextmanager
 def workers(how: Ray) -> Iterator[Actors]:
-    """Workers of a run: those that are kept, or new ones, which end with it."""
+    """Workers of a run: the kept ones, or new ones that end with the run."""
     if not _kept:
         with _started(how) as actors:
             yield actors
@@ -123,18 +123,18 @@ class WorkerPool:
         self._run, self._blueprint = uuid4().hex, actors.ray.put(blueprint)
 
     def about(self, worker: int) -> Ref:
-        """Who a worker is, once it has built what the run needs."""
+        """A worker's process and base model, once it has built everything that the run needs."""
         return self._actors[worker].about.remote(self._run, self._blueprint)
 
     def call(self, worker: int, method: str, *arguments: Any) -> Ref:
         return self._actors[worker].call.remote(method, *arguments)
 
     def put(self, value: Any) -> Ref:
-        """Kept once for all workers of a machine; a call that is given it gets the value."""
+        """Store a value once for all workers of a machine; a call with this reference as argument gets the value."""
         return self._ray.put(value)
 
     def first(self, refs: Collection[Ref], seconds: float | None = None) -> list[Ref]:
-        """The first of some values that is there; after so many seconds perhaps none."""
+        """The first of these values that is ready; empty if none is after so many seconds."""
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=seconds)
         return list(ready)
 
@@ -145,7 +145,7 @@ class WorkerPool:
         except errors.RayTaskError as error:
             if isinstance(error.cause, FedzeroError):
                 raise error.cause from None
-            if isinstance(error.cause, errors.RaySystemError):  # what was sent to it cannot be read there
+            if isinstance(error.cause, errors.RaySystemError):  # the worker cannot read its arguments
                 why = str(error.cause).strip().splitlines()[-1].strip()
                 advice = "install what the run needs on all machines, and its objects in a module that can be imported"
                 raise FedzeroError(f"a worker cannot load what it was sent ({why}): {advice}") from None
@@ -156,7 +156,7 @@ class WorkerPool:
             raise WorkerRestarting(str(error)) from error
 
     def restart(self, worker: int) -> None:
-        """Whatever is left of it ends; Ray starts it again, from the base model."""
+        """Kill the worker; Ray starts it again, from the base model."""
         self._ray.kill(self._actors[worker], no_restart=False)
 
 

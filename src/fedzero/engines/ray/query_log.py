@@ -1,4 +1,4 @@
-"""The log of queries on a worker: it knows what the driver's has of the slice, and writes through the driver."""
+"""The log of queries on a worker: it knows the slice's part of the driver's log, and writes through the driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fedzero.oracles.contract import F64
 
 
 class SliceLog:
-    """A `QueryLog` of one turn. spent: attempts of each client in the run; tried: those of the round among them, after
-    those of earlier rounds at which a box had no value; write: returns when rows are on the ledger."""
+    """A `QueryLog` of one turn. spent: number of attempts of each client in the run; tried: rows of earlier rounds in
+    which a box had no value, then the rows of this round; write: returns when rows are on the ledger."""
 
     def __init__(self, spent: Mapping[int, int], tried: Sequence[Query], write: Callable[[Sequence[Query]], None]):
         self._round, self._write = MemoryLog(), write

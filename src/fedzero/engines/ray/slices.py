@@ -1,7 +1,7 @@
-"""Slices of a cohort, dealt to workers; where a worker dies, what it had played of the round is played by another.
+"""Slices of a cohort, dealt to workers; if a worker dies, another one repeats its part of the round.
 
-How many slices there are depends on the number of workers, not on who is alive or done first, so losses merged within a
-slice have the same bits after a death, and wherever it is played.
+The number of slices depends on the number of workers, not on which of them are alive or done first. Losses that are
+merged within a slice therefore have the same bits after a death, and on whichever worker the slice is played.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fedzero.engines.ray.worker import CatchUp, NeedsCatchUp, PendingQueries, Wo
 from fedzero.errors import FedzeroError
 
 MOST_LOST = 5
-"""Workers that may die of one slice in one round before the run ends: perhaps it is what kills them."""
+"""The run ends when so many workers have died during one slice of a round: perhaps the slice kills them."""
 PATIENCE = 60.0
-"""Seconds that all workers are waited for once one of them is ready."""
+"""Seconds to wait for the other workers once one of them is ready."""
 
 Step = Callable[[int], Ref]
 """A call of a worker."""
@@ -26,8 +26,9 @@ Step = Callable[[int], Ref]
 
 @dataclass(eq=False)
 class Slice:
-    """Clients that are played together, the worker they are at, and the steps of the round that it has done. pinned:
-    they have memories there. life: which of the worker's it was. lost: how many died meanwhile."""
+    """Clients that are played together, their worker, and the steps of the round that are done. pinned: the clients
+    have memories at this worker. life: the worker's life in which the steps were done. lost: how many workers died
+    during the slice."""
 
     clients: Sequence[int]
     worker: int
@@ -39,8 +40,8 @@ class Slice:
 
 @dataclass(eq=False)
 class _Job:
-    """A slice at a worker: steps to be done one after the other, the answer that is awaited, and whether the worker's
-    replica had to catch up."""
+    """A slice at a worker: the steps to do one after the other, the awaited answer, and the calls by which the
+    worker's replica catches up, if it had to."""
 
     slice: Slice
     steps: list[Step] = field(default_factory=list)
@@ -49,10 +50,10 @@ class _Job:
 
 
 class Scheduler:
-    """The workers that are alive, and who plays what.
+    """The workers that are alive, and which of them plays which slice.
 
-    base: the digest that workers must find. standing: what one that is behind is sent, in parts. report: is told, in a
-    sentence, of workers that died.
+    base: the digest of the base model that workers must find. standing: the parts of the catch-up for a worker that is
+    behind. report: is told, in a sentence, of workers that died.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class Scheduler:
         self.lives = [0] * crew.size
         """how often each worker has died"""
         self._before: dict[int, WorkerInfo] = {}
-        """what each was that died last"""
+        """by worker: the process that died last"""
         self._absent: dict[int, Ref] = {worker: crew.about(worker) for worker in range(crew.size)}
 
     def open(self) -> None:
-        """Wait until all workers are ready; once one is, for the others not for ever."""
+        """Wait until all workers are ready; once one is, wait for the others at most `PATIENCE` seconds."""
         self.opened, end = True, None
         while self._absent:
             self._returned(None if end is None else max(0.0, end - time.monotonic()))
@@ -81,8 +82,9 @@ class Scheduler:
     def play(
         self, slices: Sequence[Slice], step: Callable[[Slice], Step]
     ) -> Iterator[tuple[Slice, Any] | tuple[None, PendingQueries]]:
-        """A step of every slice, and its result when it is done; without a slice, queries that are durable once the
-        next one is asked for. Where a worker dies later, the steps of its slices are done again."""
+        """Do a step of every slice; yields each slice with its result. A pair without a slice carries queries, which
+        the caller makes durable before it asks for the next pair. If a worker dies later, the steps of its slices are
+        repeated."""
         if self._absent:
             self._returned(0)
         waiting = [_Job(slice) for slice in slices]
@@ -122,7 +124,7 @@ class Scheduler:
             yield job.slice, answer
 
     def _begin(self, job: _Job, worker: int, step: Step) -> None:
-        """A step at a worker, after those that another one had done, or that one before it died."""
+        """Begin a step at a worker, after repeating steps that were done by another worker or in an earlier life."""
         slice, life = job.slice, self.lives[worker]
         job.steps = [step] if (slice.worker, slice.life) == (worker, life) else [*slice.done, step]
         slice.worker, slice.life = worker, life
@@ -147,8 +149,8 @@ class Scheduler:
         return True
 
     def _worker_for(self, slice: Slice, busy: dict[int, Any], anywhere: bool) -> int | None:
-        """Its own, or, where that is not alive, one that has nothing to do. anywhere: also where that is busy, if the
-        slice has not been begun in this round."""
+        """The slice's own worker or, if that is dead, an idle one. anywhere: an idle one also if its own is busy, as
+        long as the slice has not begun in this round."""
         if slice.worker in self.alive and slice.worker not in busy:
             return slice.worker
         if slice.worker in self.alive and (slice.done or slice.pinned or not anywhere):
@@ -156,7 +158,7 @@ class Scheduler:
         return next((worker for worker in self.alive if worker not in busy), None)
 
     def restart(self, worker: int) -> None:
-        """Of a worker whose replica is not to be trusted."""
+        """Restart a worker whose replica cannot be trusted."""
         if worker in self.alive:
             self.crew.restart(worker)
             self._lose(worker)
@@ -168,7 +170,7 @@ class Scheduler:
         self._absent[worker] = self.crew.about(worker)
 
     def _returned(self, seconds: float | None) -> None:
-        """Workers that are ready by now; waits for the first of them so long."""
+        """Take in the workers that are ready by now; waits up to so many seconds for the first."""
         if not self._absent:
             raise FedzeroError("no worker is left")
         for ref in self.crew.first(self._absent.values(), seconds):
@@ -184,7 +186,7 @@ class Scheduler:
             except WorkerRestarting:  # it is still being started
                 self._absent[worker] = self.crew.about(worker)
                 continue
-            if about == self._before.get(worker):  # it was out of reach, and may have begun what others repeat
+            if about == self._before.get(worker):  # it was out of reach, and may still play a step that others repeat
                 self.crew.restart(worker)
                 self._absent[worker] = self.crew.about(worker)
                 continue

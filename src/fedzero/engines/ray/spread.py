@@ -1,7 +1,7 @@
-"""Whole runs, one a task of Ray: what tuning and experiments do, on all cores of a cluster.
+"""Whole runs, one Ray task each: tuning and experiments use all cores of a cluster in this way.
 
-Every run is an ordinary one in a folder that all machines of the cluster see. A task that dies is tried again by Ray,
-and goes on with what its ledger has.
+Every run is an ordinary run in a folder that all machines of the cluster see. Ray repeats a task that dies, and the run
+continues from its ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MARK = ".cluster"
 def spread(
     work: Callable[..., T], calls: Sequence[tuple[Any, ...]], folder: Path, how: Ray, told: Callable[[int, T], None]
 ) -> list[T]:
-    """work(*call) of every call, in tasks of `how.cpus` cores; told: number and result of each as it comes."""
+    """The results of work(*call) for every call, in tasks of `how.cpus` cores. told: is called with the number and the
+    result of each call when it is done."""
     folder, word, found = folder.resolve(), uuid4().hex, dict[int, T]()
     folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / MARK, word)

@@ -1,7 +1,7 @@
-"""A worker: a process with a replica of its own that plays slices of cohorts with the local clients.
+"""A worker: a process with its own replica that plays slices of cohorts with the local clients.
 
-What it is sent are numbers of clients and updates; it folds these itself. It keeps nothing that must outlast it: one
-that died begins from the base model, says that it is behind, and is sent what the ledger has.
+It is sent client numbers and updates, and folds the updates itself. It keeps nothing that must outlast it: after a
+death it begins from the base model, says that it is behind, and is sent the ledger's updates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedzero.recipe.setup import prepare
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a worker is made from."""
+    """Everything from which a worker builds its replica and clients."""
 
     recipe: Recipe
     environment: Environment
@@ -42,7 +42,7 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Which worker this is, and the digest of the base model that it built."""
+    """The process of a worker, and the digest of the base model that it built."""
 
     pid: int
     host: str
@@ -51,10 +51,10 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange of a round, for a slice of its cohort. at: the round that the replica must be ready for. messages:
-    by client, which of the messages beside this one it gets. memories: pieces of what clients remember that another
-    worker, or an earlier process, had. spare: clients whose memory need not be kept longer. spent, tried: of clients
-    with black boxes, queries of the run and of the round.
+    """One exchange of a round, for a slice of its cohort. at: the round for which the replica must be ready. messages:
+    by client, the index of its message among those of the same call. memories: the pieces of clients' memories that
+    this process does not have. spare: clients whose memory need not be kept longer. spent, tried: for clients with
+    black boxes, number of queries in the run, and the queries of the round (see `SliceLog`).
     """
 
     round: int
@@ -69,8 +69,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """A part of what brings a replica of the base model to where the run is: a checkpoint, if there is one, comes with
-    the first; updates."""
+    """A part of the catch-up that brings a replica from the base model to the run's current round: updates, and in the
+    first part a checkpoint, if there is one."""
 
     checkpoint: tuple[bytes, int, Numbers] | None
     updates: Sequence[Update]
@@ -78,7 +78,8 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class Replies:
-    """Replies of clients, or why there is none; what of their memories has to be written if the round counts."""
+    """By client: its reply, or the reason why there is none; and the change of its memory to record if the round
+    counts."""
 
     replies: dict[int, bytes]
     failed: dict[int, str]
@@ -87,14 +88,14 @@ class Replies:
 
 @dataclass(frozen=True)
 class NeedsCatchUp:
-    """The replica is not ready for the round, but for this one; None: there is no replica."""
+    """The replica is ready for this round, not for the one that was asked; None: there is no replica."""
 
     round: int | None
 
 
 @dataclass(frozen=True)
 class PendingQueries:
-    """Queries that must be durable before the slice goes on."""
+    """Queries that must be durable before the slice continues."""
 
     rows: Sequence[Query]
 
@@ -103,7 +104,7 @@ Answer = Replies | NeedsCatchUp | PendingQueries
 
 
 class Worker:
-    """Called by one driver, one call at a time. A process that took the place of another has nothing yet."""
+    """Called by one driver, one call at a time. A restarted process has nothing yet."""
 
     def __init__(self) -> None:
         self._run = ""
@@ -117,12 +118,12 @@ class Worker:
         return WorkerInfo(os.getpid(), socket.gethostname(), self._player.base)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """A method of the player; None of `NeedsCatchUp`: there is no player."""
+        """Call a method of the player; `NeedsCatchUp(None)` if there is no player."""
         return NeedsCatchUp(None) if self._player is None else getattr(self._player, method)(*arguments)
 
 
 class Player:
-    """A replica, and the local clients; it plays those that it is asked for."""
+    """A replica and the local clients; it plays the clients for which it is asked."""
 
     def __init__(self, blueprint: Blueprint):
         torch.set_num_threads(blueprint.threads)
@@ -130,7 +131,7 @@ class Player:
         self.base = self.setup.problem.params.digest()
         self.replica = self.setup.replica()
         self._sent: dict[int, Sequence[bytes]] = {}
-        """what clients remember that were not here before, until they are made"""
+        """memories of clients that were not here before, until these clients are made"""
         self.clients = local_clients(self.setup, self.replica, memory=lambda client: self._sent.pop(client, ()))
         self.setup.problem.ready()
         self._slice: _Logged | None = None
@@ -159,7 +160,7 @@ class Player:
         return self._slice.begin(lambda: self._played(turn, messages))
 
     def _prepare(self, turn: Turn) -> None:
-        """Clients of this round alone are here, and others whose memory is kept here."""
+        """Keep only the clients of this round, and the clients whose memory is kept here."""
         if turn.round != self._round and not self._remembers:
             self.clients.forget(list(self.clients.clients))
         self._round = turn.round
@@ -167,7 +168,7 @@ class Player:
         self._sent |= turn.memories
 
     def proceed(self) -> Answer:
-        """The rows of the last answer are durable."""
+        """Continue: the rows of the last answer are durable."""
         assert self._slice is not None
         return self._slice.proceed()
 
@@ -185,7 +186,7 @@ class Player:
 
 
 class _Logged:
-    """A slice that stops wherever it writes to its log, until the driver says that this is durable."""
+    """A slice in a thread; it stops at each write to its log until the driver says that the rows are durable."""
 
     def __init__(self) -> None:
         self._answers: SimpleQueue[Any] = SimpleQueue()

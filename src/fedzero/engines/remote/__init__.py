@@ -1,10 +1,10 @@
 """Clients in other processes, reached over a transport.
 
-transport        what an author of one imports: a value that opens a link
-correspondence   a link over whatever only sends and receives
-pipe             processes of this machine
+transport        the contract of transports: a value that opens a link
+correspondence   a link over any connection that sends and receives
+pipe             a transport to processes of this machine
 bare             a host that trusts its server
-engine           the server's side: catch-up, deadlines, votes, measuring; who comes and goes
+engine           the server's side: catch-up, deadlines, votes, measuring; sites that come and go
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedzero.recipe.view import RunView
 
 
 class Remote(Engine, tag="remote"):
-    """Clients at hosts that a transport reaches. What clients remember is at the hosts, as long as these last."""
+    """Clients at hosts that a transport reaches. The hosts keep the clients' memories, as long as they last."""
 
     transport: str | dict[str, Any] = "pipe"
     """A word, or a table with its settings: { kind = "pipe", hosts = 3 }."""
@@ -42,7 +42,7 @@ class Remote(Engine, tag="remote"):
 
     @staticmethod
     def over(transport: Any, **settings: Any) -> Remote:
-        """With a transport as a value."""
+        """The engine with a transport given as a value."""
         return Remote(transport=msgspec.to_builtins(transport), **settings)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What all sites of a run must have in common: base model, its size, the clients' secret."""
+"""Base model, model size and the clients' secret: all sites of a run must agree on them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def basis(found: Prepared) -> tuple[Identity, int, str | None]:
 
 
 def common(found: Mapping[str, Prepared], fits: Callable[[Prepared], bool]) -> Prepared:
-    """What a run starts from: what is known already, or what most sites say; a tie decides nothing. Facts are those
-    that more than half of these sites have."""
+    """The start of a run: the one that is known already, or the one that most sites have; a tie decides nothing. Its
+    facts are the facts that more than half of these sites have."""
     found = {site: prepared for site, prepared in found.items() if fits(prepared)} or found
     ballots = {site: basis(prepared) for site, prepared in found.items()}
     right = votes.leading(ballots)
@@ -35,7 +35,7 @@ def common(found: Mapping[str, Prepared], fits: Callable[[Prepared], bool]) -> P
 
 
 def differs(found: Prepared, right: Prepared) -> str:
-    """In what a site does not fit; empty where it does."""
+    """How a site differs from the others; empty if it does not."""
     if found.base == right.base and not found.sha256:
         return "does not say the SHA-256 of its model: install the release of fedzero there that the others have"
     if found.identity != right.identity:

@@ -1,4 +1,4 @@
-"""What sites answer, read with distrust: of the kind that was asked for and fit to be written down, or an exception."""
+"""Answers of sites, read with distrust: an answer of the wanted kind that is fit for the ledger, or an exception."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T", bound=Struct)
 
 
 class SiteFailure(FedzeroError):
-    """What a site itself says it could not do."""
+    """A failure that the site itself reports."""
 
 
 def received(site: str, data: bytes | Exception, wanted: type[T]) -> T | Exception:
-    """An answer of the wanted kind, or why there is none."""
+    """An answer of the wanted kind, or the reason why there is none."""
     if isinstance(data, Exception):
         return data
     try:

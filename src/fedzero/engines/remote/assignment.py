@@ -17,10 +17,10 @@ Assignment = Mapping[str, tuple[int, ...]]
 
 
 def assign(sites: Sequence[str], clients: int, before: Assignment | None = None) -> dict[str, tuple[int, ...]]:
-    """Clients 0 … N−1 to sites in turn. A site that is added later gets clients without a site, or one of those of the
-    site with most.
+    """Assign clients 0 … N−1 to sites in turn. A site that is added later gets clients without a site, or one client of
+    the site with the most clients.
 
-    What was assigned stays where it is: a client's data and memory are at its site.
+    Clients that are assigned already stay where they are: a client's data and memory are at its site.
     """
     if not before:
         return {site: tuple(range(first, clients, len(sites))) for first, site in enumerate(sites)}
@@ -39,13 +39,13 @@ def assign(sites: Sequence[str], clients: int, before: Assignment | None = None)
 
 
 def at_sites(assignment: Assignment, clients: Collection[int]) -> dict[str, tuple[int, ...]]:
-    """Some clients, by site; those without a site are left out."""
+    """Group clients by site; clients without a site are left out."""
     found = {site: tuple(c for c in mine if c in clients) for site, mine in assignment.items()}
     return {site: some for site, some in found.items() if some}
 
 
 class SiteAssignment(Struct, frozen=True):
-    """What `sites.json` holds: what tells this run from all others, and which clients are at which site."""
+    """The content of `sites.json`: the run's unique name, and which clients are at which site."""
 
     run: str
     clients: dict[str, tuple[int, ...]]

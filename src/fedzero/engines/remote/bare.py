@@ -1,4 +1,4 @@
-"""A host that trusts its server: no terms, no journal. What runs behind transports of this machine, and in tests."""
+"""A host that trusts its server: no terms, no journal. It runs behind transports of this machine, and in tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_JOURNAL = (
 
 @dataclass(frozen=True)
 class BareProgram:
-    """What a host runs, as a value. engine: where its clients are; empty: in its process, one after the other."""
+    """The program of a host, as a value. engine: where its clients are; empty: in its process, one after the other."""
 
     environment: Environment
     engine: str = ""
@@ -47,7 +47,7 @@ class BareHost:
     def answer(self, data: bytes) -> bytes:
         try:
             return messages.encode(self._obey(messages.decode_order(data)))
-        except Exception as error:  # whatever it is, the server should know
+        except Exception as error:  # the server should hear of every failure
             return messages.encode(messages.Failed(str(error) or repr(error)))
 
     def leave(self) -> None:
@@ -98,7 +98,7 @@ class BareHost:
 
 
 def _played(host: Host, order: messages.Exchange) -> messages.Replies:
-    """All clients at once where the engine is another one; else each at the model that its instruction brings."""
+    """All clients at once if the host has an engine; otherwise one by one, each at the model of its instruction."""
     replies: dict[int, bytes] = {}
     failed: dict[int, str] = {}
     groups = [order.instructions] if host.engine else [{c: data} for c, data in order.instructions.items()]
@@ -149,5 +149,5 @@ def _measured(host: Host, order: messages.Measure) -> messages.Measured:
 
 
 def program_here(environment: Environment, engine: str) -> BareProgram:
-    """With what this process has, but for whoever looks on."""
+    """The program with this process's environment, without its observers."""
     return BareProgram(replace(environment, replaying=ignore), engine)

@@ -1,8 +1,8 @@
 """Orders and their answers over a connection that only sends and receives: a `Link` for every simple transport.
 
-An order has a number in front, and so has its answer. An answer counts once, for the order that it is of: what comes
-twice, too late or in another order harms nothing. A host that is asked the same again answers with the same bytes, so
-an order that may be lost is sent again.
+An order begins with a number, and its answer with the same one. An answer counts once, for the order with its number:
+an answer that comes twice, too late or out of order does no harm. A host that gets an order again answers with the same
+bytes, so an order that may be lost is sent again.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from fedzero.protocol.engine import Interrupted, Undelivered
 NUMBER = 8
 """Bytes of a number."""
 LOOK_EVERY = 0.5
-"""Seconds after which `enough` is asked again, at most."""
+"""The longest time in seconds between two calls of `enough`."""
 RELIABLE = math.inf
-"""`resend` of a connection that loses nothing while a host is there."""
+"""`resend` for a connection that loses nothing while a host is there."""
 Heard = tuple[str, bytes | Gone | News]
-"""Of a host: a message; that it is gone; that it has come, or begun anew, and knows nothing."""
+"""News of a host: its message; it is gone (`Gone`); it has come, or begun anew, and knows nothing (`News`)."""
 
 
 class Connection(Protocol):
-    """resend: seconds after which a message without an answer is sent again; infinite where none is lost."""
+    """resend: seconds after which a message without an answer is sent again; infinite if no message is ever lost."""
 
     resend: float
 
     def begin(self) -> Collection[str]:
-        """Hosts that are there; waits for the first."""
+        """The hosts that are there; waits until at least one is."""
         ...
 
     def send(self, host: str, message: bytes) -> None:
-        """`Undelivered`, if that is known at once."""
+        """Send a message; raises `Undelivered` if its loss is known at once."""
         ...
 
     def receive(self, seconds: float) -> Sequence[Heard]:
-        """What has come; waits so long for the first."""
+        """The messages and news that have come; waits up to so many seconds for the first."""
         ...
 
 
 class Correspondence:
-    """Numbers begin with the time: a server that was started again goes on with larger ones."""
+    """Numbers begin with the current time, so a restarted server continues with larger numbers."""
 
     def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic):
         self._connection, self._clock, self._number = connection, clock, time.time_ns()
         self._here, self._come = set[str](), set[str]()
         self._asking: dict[int, _Asking] = {}
         self._pending: dict[str, tuple[int, int]] = {}
-        """hosts that are not waited for: the number of their order, and how long its answer may be"""
+        """by host that is no longer waited for: the number of its order, and the size limit of the answer"""
         self._late: list[tuple[str, bytes | Exception]] = []
         self._news = False
 
@@ -157,7 +157,7 @@ class Correspondence:
 
 
 class _Asking:
-    """Orders of one number. missing: by host, what it was sent, until it has answered; found: answers to hand over."""
+    """Orders with one number. missing: by host, the sent message, until it is answered; found: answers to hand over."""
 
     def __init__(self, missing: dict[str, bytes], limit: int):
         self.missing, self.limit = missing, limit
@@ -175,8 +175,7 @@ def _within(answer: bytes, limit: int) -> bytes | Exception:
 
 
 class Obedient:
-    """The other end: what a host does with a message. The same order is answered once more with the same bytes, one
-    before it not at all."""
+    """The host's end of a correspondence. A repeated order gets the same bytes again; an older order gets no answer."""
 
     def __init__(self, answer: Callable[[bytes], bytes]):
         self._answer, self._last, self._said = answer, -1, b""

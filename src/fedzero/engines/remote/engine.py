@@ -1,14 +1,14 @@
-"""Clients in other processes: replicas of their own, reached through a link that may break at any time.
+"""Clients in other processes, with their own replicas, reached through a link that may break at any time.
 
-    clients.agreed()   an epoch begins: sites say what they have; what they lack they are sent, from the ledger
+    clients.agreed()   an epoch begins: sites say what they have, and are sent from the ledger what they lack
     clients.send(…)    messages to the clients' sites, replies back
 
-An epoch that ends in the middle of a round interrupts nothing: the next one begins, and what is outstanding is sent
-again, after the exchanges of the round that a site's new process has not played. Answers that have come stay. A site
-that comes, or comes back, in the middle of a round gets ready while the others go on, joins, and takes part from the
-next round on; one that leaves has left at once. Neither sends anything again to others. No site keeps the others
-waiting for long: one that still gets ready, catches up or evaluates when most are done is left out of rounds until its
-answer has come.
+An epoch that ends in the middle of a round interrupts nothing: the next epoch begins, and unanswered messages are sent
+again, after the exchanges of the round that a site's new process has not played. Answers that have come remain valid. A
+site that comes, or comes back, in the middle of a round gets ready while the others continue, joins, and takes part
+from the next round on. A site that leaves has left at once. In neither case is anything sent again to the others. No
+site keeps the others waiting for long: a site that still gets ready, catches up or evaluates when most are done is left
+out of rounds until its answer has come.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ W = TypeVar("W")
 BURST = 256
 """Updates in one message to a replica that is behind."""
 PREPARING, FINISHING = 3600.0, 5.0
-"""Seconds after which a site that gets ready, catches up or evaluates counts as gone, and to hear that a run has ended.
-The others wait for it only as long as `Enough` or the deadline of an exchange says."""
+"""Seconds after which a site that gets ready, catches up or evaluates counts as gone; and seconds to confirm the end of
+a run. The others wait for it only as long as `Enough` or the deadline of an exchange says."""
 OVERHEAD = 4096
-"""Bytes of an answer beside the replies in it."""
+"""Bytes of an answer in addition to the replies in it."""
 DOING: dict[type[Struct], str] = {
     messages.Prepared: "still gets ready",
     messages.Done: "still catches up",
     messages.Measured: "still evaluates",
 }
-"""Sites whose answer is pending, by the kind of answer."""
+"""By kind of answer: what a site does while its answer is pending."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """How a run is served. roster: all sites there are, whether present or not; deadline: seconds of an exchange;
-    report: is told, in a sentence, what happens to sites and epochs; idle: is called again and again between runs;
-    minimum: sites that must be ready before the others are left behind; patience: seconds these are waited for."""
+    """How a run is served. roster: all sites, whether present or not; deadline: seconds of an exchange; report: is
+    told in sentences what happens to sites and epochs; idle: is called repeatedly between runs; minimum: number of
+    sites that must be ready before the others are left behind; patience: seconds to wait for these others."""
 
     link: Link
     roster: Callable[[], Sequence[str]]
@@ -69,9 +69,9 @@ class Service:
 
 
 class RemoteClients:
-    """prepare: the order that begins an epoch, to be completed by the clients of each site. assign: which clients are
-    at which site, asked at the beginning of an epoch, when the sites are known. objective: of a server with a model,
-    which evaluates it itself. fits: whether a site has the base model that the run is known to start from, if it is."""
+    """prepare: the order that begins an epoch; the clients of each site are added to it. assign: which clients are at
+    which site; asked at the beginning of an epoch, when the sites are known. objective: for a server with a model,
+    which evaluates the model itself. fits: whether a site has the base model from which the run is known to start."""
 
     def __init__(
         self,
@@ -86,26 +86,26 @@ class RemoteClients:
         self.prepare, self.assign, self.objective = prepare, assign, objective
         self.assignment: Assignment = {}
         self.away: dict[str, str] = {}
-        """sites that do not take part in this epoch, or no longer, and why"""
+        """by site that takes no part in this epoch (any more): the reason"""
         self._missed: dict[str, str] = {}
-        """sites that were said to be missing, and why; each is said once"""
+        """by site that was reported missing: the reason; each is reported once"""
         self._seen: set[str] = set()
         """sites that have taken part"""
         self._ready: dict[str, int] = {}
         """the round a site's replica is known to be ready for; −1: to be rebuilt"""
         self._pending: dict[str, type[Struct]] = {}
-        """sites that are away until an answer of theirs has come, and of what kind"""
+        """by site that is away until its answer has come: the kind of answer"""
         self._coming: dict[str, int] = {}
-        """the round for which a site will be ready that still catches up"""
+        """by site that still catches up: the round for which it will be ready"""
         self._common: messages.Prepared | None = None
-        """what the sites agreed on"""
+        """the start on which the sites agreed"""
         self._last: tuple[int, messages.Measured] | None = None
         """the last evaluation, and after how many rounds"""
         self._run: RunView | None = None
         self._open, self._epoch = False, 0
-        """whether an epoch goes on, and which it is"""
+        """whether an epoch is in progress; its number"""
         self._told = set[str]()
-        """sites of which it was said last that they are here"""
+        """sites that were last reported as present"""
         self._come = set[str]()
         """sites that have come and have no clients yet: they get some between two rounds"""
         self._since = set[str]()
@@ -124,19 +124,19 @@ class RemoteClients:
         return self._run
 
     def attach(self, run: RunView) -> None:
-        """The run that begins now, or goes on."""
+        """Set the run that begins or continues now."""
         self._run, self._catch_up = run, run.plan.traits.delivery != "snapshot"
 
     # ---- epochs
 
     def agreed(self) -> messages.Prepared:
-        """What the sites of the first epoch agree on."""
+        """The start on which the sites of the first epoch agree."""
         self._lasting(lambda: None)
         assert self._common is not None
         return self._common
 
     def _lasting(self, work: Callable[[], W]) -> W:
-        """Work that needs an epoch, done again in the next one where it ends in between."""
+        """Do work that needs an epoch; if the epoch ends before the work does, repeat it in the next one."""
         while True:
             try:
                 if not self._open:
@@ -182,8 +182,8 @@ class RemoteClients:
         return {site: structs.replace(self.prepare, clients=clients) for site, clients in mine.items() if clients}
 
     def _welcome(self, between: bool = True) -> None:
-        """Sites that have come since the epoch began: they get ready while the others go on. In the middle of a round
-        clients stay where they are."""
+        """Prepare sites that have come since the epoch began, while the others continue. In the middle of a round
+        (between = False) clients stay where they are."""
         self._come |= set(self.link.admit())
         come = sorted(site for site in self._come if between or self.assignment.get(site))
         self._come -= set(come)
@@ -192,7 +192,7 @@ class RemoteClients:
         if between:
             self.assignment = self.assign(come)
         self._since |= set(come)
-        for site in come:  # whatever it was, its process knows nothing
+        for site in come:  # its new process knows nothing, whatever it knew before
             self._ready.pop(site, None)
             for client in self.assignment.get(site, ()):
                 self._played.pop(client, None)
@@ -205,7 +205,7 @@ class RemoteClients:
 
     def _nobody(self) -> FedzeroError:
         reasons = "; ".join(f"{site} {why}" for site, why in self.away.items())
-        # A run that has begun waits until a site is ready; one that has not ends here.
+        # A run that has begun waits until a site is ready; a run that has not begun ends here.
         return (FedzeroError if self._run is None else Interrupted)(f"no site is ready: {reasons}")
 
     def _admit(self, site: str, found: messages.Prepared) -> None:
@@ -221,7 +221,7 @@ class RemoteClients:
         return Enough(min(max(minimum, len(sites) // 2 + 1), len(sites)), self.service.patience)
 
     def _arrivals(self) -> None:
-        """Sites that were not waited for, and are ready by now."""
+        """Take the late answers of sites that were not waited for."""
         for site, data in self.link.late() if self._pending else ():
             kind = self._pending.pop(site, messages.Done)
             answer = received(site, data, kind)
@@ -267,8 +267,8 @@ class RemoteClients:
         return next(self._events, ())
 
     def _exchange(self, round: int, exchange: int) -> Iterator[Sequence[Event]]:
-        """Replies as they come. Failures are said last: who could not be reached in an epoch that ended is asked again
-        in the next one."""
+        """Replies as they come. Failures come last: a client that could not be reached in an epoch that ended is asked
+        again in the next epoch."""
         awaited, failed = dict(self._asked[exchange]), list[Arrival]()
         while True:
             try:
@@ -294,19 +294,20 @@ class RemoteClients:
         return self._ready.keys() - self.away.keys() - self._missed.keys()
 
     def _joined(self) -> list[Event]:
-        """Who has come since this was said last."""
+        """The sites that have come since the last call."""
         come = sorted(self._here() - self._told)
         self._told |= set(come)
         return [Joined(site, self.assignment.get(site, ())) for site in come]
 
     def _left(self) -> list[Event]:
-        """Who has gone since this was said last. Who was not sent anything arrives beside, which says so."""
+        """The sites that have gone since the last call. A client that was sent nothing also gets an `Undelivered`
+        arrival."""
         gone = sorted(self._told - self._here())
         self._told -= set(gone)
         return [Left(s, self.assignment.get(s, ()), f"{AT_SITE} {s} {self.away.get(s, 'is gone')}") for s in gone]
 
     def _asking(self, round: int, exchange: int, awaited: Mapping[int, bytes]) -> Iterator[Event]:
-        """Clients that have not answered yet are asked; first where their sites' processes have to be for it."""
+        """Ask the clients that have not answered yet, once their sites' processes have been brought to the exchange."""
         by_site = at_sites(self.assignment, awaited)
         self._repeat(round, exchange, by_site)
         yield from self._joined()
@@ -327,7 +328,8 @@ class RemoteClients:
                 yield from self._replies(round, site, answer, by_site[site])
 
     def _repeat(self, round: int, exchange: int, by_site: Assignment) -> None:
-        """Bring sites to an exchange: replicas that are behind, and what clients of a new process have not played."""
+        """Bring sites to an exchange: replicas that are behind catch up, and clients of a new process play the earlier
+        exchanges of the round again."""
         late = {s: tuple(c for c in mine if self._played.get(c) != self._epoch) for s, mine in by_site.items()}
         late = {site: mine for site, mine in late.items() if mine and site not in self.away}
         self._recover(round, late)
@@ -369,8 +371,8 @@ class RemoteClients:
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:
-        """A site answers from what it keeps on its disk, so a new process of it need not play the round again. Who did
-        not answer in an epoch that ended is asked again in the next one."""
+        """A site answers from its disk, so its new process need not play the round again. Sites that did not answer in
+        an epoch that ended are asked again in the next one."""
         answered: dict[str, bytes | Exception] = {}
         limit = self._phase_limit(asked, exchange)
         while True:
@@ -407,11 +409,11 @@ class RemoteClients:
             for site, answer in self._ask(orders, messages.Done, self.deadline, OVERHEAD):
                 if isinstance(answer, messages.Done):
                     self._ready[site] = round + 1
-        except Interrupted as reason:  # the round is on the ledger; who did not get this gets it before its next turn
+        except Interrupted as reason:  # the round is on the ledger; a site that missed this catches up at its next turn
             self._over(reason)
 
     def finish(self, rounds: int) -> None:
-        """The run has ended: sites are told, for the people there."""
+        """Tell the sites, and the people there, that the run has ended."""
         orders = {site: messages.Finish(rounds) for site in self._ready if site not in self.away}
         with suppress(Interrupted):
             for _ in self._ask(orders, messages.Done, FINISHING, OVERHEAD):
@@ -433,8 +435,9 @@ class RemoteClients:
     # ---- replicas that are behind
 
     def _recover(self, round: int, by_site: Assignment) -> None:
-        """Bring replicas to where the server takes them to be; those of rounds that are not on the ledger (any more)
-        begin from the base model. Whoever needs longer than an exchange may take goes on by itself."""
+        """Bring replicas to the round at which the server takes them to be. A replica with rounds that are not on the
+        ledger (any more) begins from the base model. A site that needs longer than the deadline of an exchange
+        continues on its own."""
         end = time.monotonic() + self.deadline
         for site in [s for s in by_site if s not in self.away and self._catch_up]:
             if self._ready[site] > round:
@@ -458,11 +461,12 @@ class RemoteClients:
                 if isinstance(answer, Pending):
                     self._coming[site] = reached
                 if isinstance(answer, Exception):
-                    return  # silent, perhaps: it is asked again before its next turn
+                    return  # it is asked again before its next turn
             self._ready[site] = reached
 
     def _measure(self, after: int) -> messages.Measured:
-        """By some sites, drawn for each evaluation; where these do not agree, or have data of their own, by all."""
+        """Let a few sites, drawn for each evaluation, evaluate the model; all sites do if these do not agree, or if
+        they have their own data."""
         if self._last is not None and self._last[0] == after:
             return self._last[1]
         sites = sorted(self._ready.keys() - self.away.keys())
@@ -491,7 +495,7 @@ class RemoteClients:
         return self._last[1]
 
     def _measured(self, sites: Sequence[str], after: int) -> dict[str, messages.Measured]:
-        """What those of some sites found that could evaluate the model."""
+        """The evaluations of the given sites, without the sites that could not evaluate the model."""
         orders, found, end = {}, {}, time.monotonic() + self.deadline
         for site in sites:
             updates: Sequence[bytes] = ()
@@ -511,7 +515,7 @@ class RemoteClients:
             else:
                 if isinstance(answer, Pending):
                     self._coming[site] = after
-                elif not isinstance(answer, Undelivered):  # that it is gone was said
+                elif not isinstance(answer, Undelivered):  # its absence was reported already
                     self.report(f"{site} could not evaluate the model: {answer}")
         return found
 
@@ -523,9 +527,9 @@ class RemoteClients:
         limit: int,
         enough: Callable[[], bool] = always_false,
     ) -> Iterator[tuple[str, T | Exception]]:
-        """Orders to sites; from each, an answer of the wanted kind or why there is none."""
+        """Send orders to sites; from each, an answer of the wanted kind or the reason why there is none."""
         for site, answer in self._answers(orders, wanted, seconds, limit, enough):
-            if not isinstance(answer, News):  # it is looked at before the next round
+            if not isinstance(answer, News):  # news are read before the next round
                 yield site, answer
 
     def _answers(
@@ -536,7 +540,7 @@ class RemoteClients:
         limit: int,
         enough: Callable[[], bool] = always_false,
     ) -> Iterator[tuple[str, T | Exception]]:
-        """As `_ask`, with the news between answers."""
+        """As `_ask`, with news between the answers."""
         if not orders:
             return
         encoded = {site: messages.encode(order) for site, order in orders.items()}
@@ -551,7 +555,7 @@ class RemoteClients:
 
 
 def _settled(event: Event) -> tuple[int, ...]:
-    """Clients that are not awaited any longer."""
+    """The clients that are no longer awaited after an event."""
     if isinstance(event, Arrival):
         return (event.client,)
     return event.clients if isinstance(event, Left) else ()

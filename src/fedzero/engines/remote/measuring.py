@@ -1,10 +1,11 @@
-"""How good a model is, from what several sites say of it; none of them is believed alone.
+"""The quality of a model, from the figures of several sites; no single site is believed alone.
 
-A site whose figures cannot be true (`oracles.ranges`) is left out first. Where all have the same held-out data their
-figures must agree, but for rounding: what more than half of them say is written, the lower median of theirs. Where each
-has data of its own, the lower median of all is written, one figure a site. It is a figure that a site sent, so fewer
-than half of the sites do not move it beyond what the others say. (Of two such sites nobody can tell which is wrong: the
-mean is written, weighted by clients.) In both cases a site that says something else than most is named.
+Sites whose figures cannot be true (`oracles.ranges`) are left out first. If all sites have the same held-out data,
+their figures must agree up to rounding; the lower median of the group that agrees is recorded, if the group is more
+than half of the sites. If each site has its own data, the lower median over all sites is recorded, one figure per site.
+A lower median is a figure that some site sent, so fewer than half of the sites cannot move it beyond the figures of the
+others. (With only two such sites nobody can tell which one is wrong: the mean is recorded, weighted by clients.) In
+both cases a site that differs from most others is named.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from fedzero.oracles.ranges import strange
 from fedzero.rounds.votes import leading
 
 MEASURING = 3
-"""Sites that evaluate the model; where these do not agree, all do."""
+"""Number of sites that evaluate the model; all sites do if these do not agree."""
 ROUNDING = 0.01
-"""Two figures that differ by less, relatively or absolutely, are the same: sites have different processors, and a last
-bit may turn a prediction over."""
+"""Two figures that differ by less, relatively or absolutely, count as equal: sites have different processors, and the
+last bit may change a prediction."""
 MOST_METRICS, LONGEST_NAME = 64, 64
-"""Of the metrics beside loss and accuracy."""
+"""Limits for metrics other than loss and accuracy: their number, and the length of a name."""
 
 
 def checked(measured: Measured) -> Measured:
-    """Refuse what would not be fit to be written down."""
+    """The same evaluation; raises `Refused` if its metrics are unfit for the ledger."""
     others = {} if measured.metrics is None else measured.metrics.others
     if len(others) > MOST_METRICS:
         raise Refused(f"sent {len(others)} metrics where at most {MOST_METRICS} are expected")
@@ -40,9 +41,9 @@ def checked(measured: Measured) -> Measured:
 
 
 def settled(found: Mapping[str, Measured], least: float) -> bool:
-    """Whether nobody else has to be asked: all have the same data, and say the same of the same model.
+    """Whether no other site has to be asked: all have the same data, and the same figures for the same model.
 
-    least: the smallest loss that the task has.
+    least: the smallest possible loss of the task.
     """
     first, *others = found.values()
     if first.own or first.metrics is None or strange(first.metrics, least):
@@ -53,14 +54,15 @@ def settled(found: Mapping[str, Measured], least: float) -> bool:
 def combined(
     found: Mapping[str, Measured], clients: Mapping[str, int], least: float
 ) -> tuple[Metrics | None, dict[str, str]]:
-    """The metrics to write, None where there is nothing to go by, and what is wrong with some sites'.
+    """The metrics to record, None if the sites' figures do not allow any; and by site, what is wrong with its figures.
 
-    found: by site, all of the same model. clients: how many each site has. least: the smallest loss that the task has.
+    found: by site, all of the same model. clients: how many each site has. least: the smallest possible loss of the
+    task.
     """
     odd = {site: f"measured {why}" for site, m in found.items() if m.metrics and (why := strange(m.metrics, least))}
     able = {site: measured for site, measured in found.items() if measured.metrics is not None and site not in odd}
     own = leading({site: measured.own for site, measured in able.items()})
-    if able and own is None:  # neither half decides for the other
+    if able and own is None:  # a tie: neither half decides for the other
         return None, odd | dict.fromkeys(able, "does not agree with the others whether all have the same data")
     kept = {site: measured.metrics for site, measured in able.items() if measured.own == own and measured.metrics}
     odd |= dict.fromkeys(able.keys() - kept.keys(), "says otherwise than most whose data it used")
@@ -101,7 +103,7 @@ def _finite(metrics: Metrics) -> bool:
 
 
 def _close(one: Metrics, other: Metrics) -> bool:
-    """Diverged is diverged, whether it is called NaN or infinite."""
+    """Whether two evaluations agree up to rounding; NaN and infinity both mean diverged, and count as equal."""
     if (one.accuracy is None) != (other.accuracy is None) or one.others.keys() != other.others.keys():
         return False
     pairs = zip(_values(one), _values(other), strict=True)
@@ -112,7 +114,8 @@ def _close(one: Metrics, other: Metrics) -> bool:
 
 
 def _median(parts: Sequence[Metrics]) -> Metrics:
-    """Number by number, each as one of the sites sent it; of those that more than half of them have."""
+    """The lower median of each figure, hence a figure that some site sent; only of metrics that more than half of the
+    sites have."""
 
     def most(values: Sequence[float | None]) -> float | None:
         given = [value for value in values if value is not None]
@@ -128,7 +131,8 @@ def _median(parts: Sequence[Metrics]) -> Metrics:
 
 
 def _mean(parts: Sequence[tuple[int, Metrics]]) -> Metrics:
-    """Of sites with so many clients each; of a metric that not all sites have, over those that have it."""
+    """The mean over (clients, metrics of a site), weighted by clients; a metric that some sites lack is averaged over
+    the others."""
 
     def mean(values: Sequence[tuple[int, float]]) -> float:
         total = sum(weight for weight, _ in values)
@@ -141,7 +145,7 @@ def _mean(parts: Sequence[tuple[int, Metrics]]) -> Metrics:
 
 
 def _lower_median(values: Sequence[float]) -> float:
-    """What is no number counts as the largest."""
+    """The lower median; NaN counts as the largest value."""
     return sorted(values, key=lambda value: (math.isnan(value), value))[(len(values) - 1) // 2]
 
 

@@ -1,6 +1,7 @@
-"""What supervisor and sites say to each other. A site may have several clients.
+"""Messages between supervisor and sites. A site may have several clients.
 
-Orders wrap instructions, answers wrap replies, both untouched; what is counted and put on the ledger are those.
+Orders wrap instructions and answers wrap replies, both unchanged; bytes are counted, and the ledger is written, from
+these instructions and replies.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from fedzero.protocol.messages import Phase as Phase
 
 
 class Prepare(Struct, frozen=True, array_like=True, tag=1):
-    """Get ready for a run: what tells it from all others, its recipe (canonical JSON), the clients that are here,
-    distributions, with versions, that the recipe needs beside fedzero, and the fingerprint of the clients' secret that
-    the run began with."""
+    """Get ready for a run: its unique name, its recipe (canonical JSON), the clients of this site, the distributions
+    with versions that the recipe needs in addition to fedzero, and the fingerprint of the clients' secret with which
+    the run began."""
 
     run: str
     recipe: bytes
@@ -34,7 +35,7 @@ class Prepare(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Recover(Struct, frozen=True, array_like=True, tag=2):
-    """Bring the replica forward: encoded updates to fold, `fresh`: from the base model on."""
+    """Bring the replica forward by folding encoded updates. fresh: begin from the base model."""
 
     fresh: bool
     updates: tuple[bytes, ...]
@@ -49,13 +50,13 @@ class Exchange(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Deliver(Struct, frozen=True, array_like=True, tag=4):
-    """The outcome of a round, for those who get it at once."""
+    """The outcome of a round, for clients that get it at once."""
 
     closings: dict[int, bytes]
 
 
 class Measure(Struct, frozen=True, array_like=True, tag=5):
-    """How good the model is after so many rounds; updates to fold first."""
+    """Evaluate the model after so many rounds, once the updates are folded."""
 
     updates: tuple[bytes, ...]
     after: Natural = 0
@@ -71,8 +72,8 @@ Order = Prepare | Recover | Exchange | Deliver | Measure | Finish | Phase
 
 
 class Prepared(Struct, frozen=True, array_like=True, tag=1):
-    """What a site found: base model and its size, facts, fingerprint of its secret; and the round that its replica,
-    which all its clients share, is ready for."""
+    """The start of a site: base model and its size, facts, fingerprint of its secret; and the round for which its
+    replica, which all its clients share, is ready."""
 
     base: bytes
     parameters: Natural
@@ -88,18 +89,19 @@ class Prepared(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Done(Struct, frozen=True, array_like=True, tag=2):
-    """What was to be folded is folded, what was to be known is known."""
+    """The order has been carried out; there is nothing to say."""
 
 
 class Replies(Struct, frozen=True, array_like=True, tag=3):
-    """Replies of clients, or why there is none."""
+    """By client: its reply, or the reason why there is none."""
 
     replies: dict[int, bytes]
     failed: dict[int, str]
 
 
 class Measured(Struct, frozen=True, array_like=True, tag=4):
-    """The digest of the model, and how good it is (None where nobody can say); own: by data that only this site has."""
+    """The digest of the model and its metrics (None if the site cannot evaluate it). own: with data that only this site
+    has."""
 
     model: bytes
     metrics: Metrics | None
@@ -136,7 +138,8 @@ def decode_order(data: bytes) -> Order:
 
 
 def decode_answer(data: bytes) -> Answer:
-    """What a site says is kept as one line of visible text, not too long: it is shown, logged and put on the ledger."""
+    """Decode a site's answer. Its text is cut to one line of visible characters, because it is shown, logged and put on
+    the ledger."""
     answer = decoded(_answers.decode, data, "an answer")
     if isinstance(answer, Prepared | Measured) and len(answer.sha256) not in (0, SHA256):
         raise Refused(f"sent a SHA-256 of {len(answer.sha256)} bytes")

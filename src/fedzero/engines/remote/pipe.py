@@ -1,7 +1,7 @@
 """Hosts in processes of this machine, over pipes: for tests, and the smallest example of a transport.
 
-Processes are forked from one that has imported what hosts need. A host that dies is started again and has to be brought
-forward like any other that comes back.
+Processes are forked from a process that has imported all modules that hosts need. A host that dies is started again and
+must be brought forward like any other host that comes back.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedzero.model.numbers import PositiveInt
 from fedzero.protocol.engine import Undelivered
 
 PRELOADED = "fedzero.engines.remote.warm"
-"""What the process that hosts are forked from imports, beside the module of what they run."""
+"""The process from which hosts are forked imports this module and the module of their program."""
 STARTED, ENDED = 120.0, 5.0
-"""Seconds that a host has to start, and to end by itself."""
+"""Seconds for a host to start, and to end by itself."""
 HERE = b""
-"""What a host says first."""
+"""The first message of a host."""
 
 
 class Pipe(Transport, tag="pipe"):
@@ -62,7 +62,7 @@ class Pipes:
         self._starting = set[str]()
 
     def begin(self) -> Collection[str]:
-        """Waits for all: they start at the same time."""
+        """Wait for all hosts; they start at the same time."""
         for name in self._names:
             if name not in self._ends:
                 self._start(name)
@@ -99,7 +99,7 @@ class Pipes:
         self._ends.pop(name).close()
         process = self.processes.pop(name)
         process.join(ENDED)
-        if name in self._starting:  # again, it would fail again
+        if name in self._starting:  # a second start would fail as well
             self._starting.discard(name)
             self._report(f"{name} did not start (exit code {process.exitcode})")
             return []
@@ -128,7 +128,7 @@ class Pipes:
 def _sendable(program: Program) -> Program:
     try:
         pickle.dumps(program)
-    except Exception as error:  # of whatever is in it
+    except Exception as error:  # anything inside the program may refuse to be pickled
         raise FedzeroError(
             f"hosts of a pipe are other processes, and what they need cannot be sent there ({error}): define it in a "
             "module that can be imported"
@@ -163,7 +163,7 @@ def serve(end: PipeEnd, name: str, program: Program, kinds: Sequence[bytes] = ()
 
 
 def _read_all(end: PipeEnd, put: Callable[[bytes | None], None]) -> None:
-    """What comes is read at once: who sends does not wait for whoever works."""
+    """Read messages at once, so that the sender need not wait while the host works."""
     try:
         while True:
             put(end.recv_bytes())

@@ -1,11 +1,11 @@
-"""What carries bytes between server and hosts: a value with a tag that opens, like an engine.
+"""A transport carries bytes between server and hosts. Like an engine, it is a tagged value with a method `open`.
 
     class MyTransport(Transport, tag="my-transport"):
         @contextmanager
         def open(self, program: Program, report: Report) -> Iterator[Link]: …
 
-What a transport opens is a `Link`. One that only sends and receives is made a link by `Correspondence`, which numbers
-orders, and survives what is lost, late, doubled or in another order.
+A transport opens a `Link`. `Correspondence` makes a link of a connection that only sends and receives: it numbers
+orders, and survives messages that are lost, late, doubled or out of order.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fedzero.errors import FedzeroError, Invalid
 from fedzero.model.value import TaggedConfig, quoted
 
 Report = Callable[[str], None]
-"""Is told in a sentence what should be known."""
+"""Is told, in a sentence, what people should know."""
 
 
 class Answering(Protocol):
-    """What obeys orders in a host's process: a host itself, or a site."""
+    """Obeys orders in a host's process: a host itself, or a site."""
 
     def answer(self, data: bytes) -> bytes:
-        """An order in, an answer out, whatever happens."""
+        """Obey an order and give an answer, whatever happens."""
         ...
 
     def leave(self) -> None:
@@ -39,20 +39,20 @@ class Answering(Protocol):
 
 
 Program = Callable[[str], Answering]
-"""What a host of that name runs. It is pickled where hosts are other processes."""
+"""Makes the host of a given name. It is pickled if hosts are other processes."""
 
 
 class Transport(TaggedConfig):
     """A way to hosts."""
 
     def open(self, program: Program, report: Report) -> AbstractContextManager[Link]:
-        """Hosts, reached; what was started for them ends with the block. program: what they run, of a transport that
-        starts them itself."""
+        """Reach the hosts; processes that the transport started end with the block. program: for a transport that
+        starts its hosts, the program that they run."""
         raise NotImplementedError
 
 
 def chosen(wanted: str | Mapping[str, Any]) -> Transport:
-    """A transport by its word, or by a table with its settings."""
+    """A transport from its name, or from a table with its settings."""
     table = {"kind": wanted} if isinstance(wanted, str) else dict(wanted)
     try:
         kind = plugins.find("transports", table.get("kind")).type
@@ -63,58 +63,58 @@ def chosen(wanted: str | Mapping[str, Any]) -> Transport:
 
 
 class NoAnswer(FedzeroError):
-    """A site was asked and says nothing."""
+    """A site was asked and did not answer."""
 
 
 class Gone(NoAnswer):
-    """A site was asked and has left: nothing of it will come."""
+    """A site was asked and has left: no answer will come."""
 
 
 class News(FedzeroError):
-    """No answer: something has happened beside, `late` and `admit` say what."""
+    """Not an answer: something else has happened, and `late` and `admit` say what."""
 
 
 class Pending(FedzeroError):
-    """A site was asked and is not waited for any longer; its answer may come yet."""
+    """A site was asked and is no longer waited for; its answer may still come."""
 
 
 Answers = Iterator[tuple[str, bytes | Exception]]
 
 
 class Link(Protocol):
-    """An epoch at a time: sites are fixed while it lasts. It may end at any moment, for any reason (`Interrupted`)."""
+    """A link lives in epochs; an epoch may end at any moment, for any reason (`Interrupted`)."""
 
     def begin(self) -> Collection[str]:
-        """End the epoch if there is one, begin the next; the sites that take part."""
+        """End the epoch if there is one, and begin the next; returns the sites that take part."""
         ...
 
     def ask(
         self, orders: Mapping[str, bytes], seconds: float, limit: int, enough: Callable[[], bool] = always_false
     ) -> Answers:
-        """Orders to sites, answers as they come. After `seconds`, or beyond `limit` bytes, an answer is an exception:
-        `NoAnswer` or `Undelivered` of a site that is gone. With the site's name in front it makes a sentence.
-        `Pending` is that of the sites that have not answered when it is `enough`, which is asked now and then. `Gone`
-        is said at once. `News` may come between answers, of any site, from a link that lets sites in at any time;
-        others may be asked meanwhile.
+        """Send orders to sites; yields answers as they come. An answer may be an exception, which makes a sentence with
+        the site's name in front: `NoAnswer` after `seconds`, `Undelivered` if the order could not be sent, `Refused` if
+        the answer has more than `limit` bytes. `Gone` comes as soon as a site leaves. `enough` is asked now and then;
+        once it is true, sites that have not answered are `Pending`. `News` may come between answers, about any site,
+        from a link that lets sites in at any time; other sites may be asked meanwhile.
 
         The site of an answer is known from its certificate, never from the answer.
         """
         ...
 
     def late(self) -> Answers:
-        """Answers that have come by now from sites that were `Pending`; they are not to be asked before."""
+        """Answers that have come by now from sites that were `Pending`; such a site must not be asked before that."""
         ...
 
     def admit(self) -> Collection[str]:
-        """Sites that have come, or come back, since the epoch began, and take part from now on; they know nothing yet.
-        Asked before every round and after `News`, it waits for nobody. A link that can let nobody in ends the epoch
-        between two rounds, and has no news."""
+        """Sites that have come, or come back, since the epoch began and were not returned yet. They take part from now
+        on, and know nothing. It is called before every round and after `News`, and does not wait. A link that cannot
+        let sites in during an epoch ends the epoch between two rounds, and has no news."""
         ...
 
 
 class Enough:
-    """Whether the last sites have been waited for long enough: once `quorum` sites have answered, as long again as
-    that took, and `patience` seconds more."""
+    """Whether the last sites have been waited for long enough: after `quorum` sites have answered, the others get the
+    same time again plus `patience` seconds."""
 
     def __init__(self, quorum: int, patience: float, clock: Callable[[], float] = time.monotonic):
         self._quorum, self._patience, self._clock = quorum, patience, clock

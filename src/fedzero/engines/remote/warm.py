@@ -1,4 +1,4 @@
-"""Imported in the process that hosts are forked from: what every host needs, once for all of them."""
+"""The process from which hosts are forked imports this module, and with it everything that every host needs."""
 
 from __future__ import annotations
 

@@ -1,21 +1,23 @@
-"""What a method is: a frozen value with pure functions, both halves of its paper in one file.
+"""The contract of methods. A method is a frozen value with pure functions: both halves of its paper in one file.
 
-    traits(scale) → Traits                                what the method is
+    traits(scale) → Traits                                properties of the method
     cost(round, scale) → Cost                             numbers up and queries of a round
     client(state, turn) → yields asks, returns Contribution   one client's part of a round
-    aggregate(gathered) → Update                          what the ledger stores
+    aggregate(gathered) → Update                          the update that the ledger stores
     apply(state, updates, keys) → State                   server, replay and returning clients run the same line
 
     replay = apply(init(params, clients), ledger)
 
-These five make a method; `init`, `share` and `check` have defaults. Where the update is a sum of directions that all
-clients share, `SeededMethod` (seeded.py) has all four, and a method says only where its paper differs.
+These five make a method; `init`, `share` and `check` have defaults. If the update is a sum of directions that all
+clients share, `SeededMethod` (`methods/shared/seeded.py`) defines all five, and a method overrides only the members in
+which its paper differs.
 
-A round is one or more exchanges. In the middle of its part a client may yield `Intermediate(values)`: the values go up,
-the server makes one answer of everybody's (`share`), and the client is sent it as `IntermediateResult`. What a client
-wants to keep until its next turn it returns with its contribution and finds in `turn.memory`.
+A round has one or more exchanges. In the middle of its part a client may yield `Intermediate(values)`: the values go
+up, the server combines the values of all clients into one answer (`share`), and the client receives it as
+`IntermediateResult`. A client's memory until its next turn is made by its contribution, and comes back in
+`turn.memory`.
 
-`apply` consumes the state it is given: tensors are updated in place, and only the returned value may be used after.
+`apply` consumes the given state: tensors are updated in place, and only the returned value may be used afterwards.
 Methods never know the engine, the task or who asked.
 """
 

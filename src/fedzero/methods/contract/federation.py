@@ -1,4 +1,4 @@
-"""Who takes part in a federation, and how large it is."""
+"""The participants of a federation, and its size."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from fedzero.errors import FedzeroError
-from fedzero.links.contract import Contribution as Contribution
 from fedzero.model.numbers import NonNegative
 from fedzero.model.value import Checked
 
 MOST_CLIENTS = 10_000_000
-"""The server keeps two numbers for each, from the first round on."""
+"""The largest federation: the server keeps two numbers per client, from the first round on."""
 
 
 class Federation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who takes part, and who holds the model."""
+    """The clients that take part, and the holder of the model."""
 
     clients: Annotated[int, Meta(ge=1, le=MOST_CLIENTS)]
     """N"""
@@ -35,10 +34,10 @@ class Federation(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A client that missed more rounds than this is sent the whole model instead of the updates."""
     bound: NonNegative = 0.0
     """Numbers of a client are scaled down to a norm of at most so many times the median of its round (of 3 clients or
-    more); 0: never. A recipe that says nothing of it has 1.5."""
+    more); 0: never. A recipe without this key has 1.5."""
 
     def expect(self, why: str, **wanted: Any) -> None:
-        """Refuse a federation whose fields have other values; `why` begins the sentence."""
+        """Refuse a federation whose fields differ from `wanted`; `why` begins the sentence."""
         for name, value in wanted.items():
             found = getattr(self, name)
             if found != value:
@@ -52,7 +51,7 @@ def _toml(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a federation is: d and N."""
+    """The size of a federation: d numbers in the model, N clients."""
 
     size: int
     clients: int

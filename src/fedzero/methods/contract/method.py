@@ -8,7 +8,6 @@ from dataclasses import replace
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
-from fedzero.links.contract import Contribution as Contribution
 from fedzero.methods.contract.federation import Federation, Scale
 from fedzero.methods.contract.state import State
 from fedzero.methods.contract.traits import Cost, Traits
@@ -18,11 +17,11 @@ from fedzero.model.updates import Dense, Update, parts_of, unpack
 from fedzero.model.value import TaggedConfig
 
 MAX_ABS_COORDINATE = 7.0
-"""No coordinate of a direction is larger: Box–Muller of 32 bits reaches √(2 ln 2³³) = 6.8."""
+"""A bound on the coordinates of directions: Box–Muller with 32 bits reaches √(2 ln 2³³) = 6.8."""
 
 
 class Method(TaggedConfig):
-    """The contract. The fields are the hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
+    """The contract of methods. The fields are hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
 
     @property
     def name(self) -> str:
@@ -30,7 +29,7 @@ class Method(TaggedConfig):
         return str(self.__struct_config__.tag)
 
     def traits(self, scale: Scale) -> Traits:
-        """What the method is, in a federation of this scale."""
+        """The properties of the method in a federation of this scale."""
         return Traits()
 
     def cost(self, round: int, scale: Scale) -> Cost:
@@ -42,11 +41,11 @@ class Method(TaggedConfig):
         raise NotImplementedError
 
     def aggregate(self, gathered: StepInputs) -> Update:
-        """What becomes of the contributions of a round."""
+        """The update that a round's contributions make."""
         raise NotImplementedError
 
     def apply(self, state: State, updates: Sequence[Update], keys: Keys) -> State:
-        """The state after updates; the same bits for many at once as for one after the other."""
+        """The state after updates; applying many at once gives the same bits as applying one after the other."""
         raise NotImplementedError
 
     def init(self, params: Params, clients: int) -> State:
@@ -54,28 +53,29 @@ class Method(TaggedConfig):
         return State(params, clients=clients)
 
     def share(self, gathered: StepInputs) -> IntermediateResult:
-        """What everybody is sent of what clients shared; only for rounds of several exchanges."""
+        """The answer to all clients after an exchange that is not the last; only for rounds of several exchanges."""
         raise NotImplementedError
 
     def decode_update(self, update: Update) -> F32:
-        """The numbers of an update, for those who look at their size."""
+        """The numbers of an update, for the check of their size."""
         return unpack(update.values if isinstance(update, Dense) else b"".join(part for _, part in parts_of(update)))
 
     def max_update_scale(self, state: State, round: int) -> float:
-        """How much the numbers of an update can weigh in the model, at most: |Δx| ≤ scale · |what the update sums to|.
+        """The largest factor from the numbers of an update to the model: |Δx| ≤ scale · |sum of the update|.
 
         A cheap upper bound. Updates above it are tested before they are committed.
         """
         return 1.0
 
     def check(self, federation: Federation) -> None:
-        """Raise `FedzeroError` for a federation the method cannot serve."""
+        """Raise `FedzeroError` for a federation that the method cannot serve."""
         why = "needs a server that holds the model and sends it to clients before their turns (decomfl does not)"
         federation.expect(f"{self.name} {why}", private=False, server_model=True, sync=False, pull_after=None)
 
 
 def advance_round(state: State, updates: Sequence[Update]) -> State:
-    """Check that `updates` carry on where the state stands, in order; the state after them, tensors aside."""
+    """The state with the round after `updates`, its tensors unchanged; checks that the updates follow the state's round
+    in order."""
     expected = state.round
     for update in updates:
         if update.round < expected:

@@ -1,4 +1,4 @@
-"""What a method carries from round to round: parameters, vectors beside them, and what its rule keeps."""
+"""The state of a method between rounds: parameters, additional vectors, and the states of its rules."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.links.contract import Contribution as Contribution
 from fedzero.methods.contract.federation import Scale
 from fedzero.model.decoding import decoded
 from fedzero.model.params import Params, Slots, from_bytes, to_bytes
 
 Numbers = int | bytes
-"""What a state holds beside its tensors, as it travels: one count, or msgpack of several values."""
+"""The plain values of a state, as they are sent: one count, or msgpack of several values."""
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of d numbers beside the parameters, float32, kept tensor by tensor: `slots[t][i]` is vector i's part."""
+    """Vectors of d numbers in addition to the parameters, float32, stored tensor by tensor: `slots[t][i]` is the part
+    of vector i."""
 
     slots: Slots
 
@@ -53,7 +53,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Part:
-    """What of a state a client needs when it is sent one: the parameters or not, and which vectors (None: all)."""
+    """The part of a state that a client needs: whether the parameters, and which vectors (None: all)."""
 
     params: bool = True
     vectors: tuple[int, ...] | None = None
@@ -64,25 +64,25 @@ EVERYTHING = Part()
 
 @dataclass(frozen=True)
 class RuleState:
-    """What a method's rule carries from round to round beside the parameters.
+    """The state of a method or rule between rounds, in addition to the parameters.
 
-    Derive a frozen dataclass whose fields are `Vectors`, tensors, and plain values that msgpack can write. All of it is
-    in checkpoints, in snapshots and in what a site keeps on its disk.
+    Derive a frozen dataclass whose fields are `Vectors`, tensors, and plain values that msgpack can write. All of them
+    go into checkpoints, into snapshots and onto the disk of a site.
     """
 
     def part(self, client: int) -> Part:
-        """What of the state this client needs when it is sent one."""
+        """The part of the state that this client needs when a state is sent to it."""
         return EVERYTHING
 
     def model(self, params: Params, client: int) -> Params:
-        """The model that this client's values are computed on."""
+        """The model on which this client's values are computed."""
         return params
 
     def rebuild_params(self, params: Params, keys: Keys) -> None:
-        """Overwrite parameters that a state came without (see `part`): they follow from the rest of it."""
+        """Overwrite the parameters of a state that was sent without them (see `part`); they follow from its rest."""
 
     def estimate(self) -> tuple[float, float] | None:
-        """Where the method has one: the objective's value at the parameters, and its standard error."""
+        """The method's estimate of the objective at the parameters, and its standard error; None: it has none."""
         return None
 
     def tensors(self, chosen: Sequence[int] | None = None) -> list[Tensor]:
@@ -97,14 +97,14 @@ class RuleState:
         return (getattr(self, each.name) for each in fields(self))
 
     def numbers(self) -> Numbers:
-        """The plain values: 0 where there are none, or all are empty; one count as it is; else all of them, packed."""
+        """The plain values: 0 if there are none or all are empty; a single count as it is; otherwise all, packed."""
         plain = [value for value in self._values() if not isinstance(value, Vectors | Tensor)]
         if not any(plain):
             return 0
         return plain[0] if len(plain) == 1 and isinstance(plain[0], int) else msgspec.msgpack.encode(plain)
 
     def with_numbers(self, numbers: Numbers) -> RuleState:
-        """This value with the plain values that `numbers` gave."""
+        """This state with the plain values that `numbers()` returned."""
         plain = [each.name for each in fields(self) if not isinstance(getattr(self, each.name), Vectors | Tensor)]
         if isinstance(numbers, bytes):
             found = decoded(_values.decode, numbers, "the values of a state")
@@ -119,7 +119,7 @@ class RuleState:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is carried: there is no value to write."""
+        """Whether the state has no values to write."""
         return type(self) is RuleState
 
     def clone(self) -> RuleState:
@@ -135,7 +135,7 @@ _values = msgspec.msgpack.Decoder(list[Any], strict=False)
 
 
 def _like(before: Any, value: Any) -> Any:
-    """Lists that msgpack made of tuples, as they were."""
+    """The value with tuples restored, of which msgpack makes lists."""
     if isinstance(before, Mapping) and isinstance(value, Mapping):
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     found = tuple(value) if isinstance(before, tuple) and isinstance(value, list) else value
@@ -150,7 +150,7 @@ NOTHING = RuleState()
 
 @dataclass(frozen=True)
 class State:
-    """A replica: parameters, how many rounds it has seen, how many clients there are, and what the rule carries."""
+    """The state of a replica: parameters, number of rounds so far, number of clients, and the state of the rules."""
 
     params: Params
     carry: Any = NOTHING
@@ -162,11 +162,11 @@ class State:
         return Scale(self.params.size, self.clients)
 
     def branch(self) -> State:
-        """A copy to walk away with; *revert* is dropping it."""
+        """A copy for local steps; to revert them, drop it."""
         return replace(self, params=self.params.clone(), carry=self.carry.clone())
 
     def digest(self, client: int) -> bytes:
-        """Of the model that a client's values are computed on."""
+        """The digest of the model on which a client's values are computed."""
         digest: bytes = self.carry.model(self.params, client).digest()
         return digest
 
@@ -179,7 +179,7 @@ class State:
         return numbers
 
     def to_bytes(self, part: Part = EVERYTHING) -> bytes:
-        """Tensors as raw bytes; round and numbers travel beside them."""
+        """Tensors as raw bytes; round and numbers are sent separately."""
         return to_bytes(self.tensors(part))
 
     def restored(self, data: bytes, round: int, numbers: Numbers, part: Part = EVERYTHING) -> State:

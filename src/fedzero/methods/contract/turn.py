@@ -1,4 +1,4 @@
-"""What a client is given, what it gives, and what the server makes a step of."""
+"""The inputs and outputs of a client's turn, and the inputs of a server's step."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fedzero.callbacks import ignore
 from fedzero.directions import Keys
 from fedzero.directions.terms import F32
 from fedzero.links import Combine
-from fedzero.links.contract import Contribution as Contribution
+from fedzero.links.contract import Contribution
 from fedzero.links.gathering import Total
 from fedzero.methods.contract.federation import Scale
 from fedzero.methods.contract.state import State
 from fedzero.oracles import Answer, Ask
 
 Memory = tuple[NDArray[Any], ...]
-"""What a client keeps between its turns: arrays of any type."""
+"""A client's memory between its turns: arrays of any type."""
 
 
 Observer = Callable[[int, Tensor, Tensor], None]
-"""Is told of every local step that is a vector of numbers: its number, the gradient, and what is added to x."""
+"""Is told of every local step that is a vector of numbers: the step's index, the gradient, and the change of x."""
 
 
 class Turn(Struct, frozen=True, eq=False):
-    """What a client knows when it works; `memory` is what it returned at its last turn that counted, or None.
+    """The inputs of a client's work. memory: the client's memory from its last turn that counted, or None.
 
-    cache: per process; holds only what can be recomputed from `memory`, and a run must not depend on it.
+    cache: per process; holds only what can be recomputed from `memory`, so a run never depends on it.
     """
 
     round: int
@@ -45,7 +45,7 @@ class Turn(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, eq=False)
 class Intermediate:
-    """Values a client sends in the middle of a round; it is sent what the server makes of everybody's."""
+    """Values that a client sends in the middle of a round; the server combines them with those of the others."""
 
     values: F32
     loss: float
@@ -53,9 +53,9 @@ class Intermediate:
 
 @dataclass(frozen=True, eq=False)
 class IntermediateResult:
-    """What came of a `Intermediate`: one vector for all, and whose values are in it.
+    """The server's answer to an `Intermediate`: one vector for all, and the clients whose values are in it.
 
-    own: what this client shared, *as the server read it*, for both sides to agree where a filter changed it.
+    own: the values of this client, *as the server read them*, so that both sides agree even if a filter changed them.
     """
 
     values: F32
@@ -68,14 +68,14 @@ Work = Generator[Ask | Intermediate, Answer, Contribution]
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What an exchange brought.
+    """The results of an exchange.
 
     contributions: by client; weights: how often each was drawn (1 unless clients are sampled with replacement);
-    shared: contributions of the round's earlier exchanges; combine: the average, or what a filter puts in its place;
+    shared: contributions of the round's earlier exchanges; combine: the average, or a filter's replacement of it;
     state: the server's, before the round; None on a server without a model.
-    asked: by client, the round whose question it answered, and discounts: what its reply weighs beside a fresh one;
-    empty where all answered the question of this round.
-    totals: of every exchange of the round, where a gathering hides the replies; `contributions` cannot be read then.
+    asked: by client that answered the question of an earlier round, that round; discounts: the weight of its reply, 1
+    for a fresh one; both are empty if all answered the question of this round.
+    totals: of every exchange of the round, if a gathering hides the replies; `contributions` cannot be read then.
     """
 
     round: int
@@ -91,7 +91,7 @@ class StepInputs:
     totals: tuple[Total, ...] = ()
 
     def mean(self, exchange: int = -1) -> F32:
-        """The contributions as one, the same whatever order they came in; of an earlier exchange, if one is given."""
+        """The contributions combined into one vector, whatever their order; by default those of the last exchange."""
         if self.totals:
             return self.totals[exchange].mean()
         return self.combine((*self.shared, self.contributions)[exchange], self.weights)

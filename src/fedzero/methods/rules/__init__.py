@@ -1,4 +1,4 @@
-"""What becomes of a round's scalars: rules, one a file, and the chain that they make."""
+"""Rules turn a round's scalars into a step of the model: one rule per file, and the chain that they form."""
 
 from fedzero.methods.rules.contract import At, Fact, KernelRule, Rule, RuleState, RuleTraits, Step
 

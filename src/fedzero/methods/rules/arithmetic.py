@@ -19,7 +19,8 @@ def power(base: float, exponent: int) -> float:
 def root(x: Tensor) -> Tensor:
     """√x in float32, correctly rounded on every device.
 
-    A library's float32 root may miss the nearest number by one place (one in 150 did, CPU against GPU). √ of a float32
-    number stays so far from the middle between two neighbours that an error in float64's last place cannot matter.
+    A library's float32 root may be off by one unit in the last place (one in 150 was, CPU against GPU). The exact root
+    of a float32 number is so far from the middle between two float32 numbers that an error in float64's last place
+    cannot matter.
     """
     return x.double().sqrt().float()

@@ -1,18 +1,19 @@
-"""`rate = "auto"`: a rate found from the scalars that are on the wire anyway.
+"""`rate = "auto"`: a rate found from the scalars that are sent anyway.
 
-In some rounds the directions of the round before are measured again: g before a plain step −η (1/P) Σ g_p z_p, g′ after
-it. The step was as long as an exact line search would make it where the new slope along it is 0:
+Some rounds measure along the directions of the previous round again: g before a plain step −η (1/P) Σ g_p z_p, g′ after
+it. The step was as long as that of an exact line search if the new slope along it is 0:
 
     gᵀg′ = 0 in expectation,   c = 2 gᵀg′ / (‖g‖² + ‖g′‖²) ∈ [−1, 1]
     η ← η (1 + c)  if c > 0 (too short),   η / (1 − c)  if c < 0 (too long)
 
-Mini-batches that differ between the two rounds leave the zero where it is: with noise n, n′ independent of each other,
-E gᵀg′ is the product of the true slopes. When noise takes over, c turns negative and the rate falls by itself (Pflug's
-test, "Non-asymptotic confidence bounds for stochastic approximation algorithms", 1986).
+Different mini-batches in the two rounds do not move this zero: with noise n, n′ independent of each other, E gᵀg′ is
+the product of the true slopes. When noise dominates, c becomes negative and the rate falls by itself (Pflug's test,
+"Non-asymptotic confidence bounds for stochastic approximation algorithms", 1986).
 
-The first η moves the model as far as a probe does, μ a coordinate. Other rounds take `SHARE` of the measured rate,
-since a rate that is best for one step is too long for many, and no step is longer than `CLIP` times the usual length.
-The rule is ours. All of it is a function of the scalars so far, by + − × ÷ and √: every replica has the same bits.
+The first η moves the model as far as a probe does, μ per coordinate. Rounds whose step is not measured take `SHARE` of
+the measured rate, because the best rate for one step is too long for many steps; and no step is longer than `CLIP`
+times the usual length. The rule is our own. It is a function of the scalars so far, by + − × ÷ and √, so every replica
+has the same bits.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ Auto = Literal["auto"]
 Rate = Schedule | Auto
 
 WARM_UP = 20
-"""Rounds in which every second one measures."""
+"""In so many rounds at the beginning, every second one measures."""
 EVERY = 5
-"""Of the rounds after those, one in so many measures."""
+"""Later, one round in so many measures."""
 SHARE = 0.5
-"""Of the measured rate, taken in rounds whose steps are not measured."""
+"""The share of the measured rate that is taken in rounds whose steps are not measured."""
 CLIP = 2.0
-"""A step longer than so many times the usual is shortened to that."""
+"""Steps are shortened to at most so many times the usual length."""
 KEPT = 0.9
-"""Of the mean square of earlier scalars, in each round."""
+"""The share of the earlier mean square of scalars that is kept in each round."""
 
 
 def measures(round: int) -> bool:
-    """True if a round measures along the directions of the round before."""
+    """True if a round measures along the directions of the previous round."""
     return round % 2 == 1 if round < WARM_UP else round % EVERY == EVERY - 1
 
 
 def _product(a: Iterable[float], b: Iterable[float]) -> float:
-    """aᵀb, the sum rounded once, so that no library's order of summation shows."""
+    """aᵀb with one rounding of the sum, so that a library's order of summation does not matter."""
     return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True)
 class AutoRateState(RuleState):
-    """What is known of the rate after the rounds so far."""
+    """The rate and its measurements after the rounds so far."""
 
     measured: float = 0.0
-    """η that makes c = 0, as far as known; 0 before the first scalars"""
+    """the best known η, for which c = 0; 0 before the first scalars"""
     square: float = 0.0
     """the usual mean square of a scalar"""
     scalars: tuple[float, ...] = ()
@@ -68,7 +69,7 @@ class AutoRateState(RuleState):
     """the last round that had an update"""
 
     def begun(self, g: F32 | F64, reach: float) -> AutoRateState:
-        """With the first rate, if there is none yet: a step along g (steps, P) moves a coordinate by `reach`."""
+        """This state, with a first rate if it has none: a step along g (steps, P) moves a coordinate by `reach`."""
         now = tuple(map(float, g.flat))
         square = _product(now, now) / g.size
         if self.measured or not square:
@@ -76,15 +77,15 @@ class AutoRateState(RuleState):
         return replace(self, measured=reach * math.sqrt(g.shape[1] / square), square=square)
 
     def rate(self, round: int, alone: bool = True) -> float:
-        """η of a round, before its scalars are known; not `alone`: the next round will not measure it."""
+        """η of a round, before its scalars are known. alone: the next round can measure its step."""
         return self.measured * (1.0 if measures(round + 1) and alone else SHARE)
 
     def after(
         self, round: int, g: F32 | F64, reach: float, alone: bool = True, before: bool = True
     ) -> tuple[AutoRateState, float]:
-        """(what is known after a round's scalars (steps, P), η of the round).
+        """(the state after a round's scalars (steps, P), η of the round).
 
-        alone: the model is not corrected after the round's step; before: nor was it after that of the round before.
+        alone: no correction follows the round's step; before: none followed the step of the previous round.
         """
         now, pace = tuple(map(float, g.flat)), self.begun(g, reach)
         length, measured = _product(now, now), pace.measured
@@ -101,8 +102,11 @@ class AutoRateState(RuleState):
 
 
 class AutoRate(Rule, tag="auto-rate"):
-    """A rate found from the scalars that are on the wire anyway. It is that of the weighted scalars, where they are
-    weighted; the step before a correction is not measured, since the model moved twice."""
+    """A rate found from the scalars that are sent anyway.
+
+    If a rule before it weights the scalars, the rate is for the weighted ones. The step before a correction is not
+    measured, because the model moves twice.
+    """
 
     @property
     def traits(self) -> RuleTraits:
@@ -129,12 +133,12 @@ class AutoRate(Rule, tag="auto-rate"):
         return [step._replace(rate=rate) for step in steps], after
 
     def local(self, steps: list[Step], state: AutoRateState, at: At) -> list[Step]:
-        """η of a client's own steps, which come before anybody knows the round's scalars, by its own first ones."""
+        """η of a client's own steps; before the first rate is known, it follows from the client's own first scalars."""
         rate = state.begun(_weighed(steps[:1]), at.reach).rate(at.round, at.alone(at.round))
         return [step._replace(rate=rate) for step in steps]
 
     def max_update_scale(self, scale: float, state: AutoRateState, at: At) -> float:
-        """Before the first scalars nothing is known of it; after them it doubles in a round at most."""
+        """Infinite before the first scalars; after them the rate at most doubles in a round."""
         return scale * (2 * state.measured or math.inf)
 
 

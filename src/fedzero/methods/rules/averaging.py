@@ -1,14 +1,14 @@
-"""The mean of past iterates as one step more.
+"""The mean of past iterates as one additional step.
 
 `average = n`: after every n rounds the model becomes the mean of its last n iterates. With Δ_1 … Δ_n the changes of the
 window,
 
     mean(x_1 … x_n) = x_n − Σ_i ((i−1)/n) Δ_i
 
-which is a sum of the window's own terms with other coefficients: one step more, folded by everybody. The coefficients
-of the window are carried in the state until then. A window whose last round has no update is not averaged. While the
-model still moves in one direction, a mean takes it back by half a window; `average_from = r` leaves out the rounds
-before r, so that `average_from` = `average` = half of the rounds is the mean of the second half, taken once.
+which is a sum of the window's own terms with different coefficients: one additional step, folded by everybody. Until
+then the state carries the coefficients of the window. A window whose last round has no update is not averaged. While
+the model still moves in one direction, a mean takes it back by half a window; `average_from = r` leaves out the rounds
+before r, so `average_from` = `average` = half of the rounds gives one mean, over the second half.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from fedzero.model.updates import pack, unpack
 
 @dataclass(frozen=True)
 class AveragingState(RuleState):
-    """Coefficients of the window's rounds so far, float32, by round; of a step made of the replies of several rounds,
-    these behind them."""
+    """By round of the window so far: its coefficients, float32; for a step made of the replies of several rounds, these
+    rounds after the coefficients."""
 
     coefficients: Mapping[int, bytes | tuple[Any, ...]] = field(default_factory=dict)
 
     def with_numbers(self, numbers: Numbers) -> RuleState:
-        return RuleState.with_numbers(self, numbers) if numbers else AveragingState()  # 0: it is empty there
+        return RuleState.with_numbers(self, numbers) if numbers else AveragingState()  # 0: the state was empty
 
     def after(
         self, round: int, coefficients: F32, length: int, first: int = 0, asked: Sequence[int] = ()
     ) -> AveragingState:
-        """With a round's; windows are counted from round `first`. The first round of each is left out: Δ_1 is in all of
-        its iterates."""
+        """This state with the coefficients of one more round; windows are counted from round `first`. The first round
+        of each window is left out, because Δ_1 is in all of its iterates."""
         start = round - (round - first) % length
         kept = {r: c for r, c in self.coefficients.items() if start <= r < start + length}
         packed = pack(coefficients) if set(asked) <= {round} else (pack(coefficients), *asked)
         return AveragingState(kept | ({round: packed} if round > start else {}))
 
     def asked(self, round: int) -> Sequence[int]:
-        """The rounds along whose directions a round went."""
+        """The rounds whose directions a round used."""
         found = self.coefficients[round]
         return (round,) if isinstance(found, bytes) else found[1:]
 
     def correction(self, length: int, first: int = 0) -> dict[int, F32]:
-        """By round, the coefficients that take x_n to the mean."""
+        """By round: the coefficients that take x_n to the mean."""
         return {
             round: (
                 unpack(found if isinstance(found, bytes) else found[0]).astype(np.float64)
@@ -91,7 +91,7 @@ class Averaging(Rule, tag="averaging"):
         return self.rounds > 1 and round >= self.first and (round + 1 - self.first) % self.rounds == 0
 
     def update(self, steps: list[Step], state: AveragingState, at: At) -> tuple[list[Step], AveragingState]:
-        """The round's coefficients are noted; where a window ends, a step more takes the model to its mean."""
+        """Note the round's coefficients; at the end of a window, an additional step takes the model to its mean."""
         if at.round < self.first or not steps:
             return steps, state
         of_round = joined([step.change() for step in steps])

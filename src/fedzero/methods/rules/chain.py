@@ -1,9 +1,9 @@
 """A chain of rules: a value whose state is the tuple of its rules' states, as in optax.
 
-    steps ← rule.update(steps)   for every rule in order;   the last, a kernel rule, makes lines of a program of them
+    steps ← rule.update(steps)   for every rule in order;   the last, a kernel rule, turns them into lines of a program
 
-A chain in which one rule has a state writes that state and nothing else, so that it takes no more bytes than the rule
-alone would.
+If only one rule of a chain has a state, the chain writes that state and nothing else, so that it takes no more bytes
+than the rule alone would.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R", bound=RuleState)
 
 @dataclass(frozen=True)
 class KernelState(RuleState):
-    """What a kernel rule remembers: momentum or moments, and how many steps it has taken."""
+    """The state of a kernel rule: momentum or moments, and the number of steps so far."""
 
     vectors: Vectors
     steps: int = 0
@@ -46,7 +46,7 @@ class ChainState(RuleState):
     states: tuple[RuleState, ...] = ()
 
     def of(self, kind: type[R]) -> R | None:
-        """The first state of a kind, if a rule has one."""
+        """The first state of this type, if a rule has one."""
         return next((state for state in self.states if isinstance(state, kind)), None)
 
     def tensors(self, chosen: Sequence[int] | None = None) -> list[Tensor]:
@@ -88,34 +88,34 @@ class Chain(NamedTuple):
         return last
 
     def init(self, params: Params) -> ChainState:
-        """Rules whose kernel has only plain steps have no state of it."""
+        """The states before round 0; a kernel with plain steps has none."""
         kernel = NOTHING if self.kernel.is_plain else KernelState.of(self.kernel, params)
         return ChainState((*(rule.init() for rule in self.rules[:-1]), kernel))
 
     def states(self, state: RuleState) -> tuple[Any, ...]:
-        """The state of each rule; methods with a state of their own have rules without one."""
+        """The state of each rule; in methods with their own state, rules have none."""
         return state.states if isinstance(state, ChainState) else (NOTHING,) * len(self.rules)
 
     def asked(self, round: int) -> int:
-        """The round whose directions a round uses: its own, too, where the model was corrected in between."""
+        """The round whose directions a round uses; its own, if a correction moved the model since the earlier one."""
         for rule in self.rules:
             if (found := rule.asked(round)) != round:
                 return found if all(map(self.alone, range(found, round))) else round
         return round
 
     def factors(self, round: int) -> int:
-        """The round whose right factors the directions of a round have."""
+        """The round whose right factors a round's directions use."""
         for rule in self.rules:
             if (found := rule.factors(round)) != round:
                 return found
         return round
 
     def alone(self, round: int) -> bool:
-        """No rule adds a correction after the round's own step."""
+        """Whether no rule adds a correction after the round's own step."""
         return not any(rule.corrects(round) for rule in self.rules)
 
     def changed(self, steps: list[Step], state: RuleState, at: At) -> tuple[list[Step], tuple[Any, ...]]:
-        """The steps as the kernel rule gets them, and the states."""
+        """The steps as the kernel rule receives them, and the states afterwards."""
         states = self.states(state)
         if len(states) == 1:
             return steps, states
@@ -125,7 +125,7 @@ class Chain(NamedTuple):
         return steps, tuple(after)
 
     def update(self, steps: list[Step], state: ChainState, at: At) -> tuple[list[Line], ChainState]:
-        """The lines of a round, and the state after it. The vectors of the kernel are left to whoever runs them."""
+        """The lines of a round, and the state after it. The kernel's vectors change when the lines are run."""
         steps, states = self.changed(steps, state, at)
         last = states[-1]
         if not isinstance(last, KernelState):
@@ -134,13 +134,13 @@ class Chain(NamedTuple):
         return lines, ChainState((*states[:-1], KernelState(last.vectors, last.steps + len(lines))))
 
     def local(self, steps: list[Step], state: RuleState, at: At) -> list[Line]:
-        """The line of the last of a client's own steps."""
+        """The line of a client's latest local step."""
         for rule, own in zip(self.rules[:-1], self.states(state), strict=False):
             steps = rule.local(steps, own, at)
         return self.kernel.lines(steps[-1:], self.taken(state) + len(steps) - 1)
 
     def taken(self, state: RuleState) -> int:
-        """Steps that the kernel has taken, where it counts them."""
+        """The number of steps that the kernel has taken; 0 if it does not count them."""
         last = self.states(state)[-1]
         return last.steps if isinstance(last, KernelState) else 0
 
@@ -156,9 +156,9 @@ class Chain(NamedTuple):
 
 
 def check_rules(named: Sequence[tuple[str, Rule]], lacks: Mapping[Fact, str]) -> None:
-    """Refuse rules that cannot stand together, and those that the method cannot have; `lacks`: of the method.
+    """Refuse rules that cannot be combined with each other or with the method. lacks: of the method.
 
-    named: the rules in order, each with the words that the recipe has for it.
+    named: the rules in order, each with its words in the recipe.
     """
     kernels = [i for i, (_, rule) in enumerate(named) if isinstance(rule, KernelRule)]
     if kernels != [len(named) - 1]:

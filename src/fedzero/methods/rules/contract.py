@@ -1,15 +1,15 @@
-"""What a rule is: what becomes of a round's scalars on their way into the model. Rules form a chain (chain.py).
+"""The contract of rules. A rule changes a round's scalars on their way into the model; rules form a chain (chain.py).
 
     update(steps, state, at) → steps, state     everybody, when the round's mean scalars are known
     local(steps, state, at) → steps             a client, for its own steps before that
-    asked(round) → round                        the round whose directions are used, where it is not the round itself
+    asked(round) → round                        the round whose directions are used, if it is not the round itself
 
-A rule sees steps as keys, scalars and numbers, never a tensor: so a thousand rounds stay one pass over memory, which
-the last rule of a chain, a `KernelRule`, writes down as lines of one program. A rule is a function of the scalars so
+A rule sees steps as keys, scalars and numbers, never a tensor. A thousand rounds therefore remain one pass over memory,
+which the last rule of a chain, a `KernelRule`, writes as lines of one program. A rule is a function of the scalars so
 far, by operations that have the same bits on every machine.
 
-What may stand beside a rule follows from its traits: what it *needs* may not be *lacking* from a rule before it, from
-the kernel rule, or from the method.
+A rule's traits decide with which rules and methods it can be combined: a fact that it *needs* must not be *lacking* in
+a rule before it, in the kernel rule, or in the method.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from fedzero.methods.contract import RuleState as RuleState
 from fedzero.model.value import TaggedConfig
 
 Fact = Literal["own", "sum", "rounds", "state", "step", "factors", "deviation", "unrated", "fresh"]
-"""What a rule may need, and a neighbour may lack.
+"""A fact that a rule may need, and that another rule or the method may lack.
 
-own: all steps before it are along directions of the round. sum: the model moves by the sum of the steps, as they are.
-rounds: every round has directions of its own. state: the method keeps the states of rules. step: the method leaves the
+own: all steps so far are along directions of the round. sum: the model moves by the unchanged sum of the steps.
+rounds: every round has its own directions. state: the method keeps the states of rules. step: the method leaves the
 step to the kernel rule. factors: directions are products a bᵀ. deviation: a step has two directions or more.
-unrated: the rate does not follow from the scalars yet. fresh: nobody reuses factors yet.
+unrated: no rule has found a rate from the scalars yet. fresh: no other rule reuses factors.
 """
 
 
 @dataclass(frozen=True)
 class RuleTraits:
-    """needs: a fact, and the noun that says what for. lacks: a fact, and the clause that says why and what to do."""
+    """needs: by fact, a noun phrase for the message, which says what is needed. lacks: by fact, a clause for the
+    message, which says why it is lacking and what to do."""
 
     needs: Mapping[Fact, str] = field(default_factory=dict)
     lacks: Mapping[Fact, str] = field(default_factory=dict)
 
 
 class Answered(NamedTuple):
-    """The scalars of a step that answer the question of one round, along its directions: so many, with their weight."""
+    """The part of a step's scalars that answers the question of one round: their number and weight."""
 
     round: int
     size: int
@@ -57,9 +58,9 @@ class Answered(NamedTuple):
 class Step(NamedTuple):
     """weight · (1/P) Σ_p g_p z_p, to be taken with a rate η.
 
-    parts: of a step made of the replies of several rounds, which of its scalars answer which; then it is the sum of
-    parts, weight · w_a · (1/P_a) Σ_p g_p z_p each. Empty: all are of the round of the step.
-    own: false for a step that is ready: Σ_p g_p z_p, added as it is, of keys that a stream of higher rank has expanded.
+    parts: for a step made of the replies of several rounds, which of its scalars answer which round; the step is then
+    the sum of its parts, weight · w_a · (1/P_a) Σ_p g_p z_p each. Empty: all scalars answer the round of the step.
+    own: false for a step that is ready: Σ_p g_p z_p, added unchanged; its keys are expanded from higher ranks already.
     """
 
     keys: Sequence[int] | U64
@@ -79,14 +80,14 @@ class Step(NamedTuple):
         return joined([average(keys, row, eta * weight, self.stream) for keys, (row, weight) in pieces])
 
     def rows(self) -> list[tuple[F32, float]]:
-        """The scalars by the round that they answer, and their weight."""
+        """The scalars of each part, and their weight."""
         if not self.parts:
             return [(self.scalars, self.weight)]
         weights = (self.weight * part.weight for part in self.parts)
         return list(zip(_split(self.scalars, self.parts), weights, strict=True))
 
     def change(self) -> Terms:
-        """What a plain step adds to the model."""
+        """The change of the model by a plain step."""
         if self.own:
             return self.sum(-self.rate)
         assert not isinstance(self.stream, LowRank)
@@ -98,14 +99,14 @@ class Step(NamedTuple):
 
     @staticmethod
     def ready(terms: Terms, rounding: int) -> Step:
-        """A sum of terms, added as it is."""
+        """A step that adds a sum of terms unchanged."""
         return Step(terms.keys, terms.coefficients, terms.stream, rounding, 0.0, own=False)
 
 
 class At(NamedTuple):
-    """Where a run stands. reach: how far a probe moves a coordinate, root mean square. alone(round): no rule adds a
-    correction after the round's own step. terms_of(rounds): keys of the terms of all steps of a round whose replies
-    answer the questions of these rounds."""
+    """The round at which a rule is applied. reach: the root mean square move of a coordinate by a probe. alone(round):
+    no rule adds a correction after the round's own step. terms_of(rounds): keys of the terms of all steps of a round
+    whose replies answer the questions of these rounds."""
 
     round: int
     keys: Keys
@@ -117,7 +118,7 @@ class At(NamedTuple):
 
 
 class Rule(TaggedConfig):
-    """A rule that changes nothing; derive from it and override what yours does. Fields are the keys of its table in
+    """A rule that changes nothing; derive your rule from it and override members. Fields are the keys of its table in
     `[[algorithm.rules]]`."""
 
     @property
@@ -127,7 +128,7 @@ class Rule(TaggedConfig):
 
     @property
     def traits(self) -> RuleTraits:
-        """What it needs, and what its neighbours cannot have."""
+        """The facts that it needs, and the facts that it takes from other rules."""
         return RuleTraits()
 
     def init(self) -> RuleState:
@@ -135,11 +136,11 @@ class Rule(TaggedConfig):
         return NOTHING
 
     def update(self, steps: list[Step], state: Any, at: At) -> tuple[list[Step], Any]:
-        """What becomes of the steps of a round, and of the state; once for every round that has an update."""
+        """The changed steps of a round, and the state after it; called once for every round that has an update."""
         return steps, state
 
     def local(self, steps: list[Step], state: Any, at: At) -> list[Step]:
-        """What becomes of a client's own steps so far, of which the last is about to be taken. The state stays."""
+        """The changed local steps of a client so far; the last one is about to be taken. The state does not change."""
         return steps
 
     def asked(self, round: int) -> int:
@@ -147,7 +148,7 @@ class Rule(TaggedConfig):
         return round
 
     def factors(self, round: int) -> int:
-        """The round whose right factors directions of a round have."""
+        """The round whose right factors a round's directions use."""
         return round
 
     def corrects(self, round: int) -> bool:
@@ -155,12 +156,12 @@ class Rule(TaggedConfig):
         return False
 
     def max_update_scale(self, scale: float, state: Any, at: At) -> float:
-        """How much scalars can weigh in the model, at most, if they weigh `scale` before this rule."""
+        """The largest factor from scalars to the model, if it is `scale` without this rule."""
         return scale
 
 
 class Line(NamedTuple):
-    """A line of a program: what is summed, the key of its rounding, and the kernel's numbers."""
+    """A line of a program: the terms to sum, the key of the rounding, and the kernel's numbers."""
 
     terms: Terms
     rounding: int
@@ -168,13 +169,13 @@ class Line(NamedTuple):
 
 
 class KernelRule(Rule):
-    """The last rule of a chain: what a step does with the sum that the others made of it."""
+    """The last rule of a chain: it turns the sum into a step of the model."""
 
     kernel: ClassVar[Kernel]
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model moves by the sum of the steps, and nothing is remembered."""
+        """Whether the model moves by the sum of the steps, without a state."""
         return self.kernel is Kernel.SGD
 
     def hypers(self, rate: float, step: int) -> tuple[float, ...]:
@@ -200,7 +201,7 @@ def average(keys: Sequence[int] | U64, g: F32, factor: float, stream: Stream) ->
 
 
 def joined(parts: Sequence[Terms]) -> Terms:
-    """Sums of terms as one sum."""
+    """Several sums of terms as one sum."""
     if len(parts) == 1:
         return parts[0]
     return Terms(

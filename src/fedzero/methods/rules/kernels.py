@@ -1,6 +1,6 @@
-"""What a step does with the estimated gradient: the kernels of `fedzero.directions.Rule` with their hyper-parameters.
+"""Kernel rules make a step of the estimated gradient: the kernels of `fedzero.directions.Rule` with hyper-parameters.
 
-State (momentum, moments) is a function of the scalars alone, so every replica rebuilds it by the same fold. Where the
+The state (momentum, moments) is a function of the scalars alone, so every replica rebuilds it by the same fold. If the
 gradient is already a vector of numbers, `dense_step` takes the same step.
 """
 
@@ -34,7 +34,7 @@ class Sgd(KernelRule, tag="sgd", kw_only=False):
         return ()
 
     def lines(self, steps: Sequence[Step], taken: int) -> list[Line]:
-        """One sum, hence one rounding of 16-bit parameters, a round; corrections are lines of their own."""
+        """One sum per round, hence one rounding of 16-bit parameters; each correction is a separate line."""
         own = [step for step in steps if step.own]
         sums = [Line(joined([step.change() for step in own]), own[0].rounding, ())] if own else []
         return sums + [Line(step.change(), step.rounding, ()) for step in steps if not step.own]
@@ -94,16 +94,16 @@ class Sign(KernelRule, tag="sign", kw_only=False):
 Optimizer = Sgd | Momentum | Adam | Sign
 
 Moments = tuple[Tensor, ...]
-"""What a rule remembers of earlier steps: nothing, M, or m and v; empty before the first step."""
+"""The state of an optimizer: nothing, M, or m and v; empty before the first step."""
 
 
 def dense_step(
     optimizer: Optimizer, moments: Moments, gradient: Tensor, rate: float, step: int
 ) -> tuple[Tensor, Moments]:
-    """(what to add to x, moments) of step `step` = 0, 1, … with G a vector of numbers, (d,).
+    """(change of x, moments) of step `step` = 0, 1, … with G a vector of numbers, (d,).
 
-    Numbers stay of the gradient's type. One rounded operation at a time and in the order of `Params.advance`, so that
-    float32 steps have the same bits on every device, and those of a fold.
+    Numbers keep the gradient's type. Operations are rounded one by one, in the order of `Params.advance`, so that
+    float32 steps have the same bits on every device, and the same bits as a fold.
     """
     h = optimizer.hypers(rate, step)
     if isinstance(optimizer, Momentum):

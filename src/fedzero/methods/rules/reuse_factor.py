@@ -1,7 +1,7 @@
 """LOZO (Chen et al., "Enhancing zeroth-order fine-tuning for language models with low-rank structures").
 
 With z = a bᵀ for every matrix, a is fresh in every step and b is kept for ν rounds. A rank-one stream makes b from the
-low 32 bits of a direction's key and a from all 64, so that holding b is holding the low half of the key.
+low 32 bits of a direction's key and a from all 64, so keeping the low half of the key keeps b.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ class ReuseFactor(Rule, tag="reuse-factor"):
 
 
 def with_factors(fresh: tuple[int, ...], held: tuple[int, ...]) -> tuple[int, ...]:
-    """Keys with the left factors of some and the right factors of others."""
+    """Keys with the left factors of `fresh` and the right factors of `held`."""
     return tuple((new & ~LOW) | (old & LOW) for new, old in zip(fresh, held, strict=True))

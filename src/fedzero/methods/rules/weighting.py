@@ -1,17 +1,17 @@
-"""What a round's scalars weigh in its step, beside η.
+"""The weight of a round's scalars in its step, in addition to η.
 
     plain        x ← x − (η/P) Σ_p g_p z_p
     normalised   x ← x − (η/(P s)) Σ_p g_p z_p,        s² = Σ_p (g_p − mean g)² / (P − 1)
     rms          x ← x − (η/√P) Σ_p (g_p/r) z_p,       r² = (1/P) Σ_p g_p²
 
 *normalised* is FZOO ("Fast zeroth-order optimizer"): d_p = f(x + μz_p) − f(x), s the deviation of the d_p over the
-directions of a step, and no 1/μ. With slopes g = d/μ the radius cancels. Where differences have a common part (forward
-ones do: ½ μ tr H), s does not see it.
-*rms* states a step by its length: coordinates of z have variance one, so that a step moves a weight by η, root mean
-square, whatever the slopes are.
+directions of a step, without 1/μ. With slopes g = d/μ the radius cancels. A common part of all differences (forward
+differences have ½ μ tr H) does not change s.
+*rms* sets the length of a step: coordinates of z have variance one, so a step moves a weight by η, root mean square,
+whatever the slopes are.
 
-Both are functions of the round's mean scalars, by + − × ÷ and √, and sums that are rounded once: every replica has the
-same bits. Scalars that are all zero (or, for s, all equal) make no step.
+Both are functions of the round's mean scalars, by + − × ÷ and √, and sums that are rounded once, so every replica has
+the same bits. Scalars that are all zero (or, for s, all equal) make no step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEEPEST = 2.0**24
 
 
 def factor(step: Weights, g: F32) -> float:
-    """What the scalars of a step (P,) are multiplied with, before (η/P) Σ."""
+    """The factor by which the scalars of a step (P,) are multiplied, before (η/P) Σ."""
     if step == "plain":
         return 1.0
     values = [float(value) for value in g]
@@ -44,8 +44,8 @@ def factor(step: Weights, g: F32) -> float:
 
 
 def factors(step: Weights, parts: Sequence[F32]) -> list[float]:
-    """The same for every part (P_a,) of a step whose estimate is the sum of parts along directions of their own. Parts
-    are independent, so their squares add up: s² = Σ_a s_a², r² = Σ_a r_a² with √P_a in the place of √P."""
+    """The factors of the parts (P_a,) of a step whose estimate is the sum of parts along different directions. Parts
+    are independent, so their squares add up: s² = Σ_a s_a², r² = Σ_a r_a² with √P_a in place of √P."""
     own = [factor(step, g) for g in parts]
     if step == "plain" or len(parts) == 1:
         return own
@@ -55,12 +55,12 @@ def factors(step: Weights, parts: Sequence[F32]) -> list[float]:
 
 
 def longest(step: Weights, directions: int) -> float:
-    """Σ_p |factor · g_p| / P at most, whatever g is, for steps that do not grow with it."""
+    """A bound on Σ_p |factor · g_p| / P for any g, for steps that do not grow with g."""
     return math.sqrt(directions) * (STEEPEST if step == "normalised" else 1.0)
 
 
 class Weighting(Rule, tag="weighting"):
-    """Scalars are divided by their deviation, or so that η is how far a step moves a weight."""
+    """Divides scalars by their deviation, or such that a step moves a weight by η."""
 
     step: Literal["normalised", "rms"]
     """by their deviation over the directions (normalised), or by their root mean square (rms)"""

@@ -2,9 +2,9 @@
 
     ĝ = g_i(x) + γ (g_{r−1}(x') − g_{i,r−1}(x''))
 
-What stands in the brackets makes the method: control variates estimated anew at the round's start (SCAFFOLD type I),
-the averages of the estimates of earlier walks (type II), surrogates (FZooS), or, as a pull instead, x − x_r (FedProx).
-Each is a `walk.Correction`: a function of the point.
+The term in brackets makes the method: control variates estimated again at the round's start (SCAFFOLD type I), averages
+of the estimates of earlier local steps (type II), surrogates (FZooS), or, as a pull instead, x − x_r (FedProx). Each is
+a `local_steps.Correction`: a function of the point.
 """
 
 from __future__ import annotations

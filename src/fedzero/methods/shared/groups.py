@@ -3,9 +3,9 @@
     c_a[p] = (1/K) Σ_{j asked in a} w_j g_j[p],                 K replies, w_j their discounts
     x_{v+1} = x_v − (η_v/P) Σ_a Σ_p c_a[p] z(a, p)
 
-A reply is evaluated at the model of the round in which it was asked for, along directions of that round; of the step it
-needs nothing. So a method can be in such steps if its directions, and what becomes of its numbers, do not follow from
-the state: `Traits.reads_state` says why not.
+A reply is evaluated at the model of the round in which it was asked for, along directions of that round, independent of
+the step. So a method can take such steps if neither its directions nor the use of its numbers depend on the state;
+otherwise `Traits.reads_state` gives the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedzero.model.updates import Group, Stepped, pack
 
 
 def why_one_round(traits: Traits, exchanges: int) -> str:
-    """Why a method's steps are made of the replies to one question; empty: they need not be."""
+    """The reason why a method's steps need replies to the questions of one round; empty: they do not."""
     refusals = (
         (not traits.seeded, "its updates are numbers of the model, which belong to no round's directions"),
         (exchanges > 1, "its rounds have several exchanges, in which clients answer each other"),
@@ -30,7 +30,7 @@ def why_one_round(traits: Traits, exchanges: int) -> str:
 
 
 def summed(gathered: StepInputs) -> Stepped:
-    """c_a of every round, for methods whose clients share directions; added up in the order of their numbers."""
+    """c_a of every round, for methods whose clients share directions; summed in the order of client numbers."""
     groups = []
     for asked, clients in _by_round(gathered):
         total = np.zeros(len(gathered.contributions[clients[0]]))
@@ -41,7 +41,7 @@ def summed(gathered: StepInputs) -> Stepped:
 
 
 def listed(gathered: StepInputs) -> Stepped:
-    """Everybody's scalars, weighted, for methods whose clients have directions of their own."""
+    """The weighted scalars of all clients, for methods whose clients have their own directions."""
     groups = []
     for asked, clients in _by_round(gathered):
         rows = [_scaled(gathered.contributions[c], _weight(gathered, c) / _turns(gathered)) for c in clients]

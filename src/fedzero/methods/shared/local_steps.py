@@ -1,11 +1,11 @@
-"""The walk that most methods of the family share: K steps of stochastic estimates from the model a client was given.
+"""The walk that most methods of the family share: K local steps of stochastic estimates, from the client's model.
 
     step k:  Ĝ_k = (1/P) Σ_p g[k,p] z[k,p],   z from (round, k, p, client)
              x ← x − η (Ĝ_k + correction)
 
-The scalars g say all of the walk: whoever has them, and the keys, can take it again. That holds for these plain steps.
-With an optimizer (from zero at the start of every walk) or a box (every coordinate is clipped to it after every step) a
-walk is no longer a sum of directions, and only its end can travel:
+The scalars g determine the walk: everybody with the scalars and the keys can repeat it. This holds for these plain
+steps. With an optimizer (its state starts from zero in every walk) or a box (every coordinate is clipped to it after
+every step) a walk is no longer a sum of directions, and only its end can be sent:
 
              x ← clip(x + step(Ĝ_k + correction))
 """
@@ -50,21 +50,21 @@ from fedzero.model.updates import Dense, Seeded, Stepped, Update, pack, unpack
 from fedzero.oracles import Answer, Ask
 
 Correction = Callable[[Params], Tensor]
-"""What is added to the estimate at x, (d,)."""
+"""The vector (d,) that is added to the estimate at x."""
 
 Box = tuple[float, float]
-"""(low, high), the same for every coordinate, as the type of the parameters has the two numbers."""
+"""(low, high), the same for every coordinate, rounded to the type of the parameters."""
 
 
 LastTurns = Mapping[int, tuple[int, bytes]]
-"""By client: the round of its last turn and the scalars it gave, packed."""
+"""By client: the round of its last turn, and the scalars of that turn, packed."""
 
 
 class OwnDirections(Sampling):
-    """What methods have in common whose clients walk along directions of their own: both forms of what travels.
+    """The common base of methods whose clients walk along their own directions, with both forms of an update.
 
-    Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk, which say it all only if its steps
-    are plain ones.
+    Dense: the difference x_i − x_r, d numbers. Seeded: the K·P scalars of the walk, which determine it only if its
+    steps are plain.
     """
 
     rate: Schedule
@@ -81,11 +81,11 @@ class OwnDirections(Sampling):
         return sample_of(self.samples, step)
 
     def local_rule(self) -> Optimizer:
-        """Of a client's steps; a method that offers a choice has a field `local_optimizer`."""
+        """The optimizer of a client's steps; a method that offers a choice has a field `local_optimizer`."""
         return Sgd()
 
     def limits(self) -> Box | None:
-        """(low, high) that every coordinate is clipped to; a method that offers a choice has a field `box`."""
+        """The box to which every coordinate is clipped; a method that offers a choice has a field `box`."""
         return None
 
     def check(self, federation: Federation) -> None:
@@ -104,15 +104,15 @@ class OwnDirections(Sampling):
         return self.local_steps * self.directions
 
     def seeded(self, scale: Scale) -> bool:
-        """auto: a client sends its scalars and receives those of all others, one turn of each between two of its own on
-        average: 1 + N times as many as it sends."""
+        """Whether updates are scalars. auto: a client sends its scalars and receives, between two of its turns, on
+        average one turn of every client: 1 + N times as many numbers as it sends."""
         if not takes_plain_steps(self):
             return False
         few = self.scalars * (1 + scale.clients) < self.dense_numbers(scale)
         return self.form == "seeded" or (self.form == "auto" and few)
 
     def dense_numbers(self, scale: Scale) -> int:
-        """What goes up and down in a turn of the dense form: d numbers each way, unless a method says otherwise."""
+        """Numbers sent and received in a turn of the dense form: d each way, unless a method overrides it."""
         return 2 * scale.size
 
     def traits(self, scale: Scale) -> Traits:
@@ -134,7 +134,7 @@ class OwnDirections(Sampling):
 
 
 class LocalSteps(OwnDirections):
-    """Walks whose steps can be an optimizer's, or clipped to a box."""
+    """Walks whose steps may use an optimizer, or be clipped to a box."""
 
     local_optimizer: Optimizer = Sgd()
     """of the K steps, from zero in every round"""
@@ -149,7 +149,7 @@ class LocalSteps(OwnDirections):
 
 
 def takes_plain_steps(method: OwnDirections) -> bool:
-    """True if a walk is x_r − η Σ_k (Ĝ_k + correction) and nothing else."""
+    """True if the end of a walk is x_r − η Σ_k (Ĝ_k + correction)."""
     return isinstance(method.local_rule(), Sgd) and method.limits() is None
 
 
@@ -169,7 +169,7 @@ def walk(
     to_the_end: bool,
     correction: Correction | None = None,
 ) -> Generator[Ask, Answer, tuple[Params, F32, float]]:
-    """(where the walk ended, g (K, P), loss at its start). Not `to_the_end`: the last step is estimated, not taken."""
+    """(end of the walk, g (K, P), loss at its start). Without `to_the_end` the last step is estimated, not taken."""
     g, first_loss, x = np.empty((method.local_steps, method.directions), np.float32), 0.0, start
     stream, plain = method.stream, takes_plain_steps(method)
     moments: Moments = ()
@@ -202,8 +202,8 @@ def refuse_empty(box: Box | None) -> None:
 def add_within(params: Params, vector: Tensor, rounding: int, box: Box | None) -> None:
     """x ← clip(x + vector), in place.
 
-    Of a client's step, and of the server's: the mean of clients in the box is in the box, but rounding, or a filter on
-    the way, may have led it just outside.
+    For a client's step, and for the server's: the mean of points in the box is in the box, but rounding or a filter may
+    have moved it just outside.
     """
     params.add(vector, rounding)
     if box is not None:
@@ -225,14 +225,14 @@ def walk_terms(
 
 
 def scalars_of_all(gathered: StepInputs) -> Seeded:
-    """The update of a cohort whose members drew their own directions: everybody's scalars, one after the other."""
+    """The update of a cohort whose clients drew their own directions: the scalars of all, one after the other."""
     clients = sorted(gathered.contributions)
     scalars = np.concatenate([gathered.contributions[client] for client in clients])
     return Seeded(gathered.round, pack(scalars), gathered.turns)
 
 
 def shares_of(update: Seeded, scalars: int) -> list[tuple[int, float, F32]]:
-    """(client, its share of the mean, its scalars) of an update by `scalars_of_all`."""
+    """By client: (client, its share of the mean, its scalars) from an update by `scalars_of_all`."""
     drawn = Counter(update.clients)
     rows = unpack(update.scalars).reshape(len(drawn), scalars)
     return [(c, drawn[c] / len(update.clients), row) for c, row in zip(sorted(drawn), rows, strict=True)]
@@ -249,7 +249,7 @@ def mean_walk(method: OwnDirections, keys: Keys, update: Seeded | Stepped, facto
 
 
 def _walks(update: Seeded | Stepped, scalars: int) -> list[tuple[int, int, float, F32]]:
-    """(round whose directions they are of, client, its share, its scalars); in groups the shares are in the scalars."""
+    """(round of the directions, client, its share, its scalars); in groups the scalars contain the shares already."""
     if isinstance(update, Seeded):
         return [(update.round, *share) for share in shares_of(update, scalars)]
     found: list[tuple[int, int, float, F32]] = []
@@ -266,9 +266,10 @@ def advanced(
     keys: Keys,
     factors: Callable[[int], Sequence[float]],
 ) -> State:
-    """x ← x + mean over the cohort of the walks, round by round: differences are added, scalars walked again at once.
+    """x ← x + mean over the cohort of the walks, round by round: differences are added; scalars of all rounds are
+    folded together.
 
-    factors: of a round, what its K estimates are multiplied with.
+    factors: by round, the factors of its K estimates.
     """
     steps, rounding = [], []
     for update in updates:
@@ -285,13 +286,13 @@ def advanced(
 def run_local_steps(
     method: OwnDirections, state: State, turn: Turn, rate: float, seeded: bool, correction: Correction | None = None
 ) -> Work:
-    """A walk and what a client gives of it: the scalars, or the difference."""
+    """A walk, and the client's contribution from it: the scalars, or the difference."""
     end, g, loss = yield from walk(method, state.params, turn, rate, not seeded, correction)
     return Contribution(g.reshape(-1) if seeded else difference_of(end, state.params), loss)
 
 
 def difference_of(end: Params, start: Params) -> F32:
-    """x_i − x_r, as it travels."""
+    """x_i − x_r, as it is sent."""
     values: F32 = (end.vector() - start.vector()).cpu().numpy()
     return values
 

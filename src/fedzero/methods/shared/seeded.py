@@ -1,13 +1,14 @@
-"""What most methods of the family share: how an estimate is made, and updates that are sums of shared directions.
+"""The base of most methods of the family: how an estimate is made, and updates that are sums of shared directions.
 
     client i, step k:  g_i[k,p] = slope of f_i along z[k,p] at x,   p = 1 … P, directions shared by all
                        x ← x − η (1/P) Σ_p g_i[k,p] z[k,p]          local, forgotten at the end
     server:            g[k,p] = mean over the cohort of g_i[k,p]
     everybody:         x_{r+1} = x_r − (η/P) Σ_k Σ_p g[k,p] z[k,p]  when it next needs the model
 
-A method overrides the member in which its paper differs: `direction_keys` (where directions come from), `check`, or one
-of the four of the contract. What becomes of the scalars in "everybody" is a chain of rules (methods/rules): those of
-`[[algorithm.rules]]`, or those that the fields `step`, `hold`, `rate = "auto"`, `average` and `optimizer` stand for.
+A method overrides the member in which its paper differs: `direction_keys` (the source of directions), `check`, or a
+member of the contract. The scalars in the line "everybody" pass through a chain of rules (methods/rules): the rules of
+`[[algorithm.rules]]`, or the rules that the fields `step`, `hold`, `rate = "auto"`, `average` and `optimizer` stand
+for.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ from fedzero.model.value import quoted
 from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
 
 Part = tuple[int, F32]
-"""A round whose question was answered, and scalars (steps, P) of its directions."""
+"""The round whose question was answered, and scalars (steps, P) along its directions."""
 Row = tuple[int, Sequence[int], F32]
-"""A round whose question was answered, keys of directions, and scalars, of one local step."""
+"""For one local step: the round whose question was answered, keys of directions, and scalars."""
 Samples = Literal["batch", "all"]
-"""What an evaluation looks at: a mini-batch of the task's size, or all of the client's data."""
+"""The data of an evaluation: a mini-batch of the task's size, or all of the client's data."""
 
 
 def sample_of(samples: Samples, step: int) -> int:
@@ -99,7 +100,7 @@ class Sampling(Method):
         return stream_of(self.distribution, self.rank)
 
     def slopes_at(self, base: Params, keys: tuple[int, ...], step: int) -> Generator[Ask, Answer, tuple[F32, float]]:
-        """(g_1 … g_P) at `base` along directions, on the data of a local step; and the loss there."""
+        """(g_1 … g_P) at `base` along directions, on the data of a local step; and the loss at `base`."""
         points, scales = points_of(base, keys, self.radius, self.difference, self.distribution, self.rank)
         values = yield Losses(base, points, self.sample(step))
         return slopes(values, scales, self.radius, self.difference)
@@ -107,15 +108,15 @@ class Sampling(Method):
 
 if TYPE_CHECKING:
     Rules: TypeAlias = tuple[Rule, ...] | UnsetType
-else:  # decoded by kind, with whatever is installed (`plugins`); unset, it is not in a recipe's canonical bytes
+else:  # decoded by kind, plugins included (`plugins`); if unset, it is not in a recipe's canonical bytes
     Rules = Any
 
 NO_KEYS = Keys.of_seed(0)
-"""Of bounds, which depend on no key."""
+"""For bounds, which depend on no key."""
 
 
 class ShortForms(NamedTuple):
-    """The fields that stand for rules."""
+    """The fields of a recipe that stand for rules."""
 
     step: Weights
     hold: int
@@ -125,7 +126,7 @@ class ShortForms(NamedTuple):
     kernel: KernelRule
 
     def named(self) -> list[tuple[str, Rule]]:
-        """The rules, each with the words of the recipe."""
+        """The rules, each with its words in the recipe."""
         found: list[tuple[str, Rule]] = []
         if self.step != "plain":
             found.append((f"algorithm.step = '{self.step}'", Weighting(step=self.step)))
@@ -143,15 +144,15 @@ class ShortForms(NamedTuple):
 
 
 _last: tuple[object, Chain] = (None, Chain(()))
-"""The method whose chain was asked for last, and its chain: methods are values, and ask in every step."""
+"""The method whose chain was made last, and its chain: methods are values, and need their chain in every step."""
 
 
 class SeededMethod(Sampling):
-    """Shared directions, scalars up, scalars down: all that a method of this kind answers."""
+    """Methods with shared directions, scalars up and scalars down: every member of the contract."""
 
     step: Weights = "plain"
-    """what a step's scalars weigh: as they are; divided by their deviation (normalised); or so that η is how far a step
-    moves a weight, root mean square (rms)"""
+    """weight of a step's scalars: unchanged (plain); divided by their deviation (normalised); or such that a step moves
+    a weight by η, root mean square (rms)"""
     average: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
     """n: after every n rounds the model becomes the mean of its last n iterates; 0: never"""
     average_from: Natural = 0
@@ -159,8 +160,8 @@ class SeededMethod(Sampling):
     hold: Annotated[int, Meta(ge=1)] = 1
     """ν, rounds for which the right factor of a rank-one direction is kept"""
     rules: Rules = UNSET
-    """what becomes of the scalars, in order, in place of step, hold, average and optimizer; the last is sgd, momentum,
-    adam or sign"""
+    """rules for the scalars, in order, in place of step, hold, average and optimizer; the last is sgd, momentum, adam
+    or sign"""
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)
@@ -172,7 +173,7 @@ class SeededMethod(Sampling):
 
     @property
     def chain(self) -> Chain:
-        """What becomes of the scalars."""
+        """The chain of rules for the scalars."""
         global _last
         method, chain = _last
         if method is not self:
@@ -182,7 +183,7 @@ class SeededMethod(Sampling):
         return chain
 
     def kernel_rule(self) -> KernelRule:
-        """The last rule, where `rules` does not say. A method that offers a choice has a field `optimizer`."""
+        """The last rule, if `rules` is unset. A method that offers a choice has a field `optimizer`."""
         return Sgd()
 
     def _short_forms(self) -> ShortForms:
@@ -210,13 +211,13 @@ class SeededMethod(Sampling):
             )
 
     def _named_rules(self) -> list[tuple[str, Rule]]:
-        """The rules, each with the words that the recipe has for it."""
+        """The rules in order, each with its words in the recipe."""
         if isinstance(self.rules, UnsetType):
             return self._short_forms().named()
         return [(f"algorithm.rules[{i}] ({rule.name})", rule) for i, rule in enumerate(self.rules)]
 
     def check_chain(self) -> None:
-        """Refuse rules that cannot stand together, or not in this method."""
+        """Refuse rules that cannot be combined with each other or with this method."""
         if self.average_from and not self.average:
             raise FedzeroError(
                 "algorithm.average_from says where averages begin: set algorithm.average to the rounds of one"
@@ -236,7 +237,7 @@ class SeededMethod(Sampling):
             )
 
     def lacks(self) -> dict[Fact, str]:
-        """What the method cannot give to rules, and why."""
+        """By fact that rules may need and the method lacks: the reason."""
         found: dict[Fact, str] = {}
         if self.distribution != "rank1":
             found["factors"] = (
@@ -255,12 +256,12 @@ class SeededMethod(Sampling):
         return Cost((K * P,), K * queries_of(P, self.difference))
 
     def _reads_state(self) -> str:
-        """Rules that use directions of earlier rounds again compare the scalars of both."""
+        """See `Traits.reads_state`: rules that reuse directions compare the scalars of two rounds."""
         again = next((words for words, rule in self._named_rules() if type(rule).asked is not Rule.asked), "")
         return f"{again} compares the scalars of a round with those of the round before" if again else ""
 
     def direction_keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
-        """Where the P directions of a step come from."""
+        """The keys of a step's `count` directions."""
         return direction_keys(keys, round, step, count)
 
     def init(self, params: Params, clients: int) -> State:
@@ -299,13 +300,13 @@ class SeededMethod(Sampling):
         return chain.max_update_scale(self._rate(round), state.carry, self.at(chain, state, round, NO_KEYS))
 
     def parts_of(self, update: Update) -> list[Part]:
-        """What an update is the sum of: directions and their number follow from the rounds in which they were asked
-        for, all else from the round of the step."""
+        """The parts whose sum an update is: directions and their number follow from the rounds in which the replies
+        were asked for, everything else from the round of the step."""
         parts = [Seeded(g.asked, g.scalars) for g in update.groups] if isinstance(update, Stepped) else [update]
         return [(each.round, self.scalars_of(each).reshape(self.local_steps, -1)) for each in parts]
 
     def scalars_of(self, update: Update) -> F32:
-        """The scalars of an update, as many as the recipe says."""
+        """The scalars of an update, after a check of their number."""
         expected = self.local_steps * count_at(self.directions, update.round)
         scalars = self.decode_update(update) if isinstance(update, Seeded) else None
         if scalars is None or scalars.size != expected:
@@ -324,7 +325,7 @@ class SeededMethod(Sampling):
         ]
 
     def directions_of(self, state: State, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
-        """Keys of a step's directions as they are used, which rules may take from earlier rounds."""
+        """The keys of a step's directions as they are used; rules may take them from earlier rounds."""
         chain = self.chain
         own = chain.asked(round)
         fresh = self.direction_keys(keys, own, step, count)
@@ -341,11 +342,11 @@ class SeededMethod(Sampling):
         return Step(directions, g, self.stream, rounding, rate, parts=parts)
 
     def _rate(self, round: int) -> float:
-        """η before the rules; 1 where one of them finds it."""
+        """η before the rules; 1 if a rule finds it."""
         return 1.0 if self.rate == "auto" else rate_at(self.rate, round)
 
     def at(self, chain: Chain, state: State, round: int, keys: Keys) -> At:
-        """What rules are told of a round."""
+        """The inputs of rules for a round."""
         return At(
             round=round,
             keys=keys,
@@ -357,7 +358,7 @@ class SeededMethod(Sampling):
         )
 
     def _all_directions(self, state: State, keys: Keys, asked: Sequence[int]) -> U64:
-        """Keys of the terms of all local steps of a round, whose replies were asked for in some rounds."""
+        """Keys of the terms of all local steps of a round whose replies answer the questions of these rounds."""
         parts = [(k, a, count_at(self.directions, a)) for k in range(self.local_steps) for a in asked]
         found = [key for k, a, P in parts for key in self.directions_of(state, keys, a, k, P)]
         return Terms.of(found, [0.0] * len(found), self.stream).keys
