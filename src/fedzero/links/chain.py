@@ -77,6 +77,11 @@ class Chain:
     gathering: Gathering | None = None
 
     @cached_property
+    def bare(self) -> bool:
+        """Whether numbers leave a client as they are."""
+        return not self.links and isinstance(self.plain, Plain)
+
+    @cached_property
     def client_links(self) -> tuple[Link, ...]:
         """The links before the coder."""
         return tuple(link for link in self.links if link.has("on_client"))
@@ -238,7 +243,7 @@ class Chain:
 
     def on_client(self, mine: Contribution, residual: F32 | None, client: ClientContext) -> Sent:
         """Pass one contribution through the client's links. residual: the part that the previous one left out."""
-        if not self.links and isinstance(self.plain, Plain):
+        if self.bare:
             return Sent(pack(mine.values), mine.values, None, mine.loss)
         if not np.isfinite(mine.values).all():  # a link would hide it
             raise Refused("a value is NaN or infinite")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
@@ -51,6 +51,14 @@ _PLAIN = re.compile(r"[<>|=]?[?biuf](1|2|4|8)?")
 """numpy's names of the types that arrays of a memory may have"""
 _headers = msgspec.msgpack.Decoder(tuple[bool, list[int]])
 _arrays = msgspec.msgpack.Decoder(tuple[str, tuple[Natural, ...], bytes])
+
+
+def _no_draw() -> NoReturn:
+    raise AssertionError("nothing is drawn where there are no links")
+
+
+NO_LINKS = ClientContext(_no_draw)
+"""For contributions that no link changes. It is made once: a new one for each reply costs time and serves nobody."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,8 @@ class Client:
             read = self.chain.decode(reply.values, len(given.values))
             return Sent(reply.values, read, None, loss_of(reply.loss, hidden=True))
         mine = given if isinstance(given, Contribution) else Contribution(given.values, given.loss)
-        return self.chain.on_client(mine, self.kept.residuals.get(exchange), self._context(exchange))
+        context = NO_LINKS if self.chain.bare else self._context(exchange)
+        return self.chain.on_client(mine, self.kept.residuals.get(exchange), context)
 
     def _context(self, exchange: int) -> ClientContext:
         draw = partial(self.replica.keys.generator, "filter", self._round, self.number, exchange)

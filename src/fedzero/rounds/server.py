@@ -231,14 +231,14 @@ class Server:
         return found.replies
 
     def _happened(self, exchange: int, event: Event, found: Responses, tally: RoundInProgress) -> None:
-        if isinstance(event, Rows):
+        if isinstance(event, Arrival):
+            self._arrived(exchange, event, found, tally)
+        elif isinstance(event, Rows):
             assert self.meter is not None, "queries of a run that has no log of them"
             self.meter.log.write(event.rows)
         elif isinstance(event, Left):
             for client in found.awaited.keys() & set(event.clients):
                 found.refuse(client, f"failed: {event.why}")
-        elif isinstance(event, Arrival):
-            self._arrived(exchange, event, found, tally)
 
     def _arrived(self, exchange: int, arrival: Arrival, found: Responses, tally: RoundInProgress) -> None:
         client, data = arrival.client, arrival.data

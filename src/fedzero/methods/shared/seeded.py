@@ -269,8 +269,6 @@ class SeededMethod(Sampling):
 
     def client(self, state: State, turn: Turn) -> Work:
         K, P, local = self.local_steps, count_at(self.directions, turn.round), state
-        chain = self.chain
-        at = self.at(chain, state, turn.round, turn.keys)
         g, loss, steps = np.empty((K, P), np.float32), 0.0, list[Step]()
         for k in range(K):
             keys = self.directions_of(state, turn.keys, turn.round, k, P)
@@ -279,6 +277,7 @@ class SeededMethod(Sampling):
             if k + 1 < K:
                 local = state.branch() if k == 0 else local
                 steps.append(self._step([(turn.round, keys, g[k])], turn.round, k, turn.keys))
+                chain, at = self.chain, self.at(self.chain, state, turn.round, turn.keys)
                 self._advance(local, chain, [chain.local(steps, local.carry, at)])
         return Contribution(g.reshape(-1), loss)
 
