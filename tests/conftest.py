@@ -19,6 +19,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from sampling import mark_rest_slow
+
 # A loaded machine is no fault of the code: nothing here is timed.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -28,6 +30,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # As many workers as cores run at the same time: with threads of their own they would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Where this is set, every process that tests start compiles every module again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Models that tests train are kept beside the test run's own files, never among the user's.
 os.environ.setdefault("FEDZERO_CACHE", str(Path(tempfile.gettempdir()) / "fedzero-tests-cache"))
@@ -98,6 +104,11 @@ batch = 4
 clients = 10
 cohort = 2
 """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_rest_slow(items)
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,6 @@ class Sent:
             "HF_ENDPOINT": hub,
             "HF_HOME": str(root / "hub"),
             "FEDZERO_STATE": str(root / "state"),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "COLUMNS": "500",
         }
         self.folder.mkdir()

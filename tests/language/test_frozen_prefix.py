@@ -40,6 +40,7 @@ def counted(layer):
     return runs
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("pack", [0, 64], ids=["rows of their own", "shared rows"])
 @pytest.mark.parametrize(
     "train", [Layers(first=-1), Lora(rank=4, first=-1), Names(("*.1.*weight",))], ids=["last", "lora", "names"]

@@ -141,6 +141,7 @@ def test_learns_what_the_rows_say(fedzero, written, reviews, tmp_path):
     assert found["final_loss"] < 0.7 * start["final_loss"]
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -157,6 +157,7 @@ def by_hand(module, texts, answers=(12, 200)):
     return losses
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("pack", [0, 64])
 @pytest.mark.parametrize("train", TRAINS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -42,6 +42,7 @@ def opened(folder, train="full", dtype=torch.float32, pack=64, compiled=None, **
     return Params.of_module(model.module), objective
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("pack", [0, 64])
 @pytest.mark.parametrize("train", TRAINS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,6 +44,7 @@ def by_hand(world, rounds: int, K: int, eta: float, alpha, rule: str, at: str, v
     return x, m, vhat
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("v0", [1e-5, 0.0])
 @pytest.mark.parametrize("at", ["inside", "outside"])
 @pytest.mark.parametrize("rule", RULES)

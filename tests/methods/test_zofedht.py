@@ -83,6 +83,7 @@ CASES = {
 }
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("form", ["dense", "seeded"])
 @pytest.mark.parametrize("alpha", [0.3, 0.9])
 @pytest.mark.parametrize("how", CASES.values(), ids=CASES)
