@@ -118,7 +118,7 @@ def recipe_with(rules: Any) -> bytes:
 
 @pytest.mark.parametrize("count", [32, 20_000])
 def test_a_chain_of_very_many_rules_is_refused_at_once(count: int) -> None:
-    """Every two rules are compared: 3,000 took a site 18 s, and 60,000 two hours."""
+    """Every two rules are compared: 3,000 took a site 18 s, with the square of their number."""
     began = time.process_time()
     with pytest.raises(FedzeroError, match=f"{count + 1:,} rules where a chain has at most 32"):
         recipes.received(recipe_with([*(LINKS * count), {"kind": "sgd"}]))
@@ -128,7 +128,8 @@ def test_a_chain_of_very_many_rules_is_refused_at_once(count: int) -> None:
 @pytest.mark.parametrize(
     "rules",
     [None, 5, "sgd", [], [5], [None], [[[]]], [{}], [{"kind": {}}], [{"kind": "x" * 10**5}],
-     [{"kind": "sgd", "rules": []}],     [{"kind": "no-such"}], LINKS, [{"kind": "sgd"}, *LINKS], [{"kind": "momentum", "beta": 1e308}],
+     [{"kind": "sgd", "rules": []}], [{"kind": "no-such"}], LINKS,
+     [{"kind": "sgd"}, *LINKS], [{"kind": "momentum", "beta": 1e308}],
      [{"kind": "adam", "epsilon": -1}], [{"kind": "averaging", "rounds": 1 << 17}, {"kind": "sgd"}]],
 )  # fmt: skip
 def test_rules_that_are_none_are_refused_in_a_sentence(rules: Any) -> None:

@@ -30,6 +30,8 @@ PRELOADED = "fedzero.engines.remote.warm"
 """The process from which hosts are forked imports this module and the module of their program."""
 STARTED, ENDED = 120.0, 5.0
 """Seconds for a host to start, and to end by itself."""
+CLOSED = 0.5
+"""Seconds for a host that has closed its end to end its process, while all others wait."""
 HERE = b""
 """The first message of a host."""
 
@@ -110,7 +112,7 @@ class Pipes:
     def _ended(self, name: str) -> list[Heard]:
         self._ends.pop(name).close()
         process = self.processes.pop(name)
-        process.join(ENDED)
+        process.join(CLOSED)
         if process.is_alive():  # it has closed its end, and stays
             process.kill()
             process.join()
