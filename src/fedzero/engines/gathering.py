@@ -86,7 +86,11 @@ class Hosting:
             place = _place(0, orders[next(iter(new))])
             bodies = {FIRST - host: body for host, (body, _) in new.items()}
             kept = {FIRST - host: each for host, (_, each) in new.items()}
-            self._answers.keep(place.round, place.exchange, bodies, kept)
+            try:
+                self._answers.keep(place.round, place.exchange, bodies, kept)
+            except BaseException:  # another process answered, or the disk is full: what was played here never left
+                self._played.clear()
+                raise
         return found
 
     def _answer(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> tuple[bytes, bytes, bool]:
@@ -98,10 +102,12 @@ class Hosting:
         if not order.phase:
             seed = self._entropy(SEED)
             phases = self._begun(order, order.body, seed, replies, numbers)
-            return _stepped(phases, None, self._at(host, order, phases)), seed, True
-        if played is None or (played.place, played.next) != ((order.round, order.exchange), order.phase):
+            played = _Played((order.round, order.exchange), phases, 0)
+        elif played is None or (played.place, played.next) != ((order.round, order.exchange), order.phase):
             played = self._again(host, order, replies, numbers)
-        return _stepped(played.phases, order.body, self._at(host, order, played.phases)), b"", True
+        answer = _stepped(played.phases, order.body if order.phase else None, played)
+        self._played[host] = played  # only behind an answer: what failed is played again from those before it
+        return answer, seed, True
 
     def _before(self, host: int, order: Phase) -> bytes | None:
         """The earlier answer to this phase, if there is one; raises `Refused` for a phase that is out of order."""
@@ -145,10 +151,6 @@ class Hosting:
             raise Refused(f"cannot repeat what it answered in round {order.round}: its gathering is not repeatable")
         played.next = order.phase
         return played
-
-    def _at(self, host: int, order: Phase, phases: AtHost) -> _Played:
-        self._played[host] = _Played((order.round, order.exchange), phases, order.phase)
-        return self._played[host]
 
 
 def _stepped(phases: AtHost, body: bytes | None, played: _Played) -> bytes:
