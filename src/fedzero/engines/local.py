@@ -24,9 +24,10 @@ from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
+from fedzero.protocol.altered import Altered
 from fedzero.protocol.attacks import altering
 from fedzero.protocol.client import Client
-from fedzero.protocol.engine import Altered, Arrival, Clients, Event
+from fedzero.protocol.engine import Arrival, Clients, Event
 from fedzero.protocol.messages import Close, decode_instruction
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded

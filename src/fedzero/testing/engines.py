@@ -17,7 +17,8 @@ from fedzero.engines.remote.transport import Answers, Gone, News
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.updates import Update
 from fedzero.oracles import ALL_DATA
-from fedzero.protocol.engine import Altered, Arrival, Clients, Interrupted, Undelivered
+from fedzero.protocol.altered import Altered
+from fedzero.protocol.engine import Arrival, Clients, Interrupted, Undelivered
 from fedzero.protocol.messages import decode_reply
 
 Sent = tuple[int, bytes | Exception]
