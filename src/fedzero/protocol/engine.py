@@ -43,13 +43,14 @@ class Arrival(Struct, frozen=True):
 
     host: the holder of the client's replica; clients of one host have one vote together if replicas differ. Empty: the
     client does not share its replica. memory: the change of the client's memory by this round, if the server keeps it;
-    comes with the reply of the last exchange.
+    comes with the reply of the last exchange. asked: the round of the question; None: of the client's open question.
     """
 
     client: int
     data: bytes | Exception
     host: str = ""
     memory: MemoryChange | None = None
+    asked: int | None = None
 
 
 class Joined(Struct, frozen=True):
@@ -82,13 +83,14 @@ class Clients(Protocol):
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
         """Begin an exchange of the round `asked`, or ask more clients in it. which: by client, the index of its
-        message. Replies of an earlier exchange are no longer awaited, unless they may still count
-        (`RunView.oldest`)."""
+        message. Other clients that were asked before are still awaited, if their replies may count
+        (`outstanding.may_count`, `RunView.oldest`); a client that is asked again gives up its earlier question."""
         ...
 
     def receive(self, seconds: float) -> Sequence[Event]:
-        """Events in any order; waits up to so many seconds for the first. Every client that was asked arrives once,
-        perhaps with an exception, or leaves with its host. No events after `FOREVER`: no client is awaited."""
+        """Events of all open questions, in any order; waits up to so many seconds for the first. Every client that was
+        asked arrives once, perhaps with an exception, or leaves with its host. No events after `FOREVER`: no client is
+        awaited. An engine that computes in this process finishes the evaluation that it has begun."""
         ...
 
     def settle(
