@@ -2,6 +2,7 @@
 
     fedzero.train(model, clients=…, loss=…)        any module, data and loss
     fedzero.finetune(model, tokenizer, …)          language models of transformers, on rows with a prompt
+    fedzero.images("photos", size=32)              a folder of images as a pair of tensors
     fedzero.run("demo", out=…)                     a recipe: packaged, a file, or a table
     fedzero.RunOptions(out=…, rounds=…)            keywords that these share
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.api.coordinates import Choice as Choice
     from fedzero.api.coordinates import Integer as Integer
     from fedzero.api.finetune import finetune as finetune
+    from fedzero.api.images import images as images
     from fedzero.api.minimise import minimise as minimise
     from fedzero.api.options import RunOptions as RunOptions
     from fedzero.api.runs import Run as Run
@@ -78,6 +80,7 @@ __version__ = "0.2.1"
 _PUBLIC = {
     "train": "fedzero.api.train",
     "finetune": "fedzero.api.finetune",
+    "images": "fedzero.api.images",
     "site_task": "fedzero.api.train",
     "accuracy": "fedzero.oracles.criteria",
     "run": "fedzero.api.runs",

@@ -11,6 +11,7 @@ import torch
 import fedzero
 from fedzero.errors import FedzeroError
 from fedzero.tasks.language.rewards import Length
+from fedzero.tasks.partition import Shards
 
 transformers = pytest.importorskip("transformers")
 
@@ -166,3 +167,29 @@ def test_another_frozen_model_is_refused(tmp_path: Path, small_model) -> None:
         next(other.parameters())[0, 0] += 1
     with pytest.raises(FedzeroError, match="other frozen weights"):
         _ = fedzero.Run.open(tmp_path / "run", model=lambda: other).model
+
+
+def test_rows_are_dealt_out_by_their_labels_and_a_share_is_kept(tmp_path: Path, small_model) -> None:
+    folder = str(small_model("smollm"))
+    kept = {"partition": Shards(per_client=1), "count": 6, "test": None, "validation": 0.25}
+    run = go(tmp_path / "run", folder, clients=ROWS, rounds=1, **kept)
+    given = run.environment.functions["given:"]
+    assert [len(rows) for rows in given.clients] == [3] * 6 and len(given.test) == 6
+    assert all(len({row["label"] for row in rows}) == 1 for rows in given.clients)
+
+    class Halves:
+        dataset, num_partitions = None, 2
+
+        def load_partition(self, number: int) -> Any:
+            return self.dataset[number::2]
+
+    dealt = go(tmp_path / "dealt", folder, clients=ROWS, partition=Halves(), rounds=1)
+    assert dealt.environment.functions["given:"].clients == [ROWS[::2], ROWS[1::2]]
+    for changes, message in (
+        ({"partition": "shards"}, "partition is given and no count"),
+        ({"partition": "shard", "count": 2}, "did you mean shards"),
+        ({"partition": "shards", "count": 2, "label": "kind"}, "without 'kind'"),
+        ({"validation": 0.5}, "test and validation are given"),
+    ):
+        with pytest.raises(FedzeroError, match=message):
+            go(tmp_path / "odd", folder, **({"clients": ROWS} | changes))

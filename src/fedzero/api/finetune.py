@@ -18,22 +18,25 @@ from typing import Any, Unpack
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from fedzero.api import given
 from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
-from fedzero.api.train import DEFAULT, recipe_of, trained
+from fedzero.api.tables import dealt_by, is_partitioner
+from fedzero.api.train import DEFAULT, partition_of, recipe_of, trained
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
 from fedzero.recipe.environment import Environment
+from fedzero.tasks.held_out import Share, cut
 from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row
-from fedzero.tasks.partition import Iid, split
+from fedzero.tasks.partition import Iid, Partition, split
 
 TRAIN: Mapping[str, Any] = {"all": {"kind": "full"}, "layers": {"kind": "layers"}, "lora": {"kind": "lora"}}
 
@@ -57,17 +60,22 @@ def finetune(
     dtype: str = "float32",
     options: Mapping[str, Any] | None = None,
     device: str = "auto",
+    partition: str | Partition | None = None,
+    validation: float | None = None,
     **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
 
     model: a model of `transformers`, trained in place, with its tokenizer; or the name of one (hub, folder, GGUF file),
         which is loaded as `dtype`.
-    clients: a list with the rows (dictionaries) of each client; or, with `count`, a list of rows dealt out to so many.
+    clients: a list with the rows (dictionaries, a frame, a dataset of Hugging Face) of each client; or, with `count`,
+        rows dealt out to so many, by `partition` as of `fedzero.train` (default: "iid"), or by a partitioner of Flower
+        Datasets, which counts clients itself.
     prompt: with fields of a row in braces. answers: by label, the word that should follow the prompt.
     reward: in their place, a function of a row and the text that the model generates for it, which returns a number and
         always the same; or a table as `[task.reward]` of a recipe: {"kind": "exact"}. 1 − its mean is minimised.
-    test: rows of evaluations; default: the clients' own.
+    test: rows of evaluations; default: the clients' own. validation: share of its rows that each client keeps from
+        training; evaluations are of these, without `test`.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
     method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
@@ -77,7 +85,10 @@ def finetune(
     (batch,) = given.each(PositiveInt, batch=batch)
     cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
-    dealt = _dealt(clients, count, own.seed or 0)
+    (validation,) = given.each(Share | None, validation=validation)
+    dealt = _dealt(clients, count, partition, label, own.seed or 0)
+    if validation is not None:
+        dealt, test = _held_out(dealt, test, validation, own.seed or 0)
     tested = [row for rows in dealt for row in rows] if test is None else _rows(test, "test")
     rewarded, functions = _rewarded(reward)
     text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
@@ -143,17 +154,44 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"measure": "reward", "reward": msgspec.to_builtins(Function(name=name))}, {name: reward}
 
 
-def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:
+def _dealt(clients: Any, count: int | None, partition: Any, label: str, seed: int) -> list[list[Row]]:
     """The rows of every client."""
+    if is_partitioner(partition):
+        clients, partition = dealt_by(partition, clients), None
+    elif is_partitioner(clients):
+        clients = dealt_by(clients)
+    if partition is not None and count is None:
+        raise Invalid("partition is given and no count: give the number of clients, count = …")
     if count is not None:
-        rows = _rows(clients, "clients")
-        parts = split(Iid(), np.zeros(len(rows), np.int64), count, Keys.of_seed(seed))
+        rows, dealing = _rows(clients, "clients"), Iid() if partition is None else partition_of(partition)
+        parts = split(dealing, _labels(rows, label, dealing), count, Keys.of_seed(seed))
         return [[rows[i] for i in part] for part in parts]
     if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
         raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")
     if isinstance(clients[0], Mapping):
         raise Invalid("clients is one list of rows: give a list with the rows of each client, or count = …")
     return [_rows(rows, f"client {number}") for number, rows in enumerate(clients)]
+
+
+def _labels(rows: Sequence[Row], label: str, partition: Partition) -> NDArray[np.int64]:
+    if isinstance(partition, Iid):
+        return np.zeros(len(rows), np.int64)
+    absent = next((row for row in rows if label not in row), None)
+    if absent is not None:
+        raise Invalid(
+            f"clients has the row {quoted(absent)} without {label!r}, by which rows are dealt out: name label"
+        )
+    return np.unique([_word(row[label]) for row in rows], return_inverse=True)[1].astype(np.int64)
+
+
+def _held_out(dealt: Sequence[Sequence[Row]], test: Any, share: float, seed: int) -> tuple[list[list[Row]], list[Row]]:
+    """Rows of every client to train on, and those of all to validate with."""
+    if test is not None:
+        raise Invalid("test and validation are given: evaluations are of one of them, so leave the other out")
+    keys = Keys.of_seed(seed)
+    cuts = [cut(len(rows), share, keys, client, f"client {client}") for client, rows in enumerate(dealt)]
+    kept = [[rows[i] for i in train] for rows, (train, _) in zip(dealt, cuts, strict=True)]
+    return kept, [rows[i] for rows, (_, held) in zip(dealt, cuts, strict=True) for i in held]
 
 
 def _rows(rows: Any, whose: str) -> list[Row]:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedzero.api import given
+from fedzero.api import given, tables
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
 from fedzero.directions import Keys
@@ -36,6 +36,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.tasks.contract import BASE
+from fedzero.tasks.held_out import Share, held_out
 from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
@@ -68,12 +69,18 @@ def train(
     filters: Sequence[Any] = (),
     merge: bool = True,
     exact: bool = False,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    validation: float | None = None,
+    chunk: int | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
     """Train a module in place, by clients that only evaluate it.
 
-    clients: one entry for each client: a pair of arrays (x, y), a dictionary of arrays, or a map-style dataset. With
-        `partition` ("iid", "dirichlet", "shards" or a value of these) it is one dataset, dealt out to `count` clients.
+    clients: one entry for each client: a pair of arrays (x, y), a dictionary of arrays, a map-style dataset, a folder
+        of images (see `fedzero.images`), or, with `label`, a frame or a dataset of Hugging Face. With `partition`
+        ("iid", "dirichlet", "shards" or a value of these) it is one of them, dealt out to `count` clients; or by a
+        partitioner of Flower Datasets, which counts them itself.
     loss: of pairs, as in loss(model(x), y). objective: of anything else, objective(model, batch); both give one number,
         or one for each sample.
     test: data of evaluations, one dataset or a list of them; default: the clients' own.
@@ -85,21 +92,27 @@ def train(
     merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
     collate: makes a batch of a list of items, as in torch's DataLoader.
+    features, label: of frames and datasets with columns: those of x (default: all others), and that of y.
+    validation: share of its samples that each client keeps from training; evaluations are of these, without `test`.
+    chunk: samples of a batch that are evaluated at a time, where memory is short; the result differs by rounding.
     options: out, rounds (default: 100), seed, evaluate_every, stop, engine, resume, progress, web: see
         `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed.
     """
     own, model = chosen(train, options, folder=True), given.module(model)
     batch, count = given.each(PositiveInt, batch=batch, count=count)
-    (cohort,) = given.each(PositiveInt | None, cohort=cohort)
+    cohort, chunk = given.each(PositiveInt | None, cohort=cohort, chunk=chunk)
+    (validation,) = given.each(Share | None, validation=validation)
     merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
+    clients, test, partition = tables.opened(clients, test, partition, features, label)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
-    tested = dealt if test is None else several(test, collate)
+    dealt, tested = parted(dealt, test, validation, collate, own.seed or 0)
     material = LocalTask(model, criterion, dealt, tested)
     table = {
         "algorithm": given.method(method, DEFAULT),
-        "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
+        "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact}
+        | ({} if chunk is None else {"chunk": chunk}),
         "filters": given.filters(filters),
         "engine": {"kind": "local", "merge": merge, "device": "auto"},
     }
@@ -142,16 +155,32 @@ def deal(clients: Any, partition: str | Partition | None, count: int, collate: A
                 "clients: give a list with the data of each client, or one dataset and partition = 'iid' or 'dirichlet'"
             )
         return [samples(data, collate, f"client {number}") for number, data in enumerate(clients)]
-    if isinstance(partition, str):
-        if partition not in PARTITIONS:
-            advice = did_you_mean(partition, PARTITIONS) or f"use one of {', '.join(PARTITIONS)}"
-            raise Invalid(f"partition = {partition!r} is not valid: {advice}")
-        partition = PARTITIONS[partition]
-    if not isinstance(partition, Partition):
-        raise Invalid(f"partition = {quoted(partition)} is not valid: use one of {', '.join(PARTITIONS)}")
+    partition = partition_of(partition)
     whole = samples(clients, collate, "the dataset of all clients")
     labels = np.zeros(len(whole), np.int64) if isinstance(partition, Iid) else labels_of(whole)
     return Dealt(whole, split(partition, labels, count, Keys.of_seed(seed)))
+
+
+def partition_of(partition: Any) -> Partition:
+    """A partition, given as a value or by its name."""
+    if isinstance(partition, Partition):
+        return partition
+    advice = did_you_mean(partition, PARTITIONS) if isinstance(partition, str) else ""
+    if not isinstance(partition, str) or partition not in PARTITIONS:
+        advice = advice or f"use one of {', '.join(PARTITIONS)}"
+        raise Invalid(f"partition = {quoted(partition)} is not valid: {advice}")
+    return PARTITIONS[partition]
+
+
+def parted(
+    dealt: Sequence[Samples], test: Any, validation: float | None, collate: Any, seed: int
+) -> tuple[Sequence[Samples], Sequence[Samples]]:
+    """The samples that clients train on, and those of evaluations."""
+    if validation is None:
+        return dealt, dealt if test is None else several(test, collate)
+    if test is not None:
+        raise Invalid("test and validation are given: evaluations are of one of them, so leave the other out")
+    return held_out(dealt, validation, Keys.of_seed(seed))
 
 
 def several(data: Any, collate: Any, what: str = "test") -> list[Samples]:
@@ -198,6 +227,9 @@ def site_task(
     test: Any = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     collate: Callable[[list[Any]], Batch] | None = None,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    validation: float | None = None,
 ) -> LocalTask:
     """A model, data and a loss of a site, for `fedzero join KIT --task package.module:name`. Arguments as of `train`.
 
@@ -206,6 +238,7 @@ def site_task(
     """
     given.module(model)
     given.function(collate, "collate", "a function of a list of items")
-    own = several(data, collate, "data")
-    tested = own if test is None else several(test, collate)
+    (validation,) = given.each(Share | None, validation=validation)
+    data, test, _ = tables.opened(data, test, None, features, label)
+    own, tested = parted(several(data, collate, "data"), test, validation, collate, 0)
     return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch
-from fedzero.tasks.samples import LOOKED_AT, Columns, Dealt, Samples
+from fedzero.tasks.samples import LOOKED_AT, Columns, Dealt, Samples, whole_of
 
 ALONE = torch.device("cpu")
 
@@ -50,13 +50,19 @@ def expect_finite(
 def _owned(clients: Sequence[Samples], test: Sequence[Samples]) -> Iterator[tuple[Callable[[int], str], Samples]]:
     """All samples, each once, with words for whose a row is."""
     if isinstance(clients, Dealt):
-        yield lambda row: f"the dataset that is dealt out (client {clients.owner(row)})", clients.whole
+        yield lambda row: f"the dataset that is dealt out (client {_owner(row, clients, test)})", clients.whole
     else:
         for client, samples in enumerate(clients):
-            yield lambda row, client=client: f"client {client}", samples  # type: ignore[misc]
-    if test is not clients:
-        for samples in test:
+            yield lambda row, client=client: f"client {client}", whole_of(samples)  # type: ignore[misc]
+    seen = {id(clients.whole)} if isinstance(clients, Dealt) else {id(whole_of(samples)) for samples in clients}
+    for samples in test:
+        if id(whole_of(samples)) not in seen:
             yield lambda row: "the test data", samples
+
+
+def _owner(row: int, *dealt: Sequence[Samples]) -> int | None:
+    found = [each.owner(row) for each in dealt if isinstance(each, Dealt)]
+    return next((client for client in found if client is not None), None)
 
 
 def expect_finite_loss(losses: Tensor, owner: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from msgspec import UNSET, UnsetType
 from torch import Tensor, nn
 
 from fedzero.directions import Keys
@@ -23,6 +24,7 @@ from fedzero.model.checkpoint import load_base
 from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
+from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
@@ -52,6 +54,8 @@ class Own(Task, tag="own"):
     batch: PositiveInt = 32
     exact: bool = False
     """Points of rank-one directions at weights of their own, as those of others are: slower, and the bits of a view."""
+    chunk: PositiveInt | UnsetType = UNSET
+    """Samples of a batch that are evaluated at a time, where memory is short; without it, all of them."""
 
     @property
     def label(self) -> str:
@@ -65,7 +69,7 @@ class Own(Task, tag="own"):
     def build(self, clients: int, context: BuildContext) -> Problem:
         found = context.functions.get(self.name)
         if isinstance(found, LocalTask):
-            return found.build(clients, self.batch, self.exact)
+            return found.build(clients, self.batch, self.exact, self.chunk or 0)
         return without_data(clients, context, self.name)
 
 
@@ -104,15 +108,15 @@ class LocalTask:
     test: Sequence[Samples]
     everywhere: bool = False
 
-    def build(self, clients: int, batch: int, exact: bool = False) -> Problem:
+    def build(self, clients: int, batch: int, exact: bool = False, chunk: int = 0) -> Problem:
         if self.everywhere:  # a site may begin with several runs, and several times
             alone = replace(self, module=copy.deepcopy(self.module), everywhere=False)
-            return alone._built(clients, batch, exact, private=True)
+            return alone._built(clients, batch, exact, chunk, private=True)
         if clients != len(self.clients):
             raise FedzeroError(f"there are data of {len(self.clients)} clients, but federation.clients = {clients}")
-        return self._built(clients, batch, exact)
+        return self._built(clients, batch, exact, chunk)
 
-    def _built(self, clients: int, batch: int, exact: bool, private: bool = False) -> Problem:
+    def _built(self, clients: int, batch: int, exact: bool, chunk: int, private: bool = False) -> Problem:
         params, device = Params.of_module(self.module), next(self.module.parameters()).device
         shards = OwnShards(self.clients, clients, batch, device, self._check)
         named = [(f"client {number}", samples) for number, samples in enumerate(self.clients)]
@@ -124,8 +128,9 @@ class LocalTask:
         self._expect_finite(params, losses, device)
         scalar = losses.dim() == 0
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
-        test = list(_passes(self.test, device))
-        objective = OwnObjective(ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact))
+        test = list(_passes(self.test, device, min(TESTED, chunk or TESTED)))
+        whole = OwnObjective(ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact))
+        objective = Chunked(whole, chunk) if chunk else whole
         fixed, model, data = Fixed.of_module(self.module, params), about_model(self.module, params), self._about_data()
         if fixed is not None:
             model[FACT] = str(fixed)
@@ -184,10 +189,10 @@ class OwnShards:
         return batch
 
 
-def _passes(parts: Sequence[Samples], device: torch.device) -> Iterator[Batch]:
+def _passes(parts: Sequence[Samples], device: torch.device, size: int) -> Iterator[Batch]:
     for samples in parts:
-        for first in range(0, len(samples), TESTED):
-            yield samples.batch(np.arange(first, min(first + TESTED, len(samples))), device)
+        for first in range(0, len(samples), size):
+            yield samples.batch(np.arange(first, min(first + size, len(samples))), device)
 
 
 def about_model(module: nn.Module, params: Params) -> dict[str, str]:

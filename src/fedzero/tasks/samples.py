@@ -116,6 +116,11 @@ class Dealt(Sequence[Part]):
         return next((client for client, part in enumerate(self.parts) if row in part), None)
 
 
+def whole_of(data: Samples) -> Samples:
+    """What they are some samples of; else themselves."""
+    return data.whole if isinstance(data, Part) else data
+
+
 def samples(data: Any, collate: Collate | None = None, whose: str = "a client") -> Samples:
     """Pairs (or longer tuples) of arrays or frames, dictionaries of arrays, or a map-style dataset.
 
@@ -127,8 +132,11 @@ def samples(data: Any, collate: Collate | None = None, whose: str = "a client") 
         return _columns({name: _column(column, whose, f"{name!r}") for name, column in data.items()}, whose)
     if isinstance(data, tuple) and len(data) > 1 and all(map(_is_array, data)):
         return _columns(tuple(_column(column, whose, f"array {i}") for i, column in enumerate(data)), whose)
-    if _is_frame(data):
-        raise Invalid(f"{whose} has a frame of {_names(data)}: give a pair, (frame[inputs], frame[target])")
+    if is_frame(data):
+        raise Invalid(
+            f"{whose} has a frame of {_names(data)}: name its column of targets, label = …, or give a pair, "
+            "(frame[inputs], frame[target])"
+        )
     if isinstance(data, tuple) and data and all(isinstance(column, list) for column in data):
         raise Invalid(f"{whose} has a tuple of lists: give arrays, such as (numpy.array(x), numpy.array(y))")
     if isinstance(data, str | Mapping) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
@@ -154,7 +162,7 @@ def _column(column: Any, whose: str, which: str) -> Tensor:
     try:
         found = torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
-        names = f" of {_names(column)}" if _is_frame(column) else ""
+        names = f" of {_names(column)}" if is_frame(column) else ""
         raise Invalid(
             f"{whose} has in {which}{names} values of type {getattr(array, 'dtype', '?')}, which torch does not read: "
             f"give numbers ({error})"
@@ -166,7 +174,7 @@ def _column(column: Any, whose: str, which: str) -> Tensor:
     return found.float() if array is not column and found.dtype == torch.float64 else found
 
 
-def _is_frame(data: Any) -> bool:
+def is_frame(data: Any) -> bool:
     """Whether this is a table of pandas, polars or the like."""
     return hasattr(data, "to_numpy") and hasattr(data, "columns")
 

@@ -1,0 +1,65 @@
+"""Batches evaluated some samples at a time, where memory is short.
+
+    F(w; B) = Σ_j n_j F(w; B_j) / n        B cut into B_j of n_j samples, n = Σ n_j
+
+The result is that of the whole batch but for the order of sums: a float32 mean differs by about 1e-7 of its size. Where
+a loss is not a mean over samples, it is another function, of smaller batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedzero.directions import Terms
+from fedzero.model.params import Params
+from fedzero.oracles.contract import F64, Basis, Metrics, Objective
+from fedzero.oracles.criteria import Batch, samples_of
+
+
+class Chunked:
+    """An objective that never sees more than `size` samples at once."""
+
+    def __init__(self, inner: Objective, size: int):
+        self.inner, self.size = inner, size
+
+    def losses(
+        self, base: Params, points: Sequence[Terms], batches: Sequence[Batch], basis: Basis | None = None
+    ) -> F64:
+        rows = []
+        for batch in batches:
+            row, count = np.zeros(len(points)), samples_of(batch)
+            for piece in pieces(batch, self.size):
+                row += samples_of(piece) / count * self.inner.losses(base, points, [piece], basis)[0]
+            rows.append(row)
+        return np.stack(rows)
+
+    def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
+        loss, total, count = 0.0, torch.zeros(base.size, device=base.device), samples_of(batch)
+        for piece in pieces(batch, self.size):
+            share = samples_of(piece) / count
+            value, gradient = self.inner.gradient(base, piece)
+            loss += share * value
+            total.add_(gradient, alpha=share)
+        return loss, total
+
+    def evaluate(self, params: Params) -> Metrics:
+        return self.inner.evaluate(params)
+
+
+def pieces(batch: Batch, size: int) -> Iterator[Batch]:
+    """A batch in order, `size` samples at a time."""
+    for first in range(0, samples_of(batch), size):
+        yield _some(batch, slice(first, first + size))
+
+
+def _some(batch: Any, rows: slice) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: _some(part, rows) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(_some(part, rows) for part in batch)
+    return batch[rows]
