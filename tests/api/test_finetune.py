@@ -189,7 +189,7 @@ def test_rows_are_dealt_out_by_their_labels_and_a_share_is_kept(tmp_path: Path, 
         ({"partition": "shards"}, "partition is given and no count"),
         ({"partition": "shard", "count": 2}, "did you mean shards"),
         ({"partition": "shards", "count": 2, "label": "kind"}, "without 'kind'"),
-        ({"validation": 0.5}, "test and validation are given"),
+        ({"validation": 0.5, "count": 2}, "test and validation are given"),
     ):
         with pytest.raises(FedzeroError, match=message):
             go(tmp_path / "odd", folder, **({"clients": ROWS} | changes))

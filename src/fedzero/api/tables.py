@@ -34,14 +34,14 @@ def is_dataset(data: Any) -> bool:
 
 def is_partitioner(value: Any) -> bool:
     """Whether this deals a dataset out as partitioners of Flower Datasets do."""
-    return callable(getattr(value, "load_partition", None)) and hasattr(value, "num_partitions")
+    return callable(getattr(value, "load_partition", None))
 
 
 def dealt_by(partitioner: Any, dataset: Any = None) -> list[Any]:
     """The dataset of every client, from a partitioner that has one or is given one."""
-    if dataset is not None:
-        partitioner.dataset = dataset
     try:
+        if dataset is not None:
+            partitioner.dataset = dataset
         return [partitioner.load_partition(number) for number in range(int(partitioner.num_partitions))]
     except Exception as error:  # of a library of somebody else
         said = f"{type(error).__name__}: {printable(str(error), 200)}"
