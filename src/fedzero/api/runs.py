@@ -34,10 +34,12 @@ from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import secret_of
-from fedzero.report import page
+from fedzero.report import axes, page
+from fedzero.report.curves import Axis
+from fedzero.report.differences import told_apart
 from fedzero.report.units import human_bytes
 from fedzero.results import history as histories
-from fedzero.results import whole
+from fedzero.results import who_has_what, whole
 from fedzero.rounds.loop import Watch
 from fedzero.runs import recorded, session, summary
 from fedzero.runs.patches import export_patch
@@ -188,6 +190,19 @@ class Run:
         with given.writing(place):
             files.write(place, content, private=is_private(content))
         return place
+
+    def plot(self, *others: Run, metric: str | None = None, axis: Axis = "rounds", ax: Any = None) -> Any:
+        """A metric (default: accuracy, or loss) against rounds, bytes or queries, with that of other runs, on axes of
+        matplotlib: those given, or new ones."""
+        found = told_apart([histories.history(run.folder) for run in (self, *others)])
+        return axes.curves(found, metric, axis, ax)
+
+    def plot_clients(self, ax: Any = None) -> Any:
+        """Who has what: samples by client and class, on axes of matplotlib. The data must be here, for no ledger has
+        them: those that this process trained on, or those that the recipe names."""
+        text = getattr(self.recipe.task, "text", None)
+        found = who_has_what.holdings(self.folder, self.environment, getattr(text, "label", "label"))
+        return axes.clients(found.counts, found.classes, ax)
 
     @property
     def _reading(self) -> Environment:

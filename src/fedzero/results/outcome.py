@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedzero.errors import FedzeroError
+from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger import query_log, replay
 from fedzero.ledger.folder import LEDGER, MODEL
 from fedzero.ledger.records import Evaluation
@@ -24,6 +25,8 @@ from fedzero.model.checkpoint import load_model
 from fedzero.oracles.blackbox import ESTIMATED, mean
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.report import axes
+from fedzero.results.surrogate_slices import slices
 from fedzero.rounds.silence import patience
 from fedzero.runs import recorded
 from fedzero.tasks.blackbox import BlackBox
@@ -83,6 +86,27 @@ class Result:
     complete: bool
     reason: str
     failures: tuple[Failures, ...] = ()
+
+    def plot_history(self, ax: Any = None) -> Any:
+        """F of the models against queries, and the best so far, on axes of matplotlib."""
+        exact = [(step.queries, step.value) for step in self.history if not step.estimated]
+        estimates = [(step.queries, step.value) for step in self.history if step.estimated]
+        return axes.values(exact, estimates, self.best_value, ax)
+
+    def plot_slice(self, coordinates: Sequence[int] | None = None, axs: Sequence[Any] | None = None) -> list[Any]:
+        """What every party answered along some coordinates, and a model of F through x; a pair of axes for each.
+
+        coordinates: default: the two in which the model of F varies most, or the first ones where there is no model.
+        """
+        with closing(Ledger.open(self.folder / LEDGER)) as ledger:
+            _, task, _ = _read(ledger)
+            asked = query_log.located(ledger)
+        odd = next((k for k in coordinates or () if not 0 <= k < len(self.x)), None)
+        if odd is not None or (coordinates is not None and not len(coordinates)):
+            raise Invalid(f"coordinates = {coordinates} is not valid: give numbers from 0 to {len(self.x) - 1}")
+        surrogate = slices(asked, task.bounds, self.x, coordinates)
+        found = [line.coordinate for line in surrogate] or [*range(min(2, len(self.x)))]
+        return axes.slices(asked, found if coordinates is None else coordinates, surrogate, self.x.tolist(), axs)
 
 
 def result_of(folder: Path) -> Result:

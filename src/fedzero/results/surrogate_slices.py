@@ -23,9 +23,11 @@ NARROWEST = 0.02
 """A slice covers this share of the box at least."""
 
 
-def slices(located: Mapping[int, Sequence[tuple[F64, float]]], bounds: Bounds, x: F64) -> tuple[Slice, ...]:
-    """Along the coordinates in which the surrogate varies most over the points asked; located: (point, value), by
-    client. None where a client has fewer than two points."""
+def slices(
+    located: Mapping[int, Sequence[tuple[F64, float]]], bounds: Bounds, x: F64, coordinates: Sequence[int] | None = None
+) -> tuple[Slice, ...]:
+    """Along `coordinates`, or those in which the surrogate varies most over the points asked; located: (point, value),
+    by client. None where a client has fewer than two points."""
     located = {client: usable(pairs, len(x)) for client, pairs in located.items()}
     if not located or min(map(len, located.values())) < 2 or not np.isfinite(x).all():
         return ()
@@ -39,7 +41,8 @@ def slices(located: Mapping[int, Sequence[tuple[F64, float]]], bounds: Bounds, x
         lows, highs = torch.minimum(lows, points.amin(0)), torch.maximum(highs, points.amax(0))
     widths = (highs - lows).clamp(min=NARROWEST)
     slope = torch.stack([fit.gradient(u) for fit in fits]).mean(0)
-    chosen = torch.topk((slope * widths).abs().nan_to_num(), min(COORDINATES, len(u))).indices.sort().values
+    steepest = torch.topk((slope * widths).abs().nan_to_num(), min(COORDINATES, len(u))).indices.sort().values.tolist()
+    chosen = steepest if coordinates is None else coordinates
     return tuple(along(int(k), u, float(lows[k]), float(widths[k]), fits, bounds) for k in chosen)
 
 

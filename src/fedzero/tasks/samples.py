@@ -183,8 +183,11 @@ def _names(frame: Any) -> str:
     return f"the columns {printable(', '.join(map(str, frame.columns)), 80)}"
 
 
-def labels_of(data: Samples) -> Indices:
-    """The labels of a dataset that is dealt out by them: the last column, `targets`, or the last entry of each item."""
+def labels_of(data: Samples, numbered: bool = True) -> NDArray[Any]:
+    """The labels of a dataset that is dealt out by them: the last column, `targets`, or the last entry of each item.
+
+    numbered: from 0, in their order; else as they are.
+    """
     if isinstance(data, Columns):
         named = data.columns.get("label", data.columns.get("labels")) if isinstance(data.columns, Mapping) else None
         found: Any = data._tensors()[-1] if named is None else named
@@ -198,7 +201,7 @@ def labels_of(data: Samples) -> Indices:
     array = np.asarray(found)
     if array.ndim != 1 or len(array) != len(data):
         raise FedzeroError("the dataset has no labels: use partition = 'iid', or give a list of datasets")
-    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    return np.unique(array, return_inverse=True)[1].astype(np.int64) if numbered else array
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
