@@ -4,6 +4,7 @@
     fedzero.finetune(model, tokenizer, …)          language models of transformers, on rows with a prompt
     fedzero.images("photos", size=32)              a folder of images as a pair of tensors
     fedzero.run("demo", out=…)                     a recipe: packaged, a file, or a table
+    fedzero.estimate(fedzero.train, …)             seconds, bytes and memory of a call, by two rounds of it
     fedzero.RunOptions(out=…, rounds=…)            keywords that these share
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.api.ask_tell import Optimiser as Optimiser
     from fedzero.api.coordinates import Choice as Choice
     from fedzero.api.coordinates import Integer as Integer
+    from fedzero.api.estimate import estimate as estimate
     from fedzero.api.finetune import finetune as finetune
     from fedzero.api.images import images as images
     from fedzero.api.minimise import minimise as minimise
@@ -81,6 +83,7 @@ _PUBLIC = {
     "train": "fedzero.api.train",
     "finetune": "fedzero.api.finetune",
     "images": "fedzero.api.images",
+    "estimate": "fedzero.api.estimate",
     "site_task": "fedzero.api.train",
     "accuracy": "fedzero.oracles.criteria",
     "run": "fedzero.api.runs",

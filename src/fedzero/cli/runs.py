@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,6 +37,10 @@ from fedzero.cli.common import (
 from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
 
+if TYPE_CHECKING:
+    from fedzero.recipe.environment import Environment
+    from fedzero.recipe.recipe import Recipe
+
 PANEL = "Runs"
 
 
@@ -56,6 +60,9 @@ def run(
     web: Web = False,
     web_at: WebAt = None,
     as_json: AsJson = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Make two rounds, keep nothing, and print what the whole run takes.")
+    ] = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
 
@@ -67,10 +74,24 @@ def run(
     from fedzero.web import serving_if
 
     loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
+    if dry_run:
+        _dry(loaded, environment_of(data, secret), as_json)
+        return
     folder = out_ or Path("runs") / loaded.name
     with interruptible(folder), serving_if(folder, web_at or web, say):
         summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
     finish(summary, folder, as_json)
+
+
+def _dry(recipe: Recipe, environment: Environment, as_json: bool) -> None:
+    """What a run of the recipe takes, by two rounds of it."""
+    import msgspec
+
+    from fedzero.runs import session
+    from fedzero.runs.estimate import estimated
+
+    found = estimated(lambda place, watch: session.start(recipe, place, environment, watch))
+    print(msgspec.json.encode(found).decode() if as_json else found)
 
 
 @app.command(rich_help_panel=PANEL)
