@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all test-faults fuzz lint bench golden docs check-install clean
+.PHONY: demo test test-all test-faults fuzz lint bench golden docs dist check-install clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -53,6 +53,9 @@ golden: $(READY)  ## derive the golden digests of the direction stream again and
 docs: $(READY)  ## the documentation as a site, in site/; its reference is made from the code
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
+
+dist: $(READY)  ## wheel and sdist in dist/, looked into, and the wheel installed and run in a fresh environment; minutes
+	$(BIN)/python tools/dist.py
 
 check-install: $(READY)  ## whether other platforms and Pythons can install the project; installs nothing
 	$(BIN)/python tools/check_install.py
