@@ -11,7 +11,7 @@ import pytest
 
 import fedzero as package
 
-SLOW = ("torch", "numba", "numpy", "matplotlib", "transformers", "nvflare", "triton")
+SLOW = ("torch", "numba", "numpy", "msgspec", "matplotlib", "transformers", "nvflare", "triton")
 
 
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

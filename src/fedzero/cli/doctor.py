@@ -1,16 +1,15 @@
-"""What is installed and what this machine has: what is missing for what, before a run finds out."""
+"""What is installed and what this machine has: what is missing for what, before a run finds out.
+
+Modules are imported where they are used: `fedzero --help` imports this one.
+"""
 
 from __future__ import annotations
 
 import os
-import platform
 import re
-import shutil
-import socket
 import sys
-import tempfile
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -69,6 +68,9 @@ def doctor(
 
 def packages(data: Path | None) -> Iterator[Finding]:
     """Python, what fedzero needs, and what its extras need."""
+    import platform
+    from importlib import metadata
+
     yield Finding("packages", "python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Finding("packages", "fedzero", "ok", __version__)
     try:
@@ -92,6 +94,8 @@ def packages(data: Path | None) -> Iterator[Finding]:
 
 def _package(name: str, line: str) -> Finding:
     """A package that every installation needs: its version, and whether it can be imported."""
+    from importlib import metadata
+
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -106,6 +110,8 @@ def _package(name: str, line: str) -> Finding:
 
 
 def _installed(name: str) -> bool:
+    from importlib import metadata
+
     try:
         return bool(metadata.version(name))
     except metadata.PackageNotFoundError:
@@ -150,6 +156,8 @@ def devices(data: Path | None) -> Iterator[Finding]:
 
 def folders(data: Path | None) -> Iterator[Finding]:
     """Where fedzero writes, and where datasets are."""
+    import tempfile
+
     from fedzero.folders import cache_folder, state_folder
 
     here: dict[str, tuple[Path, str]] = {
@@ -170,6 +178,9 @@ def folders(data: Path | None) -> Iterator[Finding]:
 
 
 def _folder(name: str, place: Path, setting: str) -> Finding:
+    import shutil
+    import tempfile
+
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
@@ -188,6 +199,8 @@ def network(data: Path | None) -> Iterator[Finding]:
 
 
 def _bound(name: str, port: int, otherwise: State, said: str) -> Finding:
+    import socket
+
     try:
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

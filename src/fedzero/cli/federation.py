@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from fedzero.cli.common import (
@@ -237,6 +236,8 @@ def status(
 
     found = status_of(project)
     if as_json:
+        import msgspec
+
         print(msgspec.json.encode(found).decode())
         return
     tell(f"server: {f'process {found.server}' if found.server else f'not running; fedzero serve {project} starts it'}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -127,6 +126,8 @@ def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = Non
 @app.command(rich_help_panel=PANEL)
 def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)]) -> None:
     """Write a new secret for the clients of a private run: random characters in a file that only you can read."""
+    import secrets
+
     from fedzero.model import files
 
     if file.exists():

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -156,6 +155,8 @@ def _given_terms(settings: Settings, options: dict[str, Any], limits: list[str])
 
     terms = options | with_options(limits)
     given = {name: value for name, value in terms.items() if value is not None}
+    import msgspec
+
     return {"terms": msgspec.to_builtins(settings.terms) | given} if given else {}
 
 
@@ -188,6 +189,8 @@ def _print_settings(kit: Path, settings: Settings) -> None:
     from fedzero.deploy.flare.project import SETTINGS
 
     tell(f"{kit / 'local' / SETTINGS}:")
+    import msgspec
+
     tell(msgspec.toml.encode(settings).decode().strip() or "nothing is stored: all settings are as by default")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.table import Table
 
@@ -89,6 +88,8 @@ def tune(
     if found.note:
         tell(f"note: {found.note}", console)
     if as_json:
+        import msgspec
+
         print(msgspec.json.encode(found).decode())
 
 
