@@ -166,3 +166,14 @@ def test_another_frozen_model_is_refused(tmp_path: Path, small_model) -> None:
         next(other.parameters())[0, 0] += 1
     with pytest.raises(FedzeroError, match="other frozen weights"):
         _ = fedzero.Run.open(tmp_path / "run", model=lambda: other).model
+
+
+@pytest.mark.parametrize("rewarded", [False, True])
+def test_rows_for_validation_and_metrics_of_other_rows(tmp_path: Path, small_model, rewarded: bool) -> None:
+    changes: dict[str, Any] = {"train": "lora", "validation": 0.25} | (REWARDED | {"reward": short} if rewarded else {})
+    run = go(tmp_path / "run", *opened(small_model("smollm")), rounds=2, **changes)
+    assert run.history["test loss"][-1] == run.evaluate(ROWS[:6])["loss"]
+    assert run.evaluate(ROWS[:6], round=0)["loss"] == run.history["test loss"][0]
+    table = run.evaluate_clients()
+    assert table["rows"].tolist() == [9, 9] and set(table) >= {"client", "loss"}
+    assert run.load_best("loss").value == run.history["loss"].min()

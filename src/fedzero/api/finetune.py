@@ -24,6 +24,7 @@ from fedzero.api import given
 from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
 from fedzero.api.train import DEFAULT, recipe_of, trained
+from fedzero.api.validation import held_out, share_of
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
@@ -57,6 +58,7 @@ def finetune(
     dtype: str = "float32",
     options: Mapping[str, Any] | None = None,
     device: str = "auto",
+    validation: float | Sequence[Row] | None = None,
     **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
@@ -70,6 +72,7 @@ def finetune(
     test: rows of evaluations; default: the clients' own.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
+    validation: as of `fedzero.train`: a share of every client's rows, or rows.
     method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
     own = chosen(finetune, run, folder=True)
@@ -78,7 +81,8 @@ def finetune(
     cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
     dealt = _dealt(clients, count, own.seed or 0)
-    tested = [row for rows in dealt for row in rows] if test is None else _rows(test, "test")
+    reported = [] if test is None else rows_of(test, "test")
+    dealt, tested = _validated(validation, dealt, reported, own.seed or 0)
     rewarded, functions = _rewarded(reward)
     text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
     task = {
@@ -94,7 +98,7 @@ def finetune(
     engine = {"kind": "local", "device": device if module is None else _place(module)}
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
     recipe = recipe_of("finetune", table, own, len(dealt), cohort)
-    rows = InMemoryModel(module, tokenizer, dealt, tested)
+    rows = InMemoryModel(module, tokenizer, dealt, tested, reported=[] if validation is None else reported)
     made = trained(module, recipe, Environment(functions={GIVEN: rows, **functions}), own)
     assert rows.opened is not None
     return replace(made, trained=rows.opened.module)
@@ -146,17 +150,31 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:
     """The rows of every client."""
     if count is not None:
-        rows = _rows(clients, "clients")
+        rows = rows_of(clients, "clients")
         parts = split(Iid(), np.zeros(len(rows), np.int64), count, Keys.of_seed(seed))
         return [[rows[i] for i in part] for part in parts]
     if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
         raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")
     if isinstance(clients[0], Mapping):
         raise Invalid("clients is one list of rows: give a list with the rows of each client, or count = …")
-    return [_rows(rows, f"client {number}") for number, rows in enumerate(clients)]
+    return [rows_of(rows, f"client {number}") for number, rows in enumerate(clients)]
 
 
-def _rows(rows: Any, whose: str) -> list[Row]:
+def _validated(
+    validation: Any, dealt: list[list[Row]], test: list[Row], seed: int
+) -> tuple[list[list[Row]], list[Row]]:
+    """The rows that every client trains on, and those of evaluations: for validation, test rows, or the clients'."""
+    share = share_of(validation)
+    if share is not None:
+        halves = [held_out(len(rows), share, seed, client) for client, rows in enumerate(dealt)]
+        own = list(zip(dealt, halves, strict=True))
+        return [[rows[i] for i in kept] for rows, (kept, _) in own], [rows[i] for rows, (_, held) in own for i in held]
+    if validation is not None:
+        return dealt, rows_of(validation, "validation")
+    return dealt, test or [row for rows in dealt for row in rows]
+
+
+def rows_of(rows: Any, whose: str) -> list[Row]:
     """Rows as dictionaries, of a list or a frame of pandas."""
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
         rows = rows.to_dict("records")

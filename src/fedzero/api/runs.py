@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from fedzero.api import given
+from fedzero.api import evaluating, given, in_place
 from fedzero.api.options import Chosen, RunOptions, chosen
+from fedzero.api.table import Table
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.best import Mode
+from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.model.numbers import Natural
 from fedzero.model.value import quoted
+from fedzero.oracles.reported import named
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
@@ -46,34 +48,22 @@ from fedzero.runs.summary import Summary
 from fedzero.web import serving_if
 
 
-class History(Mapping[str, NDArray[Any]]):
+class History(Table):
     """Columns of the evaluations of a run, by name: round, loss, accuracy (where the task has one), what else it
     measures, bytes_up and bytes_down (of a client, since the start), queries (of all clients)."""
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]]):
-        self._columns = dict(columns)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        try:
-            return self._columns[name]
-        except KeyError:
-            raise KeyError(f"{name!r}: the columns are {', '.join(self._columns)}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def to_pandas(self) -> Any:
-        try:
-            import pandas  # type: ignore[import-untyped,unused-ignore]
-        except ImportError:
-            raise FedzeroError("history.to_pandas() needs pandas: pip install pandas") from None
-        return pandas.DataFrame(self._columns)
-
     def __repr__(self) -> str:
-        return f"History of {len(self['round'])} evaluations: {', '.join(self._columns)}"
+        return f"History of {len(self['round'])} evaluations: {', '.join(self)}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation: after how many rounds, of which metric, its value, and all metrics there."""
+
+    round: int
+    metric: str
+    value: float
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +92,8 @@ class Run:
         trust: also of a run that this user has not started here, whatever its ledger names may be imported, run and
         fetched.
         """
+        if callable(data):
+            raise Invalid("data is a module or a function: give it as model, Run.open(folder, model=…)")
         if model is not None and not callable(model):
             raise Invalid(f"model = {quoted(model)} is not valid: give a torch.nn.Module, or a function that makes it")
         place = folder_of(given.path(folder, "folder"))
@@ -180,7 +172,8 @@ class Run:
         return place
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
-        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round. That of a private
+        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round,
+        such as `run.best("f1").round`. That of a private
         run is applied with the secret, unless it is `open`: then whoever has it knows the run's directions."""
         place, (open,) = given.file(path, "path"), given.each(bool, open=open)
         (which,) = given.each(Natural | Literal["last", "best"], which=which)
@@ -188,6 +181,50 @@ class Run:
         with given.writing(place):
             files.write(place, content, private=is_private(content))
         return place
+
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> Best:
+        """The evaluation with the best value of a metric: its round, the value, and all metrics there.
+
+        metric: any column of `run.history` that is measured; default: accuracy, or the loss where there is none.
+        mode: "min" or "max", where the metric's name does not say which is better.
+        """
+        found = recorded.best_in(self.folder, metric, mode)
+        metrics = named(found.metrics)
+        name = metric or ("loss" if found.metrics.accuracy is None else "accuracy")
+        return Best(found.round, name, metrics[name], metrics)
+
+    def load_best(self, metric: str | None = None, mode: Mode | None = None) -> Best:
+        """Give `run.model` the parameters of the best evaluation, in place. The ledger and the run's model file, which
+        is that of the end, stay as they are."""
+        found, module = self.best(metric, mode), self.model
+        if module is None:
+            raise FedzeroError("this run trains no module: run.replay(run.best().round) gives its parameters")
+        in_place.load(module, self.replay(found.round))
+        return found
+
+    def evaluate(self, data: Any, round: int | Literal["best"] | None = None, collate: Any = None) -> dict[str, float]:
+        """The task's metrics of this run's model on any data, given as `test` of `train` or `finetune`.
+
+        round: the model before this round, or of the best evaluation; default: the last.
+        """
+        return evaluating.evaluate(self.environment.functions, self._parameters(round), data, collate)
+
+    def evaluate_clients(
+        self, data: Sequence[Any] | None = None, round: int | Literal["best"] | None = None
+    ) -> evaluating.ByClient:
+        """The same client by client: a table with `mean`, `spread` and `worst` of a metric. data: of each client;
+        default: what it trains on."""
+        return evaluating.evaluate_clients(self.environment.functions, self._parameters(round), data)
+
+    def _parameters(self, round: int | Literal["best"] | None) -> Mapping[str, Tensor]:
+        """The trained parameters before a round; of a finished run the last are in its model file."""
+        names = evaluating.names(self.environment.functions)
+        (round,) = given.each(Natural | Literal["best"] | None, round=round)
+        if round is None and (self.folder / MODEL).exists():
+            ended = whole.Ended.of(self.folder)
+            ended.check(names)
+            return ended.trained
+        return self.replay(self.best().round if round == "best" else round)
 
     @property
     def _reading(self) -> Environment:

@@ -15,15 +15,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedzero.api import given
+from fedzero.api.in_place import TRAINED
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
+from fedzero.api.validation import share_of
+from fedzero.api.validation import split as split_off
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
@@ -47,8 +49,6 @@ DEFAULT = {"kind": "decomfl", "rate": "auto", "directions": 20}
 """The method that is used unless another one is named."""
 
 Objective = Callable[[nn.Module, Batch], torch.Tensor]
-_trained: WeakKeyDictionary[nn.Module, tuple[Path, bytes, bytes]] = WeakKeyDictionary()
-"""Of modules that this process has trained: folder, digest of what they began with, digest of what they are now."""
 
 
 def train(
@@ -68,6 +68,7 @@ def train(
     filters: Sequence[Any] = (),
     merge: bool = True,
     exact: bool = False,
+    validation: Any = None,
     **options: Unpack[RunOptions],
 ) -> Run:
     """Train a module in place, by clients that only evaluate it.
@@ -85,6 +86,8 @@ def train(
     merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
     collate: makes a batch of a list of items, as in torch's DataLoader.
+    validation: a share of every client's samples that is kept from training (0.1), or data as `test`. What is chosen
+        (`run.best`, stop, a patch) is chosen by their metrics; those of `test` are reported beside them ("test loss").
     options: out, rounds (default: 100), seed, evaluate_every, stop, engine, resume, progress, web: see
         `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed.
     """
@@ -95,8 +98,13 @@ def train(
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
-    tested = dealt if test is None else several(test, collate)
-    material = LocalTask(model, criterion, dealt, tested)
+    reported, share = [] if test is None else several(test, collate), share_of(validation)
+    tested: Sequence[Samples] = reported or dealt
+    if share is not None:
+        dealt, tested = split_off(dealt, share, own.seed or 0)
+    elif validation is not None:
+        tested = several(validation, collate, "validation")
+    material = LocalTask(model, criterion, dealt, tested, reported=[] if validation is None else reported)
     table = {
         "algorithm": given.method(method, DEFAULT),
         "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact},
@@ -130,7 +138,7 @@ def trained(model: nn.Module | None, recipe: Recipe, environment: Environment, o
         raise
     finally:
         if model is not None:
-            _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
+            TRAINED[model] = folder.resolve(), base, Params.of_module(model).digest()
     return Run(folder, environment, model)
 
 
@@ -181,7 +189,7 @@ def criterion_of(
 def _from_its_base(model: nn.Module, folder: Path) -> None:
     """Give a module that this process trained in this folder the parameters back that it began with: whoever repeats
     a call in a notebook has only one module."""
-    place, base, now = _trained.get(model, (None, b"", b""))
+    place, base, now = TRAINED.get(model, (None, b"", b""))
     params = Params.of_module(model)
     if place == folder.resolve() and params.digest() == now != base and (folder / BASE).exists():
         tensors = load_model(folder / BASE)

@@ -144,14 +144,33 @@ def replay(
     round_: Annotated[
         int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
     ] = None,
+    best: Annotated[
+        str | None,
+        typer.Option("--best", metavar="METRIC", help="The model with the best value of a metric.", show_default=False),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode", metavar="min|max", help="Which is better, if its name does not say.", show_default=False
+        ),
+    ] = None,
     data: Data = None,
     secret: Secret = None,
     trust: Trust = False,
 ) -> None:
-    """Rebuild the model of any round from the ledger."""
+    """Rebuild the model of any round from the ledger, or that of the best evaluation.
+
+    Example: fedzero replay runs/first --best accuracy --out best.safetensors
+    """
     from fedzero.model import checkpoint as weights
     from fedzero.runs import recorded
 
+    if best is not None and round_ is not None:
+        raise FedzeroError("--round and --best: choose one")
+    if best is not None:
+        found = recorded.best_in(folder, best, mode)  # type: ignore[arg-type]
+        tell(f"best {best}: after {found.round} rounds")
+        round_ = found.round
     replica = recorded.replayed(folder, environment_of(data, secret, trust=trust), round_)
     weights.save_model(replica.state.params, out_)
     tell(f"model before round {replica.round}: {replica.identity} → {out_}")
@@ -187,8 +206,7 @@ def report(
     ],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """W    from fedzero.runs import recorded
-    rite one self-contained HTML page about a run or a comparison of runs."""
+    """Write one self-contained HTML page about a run or a comparison of runs."""
     from fedzero.report import page
     from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table

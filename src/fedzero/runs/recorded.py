@@ -14,8 +14,9 @@ from fedzero.callbacks import ignore
 from fedzero.directions import VERSION
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
+from fedzero.ledger.best import Mode, best
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
-from fedzero.ledger.records import Start
+from fedzero.ledger.records import Evaluation, Start
 from fedzero.ledger.store import Ledger, Tampered, closed_on_failure
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import fixed
@@ -124,6 +125,12 @@ def replayed(folder: Path, environment: Environment, upto: int | None) -> Replic
         return replica
     finally:
         ledger.close()
+
+
+def best_in(folder: Path, metric: str | None = None, mode: Mode | None = None) -> Evaluation:
+    """The best evaluation of the run in a folder; see `best`."""
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        return best(replay.read(ledger).evaluations, metric, mode)
 
 
 def verified(folder: Path, environment: Environment) -> replay.LedgerView:

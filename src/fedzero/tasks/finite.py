@@ -16,7 +16,7 @@ from torch import Tensor
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.criteria import Batch
-from fedzero.tasks.samples import LOOKED_AT, Columns, Dealt, Samples
+from fedzero.tasks.samples import LOOKED_AT, Columns, Dealt, Part, Samples
 
 ALONE = torch.device("cpu")
 
@@ -53,7 +53,8 @@ def _owned(clients: Sequence[Samples], test: Sequence[Samples]) -> Iterator[tupl
         yield lambda row: f"the dataset that is dealt out (client {clients.owner(row)})", clients.whole
     else:
         for client, samples in enumerate(clients):
-            yield lambda row, client=client: f"client {client}", samples  # type: ignore[misc]
+            whole = samples.whole if isinstance(samples, Part) else samples  # also what is kept for validation
+            yield lambda row, client=client: f"client {client}", whole  # type: ignore[misc]
     if test is not clients:
         for samples in test:
             yield lambda row: "the test data", samples

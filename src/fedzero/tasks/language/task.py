@@ -3,8 +3,9 @@ it says after them."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
 from fedzero.oracles.contract import F64
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
+from fedzero.oracles.reported import TEST, Reported
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
@@ -122,7 +124,7 @@ class Language(Task, tag="language"):
         train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
         parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
         mix = mix_of(self.balanced, text, train)
-        objective: Objective
+        objective: Any
         shards: Shards
         if self.reward is not None:
             if self.reward.right:
@@ -138,6 +140,9 @@ class Language(Task, tag="language"):
             facts[FACT] = str(fixed)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
+            given.measuring = partial(_measuring, objective, lambda rows: encoder.prompts(text, rows))
+            if given.reported:
+                objective = Reported(objective, {TEST: given.measuring(given.reported)})
         return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed)
 
     def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
@@ -290,6 +295,18 @@ class RewardShards(DrawnPrompts):
             noise = generator.random((len(chosen), self.generate.max_tokens))
         prompts, asked = tuple(self.data.tokens[i] for i in chosen), tuple(self.data.rows[i] for i in chosen)
         return Prompts(prompts, asked, weights, noise)
+
+
+def _measuring(
+    objective: LanguageObjective | RewardObjective, encoded: Callable[[Sequence[Row]], Encoded], rows: Sequence[Row]
+) -> Objective:
+    """The same objective, whose evaluation is of other rows."""
+    test, other = encoded(rows), copy.copy(objective)
+    if isinstance(other, RewardObjective):
+        other.test = Prompts(tuple(test.tokens), tuple(test.rows))
+    else:
+        other.test = Texts(tuple(test.tokens), tuple(test.labels))
+    return other
 
 
 def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
