@@ -289,6 +289,15 @@ def run(
     options: see `fedzero.RunOptions`; those that are left out are what the recipe says. out: default: runs/NAME.
     """
     own = chosen(run, options)
+    loaded = loaded_with(recipe, set, own)
+    folder = own.folder or given.folder(Path("runs") / loaded.name)
+    environment = environment_of(data, secret)
+    carry_out(loaded, folder, environment, own)
+    return Run(folder, environment)
+
+
+def loaded_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: str = "fedzero.run") -> Recipe:
+    """The recipe of a call: a file, the name of a packaged one, or a table; with the call's values."""
     if not isinstance(recipe, Mapping):
         recipe = given.path(recipe, "recipe")
     changes = {} if set is None else set
@@ -297,9 +306,5 @@ def run(
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
     named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop")}
     for path, value in {**{key: value for key, value in named.items() if value is not None}, **changes}.items():
-        recipes.put(table, path, value, "fedzero.run")
-    loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
-    folder = own.folder or given.folder(Path("runs") / loaded.name)
-    environment = environment_of(data, secret)
-    carry_out(loaded, folder, environment, own)
-    return Run(folder, environment)
+        recipes.put(table, path, copy.deepcopy(value), verb)
+    return recipes.decode(table, verb if isinstance(recipe, Mapping) else str(recipe))

@@ -56,11 +56,32 @@ def run(
     web: Web = False,
     web_at: WebAt = None,
     as_json: AsJson = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2|0..4", help="A run for each seed, in folders of OUT.", show_default=False),
+    ] = None,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
 
+    Several values with commas, --set A.B=1e-3,3e-3, are as many runs, in folders of OUT; runs that have ended are kept.
+
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
+    from fedzero.runs import grids
+
+    single, grid = grids.split(set_ or ())
+    if grid or seeds is not None:
+        from fedzero.cli.sweeping import sweep_recipe
+
+        if overwrite or web or web_at:
+            raise FedzeroError(
+                "--overwrite, --web and --web-at are for one run: a sweep keeps the runs that have ended"
+            )
+        if seed is not None and seeds is not None:
+            raise FedzeroError("--seed and --seeds: choose one")
+        options = {"rounds": rounds, "seed": seed}
+        sweep_recipe(recipe, single, grid, seeds, options, engine, out_, environment_of(data, secret), as_json)
+        return
     from fedzero.recipe import recipe as recipes
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
@@ -202,7 +223,8 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trus
 @app.command(rich_help_panel=PANEL)
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs; several are compared with each other.", show_default=False)
+        list[Path],
+        typer.Argument(help="Folders of runs, or of folders of runs, which are compared.", show_default=False),
     ],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
@@ -210,10 +232,11 @@ def report(
     from fedzero.report import page
     from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table
+    from fedzero.results.folders import all_runs
     from fedzero.results.history import history
 
     expect_file(out_)
-    histories = [history(folder) for folder in folders]
+    histories = [history(folder) for folder in all_runs(folders)]
     page.write(histories, out_)
     out.print(terminal_table(told_apart(histories)))
     tell(f"report: {out_}")
