@@ -125,7 +125,7 @@ def sweep(
         seeds = list(seeds)
         given.each(tuple[given.Seed, ...], seeds=tuple(seeds))
         values[SEED] = seeds
-    planned = grids.named(grids.combinations({key: _listed(key, each) for key, each in values.items()}))
+    planned = grids.named(grids.combinations({key: listed(key, each) for key, each in values.items()}))
     if callable(what):
         if set is not None or data is not None or secret is not None:
             raise Invalid("set, data and secret are of recipes: pass them on in your function")
@@ -145,7 +145,7 @@ def _tell(name: str, totals: Summary) -> None:
     print(f"{name}: {totals.rounds} rounds, {loss}", file=sys.stderr)
 
 
-def _listed(key: str, values: Any) -> list[Any]:
+def listed(key: str, values: Any) -> list[Any]:
     if isinstance(values, str | Mapping) or not hasattr(values, "__iter__"):
         raise Invalid(f"{key!r}: give a list of values")
     return [value.item() if isinstance(value, np.generic) else value for value in values]

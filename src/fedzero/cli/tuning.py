@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -28,6 +29,7 @@ from fedzero.cli.runs import PANEL
 from fedzero.errors import FedzeroError
 
 if TYPE_CHECKING:
+    from fedzero.runs.searching import Tried
     from fedzero.runs.tuning import Trial
 
 
@@ -57,14 +59,24 @@ def tune(
 ) -> None:
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
 
+    Lists of values, --set algorithm.rate=1e-3,3e-3 --set algorithm.directions=5,20, are searched together.
+
     The recipe's own value is always tried. Where the best value is the largest or the smallest, further ones are tried.
 
     After Ctrl-C or a crash the same command goes on where it was. With --engine ray the runs are spread over a cluster.
     Example: fedzero tune demo --from 5e-3 --to 5e-2 --rounds 80
     """
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs import tuning
+    from fedzero.runs import grids, tuning
 
+    single, grid = grids.split(set_ or ())
+    if grid:
+        if low is not None or high is not None or key != "algorithm.rate":
+            raise FedzeroError(
+                "--key, --from and --to search one field: leave them out where --set has lists of values"
+            )
+        _tune_grid(recipe, single, grid, rounds, seed, engine, out_, environment_of(data, secret), as_json)
+        return
     if (low is None) != (high is None):
         raise FedzeroError("--from and --to go together: give both, or neither")
     loaded = recipes.load(recipe, set_, seed=seed)
@@ -96,5 +108,45 @@ def _line(key: str, trial: Trial) -> str:
     return f"{key} = {trial.value}, {trial.rounds} rounds: training loss {_loss(trial)}"
 
 
-def _loss(trial: Trial) -> str:
+def _loss(trial: Trial | Tried) -> str:
     return "not finite" if trial.loss is None else f"{trial.loss:.4g}"
+
+
+def _tune_grid(
+    recipe: str,
+    single: Sequence[str],
+    grid: Mapping[str, Sequence[str]],
+    rounds: int | None,
+    seed: int | None,
+    engine: str | None,
+    out_: Path | None,
+    environment: Any,
+    as_json: bool,
+) -> None:
+    from fedzero.recipe import recipe as recipes
+    from fedzero.runs import grids, searching
+
+    loaded = recipes.load(recipe, single, seed=seed)
+    settings = grids.named(
+        grids.combinations({key: [grids.value_of(v) for v in values] for key, values in grid.items()})
+    )
+    folder, console = out_ or Path("runs") / f"tune-{loaded.name}", err if as_json else out
+    try:
+        found = searching.search_recipe(
+            loaded, settings, rounds, folder, environment, lambda t: say(_line("setting", t)), engine
+        )
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in (*grid, "rounds", "training loss"):
+        table.add_column(heading, justify="right")
+    for trial in found.trials:
+        values = [str(trial.setting.get(key, "recipe")) for key in grid]
+        table.add_row(*values, str(trial.rounds), _loss(trial))
+    console.print(table)
+    sets = " ".join(f"--set {key}={value}" for key, value in found.best.items())
+    tell(f"best: {sets}" if sets else "best: the recipe as it is", console)
+    tell(f"`fedzero report {folder}` draws the runs", console)
+    if as_json:
+        print(msgspec.json.encode(found).decode())

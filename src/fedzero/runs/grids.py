@@ -17,6 +17,7 @@ from typing import Any
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.lines import printable
 from fedzero.model import toml
+from fedzero.recipe import recipe as recipes
 
 Setting = dict[str, Any]
 """Values by key, of one run."""
@@ -62,6 +63,13 @@ def pieces(text: str) -> list[str]:
     parts.append(text[begin:])
     whole = all(part and part == part.strip() and (is_toml(part) or _is_word(part)) for part in parts)
     return parts if whole and not quote and not depth else [text]
+
+
+def value_of(text: str) -> Any:
+    """A value of TOML; a bare word is a string, as of `--set`."""
+    table: dict[str, Any] = {}
+    recipes.override(table, f"value={text}")
+    return table["value"]
 
 
 def is_toml(text: str) -> bool:
