@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +180,28 @@ def test_folders_of_runs_are_found_and_sorted_by_number(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FedzeroError, match="holds no run"):
         runs_in(tmp_path / "empty")
+
+
+FILTER = """
+const input = { value: "b 2" }, item = () => ({ hidden: false }), legend = [item(), item(), item()];
+const rows = [item(), item(), item()];
+globalThis.document = { getElementById: (id) => (id === "filter" ? input : null),
+  querySelectorAll: (of) => (of.startsWith(".legend") ? legend : rows) };
+page.data = { curves: ["a (seed 2)", "B (seed 2)", "B (seed 1)"].map((name, index) => ({ name, index })) };
+filterRuns();
+console.log(JSON.stringify([[...page.filtered], legend.map((l) => l.hidden), rows.map((r) => r.hidden)]));
+"""
+
+
+def test_the_filter_of_a_page_keeps_runs_with_all_words(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    source = resources.files("fedzero.report").joinpath("explorer.js").read_text("utf-8")
+    done = subprocess.run(["node", "-e", source + FILTER], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[0, 2], [True, False, True], [True, False, True]]
+
+
+def test_a_page_of_many_runs_has_a_filter(tmp_path: Path) -> None:
+    runs = fedzero.sweep(TABLE, {"algorithm.rate": [0.01, 0.02, 0.03, 0.04, 0.05]}, out=tmp_path, progress=False)
+    assert 'id="filter"' in runs.report(tmp_path / "five.html").read_text("utf-8")
+    assert 'id="filter"' not in runs[0].report(tmp_path / "one.html").read_text("utf-8")

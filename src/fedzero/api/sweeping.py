@@ -36,6 +36,7 @@ from fedzero.results.history import history
 from fedzero.runs import grids, sweeping
 from fedzero.runs.grids import SEED, Setting
 from fedzero.runs.summary import Summary
+from fedzero.web import serving_if
 
 
 class Runs(Sequence[Run]):
@@ -118,8 +119,8 @@ def sweep(
     """
     own = chosen(sweep, options, folder=True)
     assert own.folder is not None
-    if own.web or not own.resume:
-        raise Invalid("web and resume are for one run: a sweep keeps the runs that have ended")
+    if not own.resume:
+        raise Invalid("resume = False is for one run: a sweep keeps the runs that have ended")
     values: dict[str, Sequence[Any]] = dict(grid or {})
     if seeds is not None:
         seeds = list(seeds)
@@ -129,20 +130,26 @@ def sweep(
     if callable(what):
         if set is not None or data is not None or secret is not None:
             raise Invalid("set, data and secret are of recipes: pass them on in your function")
-        passed = {name: value for name, value in options.items() if name != "out"}
-        runs = [what(**passed | setting, out=own.folder / name) for name, setting in planned.items()]
+        passed = {name: value for name, value in options.items() if name not in ("out", "web")}
+        with serving_if(own.folder, own.web, _say, several=True):
+            runs = [what(**passed | setting, out=own.folder / name) for name, setting in planned.items()]
         expect_runs(runs)
         expect_same_start([run.folder for run in runs], list(planned.values()))
         return Runs(runs, list(planned.values()))
     loaded = {name: loaded_with(what, {**(set or {}), **each}, own, "fedzero.sweep") for name, each in planned.items()}
     environment = environment_of(data, secret)
-    sweeping.sweep(loaded, own.folder, environment, ignore if own.progress is False else _tell, own.engine)
+    with serving_if(own.folder, own.web, _say, several=True):
+        sweeping.sweep(loaded, own.folder, environment, ignore if own.progress is False else _tell, own.engine)
     return Runs([Run(own.folder / name, environment) for name in planned], list(planned.values()))
 
 
 def _tell(name: str, totals: Summary) -> None:
     loss = "no loss" if totals.final_loss is None else f"loss {totals.final_loss:.4g}"
-    print(f"{name}: {totals.rounds} rounds, {loss}", file=sys.stderr)
+    _say(f"{name}: {totals.rounds} rounds, {loss}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def listed(key: str, values: Any) -> list[Any]:

@@ -73,14 +73,13 @@ def run(
     if grid or seeds is not None:
         from fedzero.cli.sweeping import sweep_recipe
 
-        if overwrite or web or web_at:
-            raise FedzeroError(
-                "--overwrite, --web and --web-at are for one run: a sweep keeps the runs that have ended"
-            )
+        if overwrite:
+            raise FedzeroError("--overwrite is for one run: a sweep keeps the runs that have ended")
         if seed is not None and seeds is not None:
             raise FedzeroError("--seed and --seeds: choose one")
         options = {"rounds": rounds, "seed": seed}
-        sweep_recipe(recipe, single, grid, seeds, options, engine, out_, environment_of(data, secret), as_json)
+        environment = environment_of(data, secret)
+        sweep_recipe(recipe, single, grid, seeds, options, engine, out_, environment, web_at or web, as_json)
         return
     from fedzero.recipe import recipe as recipes
     from fedzero.runs import session
@@ -144,7 +143,8 @@ def watch(
 ) -> None:
     """Show the progress of a run of another process; only reads the ledger.
 
-    With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed.
+    With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed. Of a folder of runs,
+    such as a sweep makes, the page compares them.
     """
     from fedzero.runs.progress import follow, watch_on
     from fedzero.web import serving_if

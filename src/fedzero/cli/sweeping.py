@@ -23,6 +23,7 @@ def sweep_recipe(
     engine: str | None,
     folder: Path | None,
     environment: Any,
+    web: bool | str,
     as_json: bool,
 ) -> None:
     """Make the runs that are missing, and show what they came to."""
@@ -33,6 +34,7 @@ def sweep_recipe(
     from fedzero.report.tables import terminal_table
     from fedzero.results.history import history
     from fedzero.runs import grids, sweeping
+    from fedzero.web import serving_if
 
     values: dict[str, Sequence[Any]] = dict(grid)
     if seeds is not None:
@@ -48,7 +50,7 @@ def sweep_recipe(
         say(f"{name}: {totals.rounds} rounds, {loss}")
 
     try:
-        with terminable():
+        with terminable(), serving_if(place, web, say, several=True):
             found = sweeping.sweep(planned, place, environment, told, engine)
     except KeyboardInterrupt:
         say("stopped; the same command goes on from here")

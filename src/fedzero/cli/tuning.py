@@ -130,7 +130,8 @@ def _tune_grid(
     settings = grids.named(
         grids.combinations({key: [grids.value_of(v) for v in values] for key, values in grid.items()})
     )
-    folder, console = out_ or Path("runs") / f"tune-{loaded.name}", err if as_json else out
+    fields = "-".join(key.rpartition(".")[2] for key in grid)  # apart from those of a search in one field
+    folder, console = out_ or Path("runs") / f"tune-{loaded.name}-{fields}", err if as_json else out
     try:
         found = searching.search_recipe(
             loaded, settings, rounds, folder, environment, lambda t: say(_line("setting", t)), engine
