@@ -68,7 +68,7 @@ class Reading:
         elif isinstance(record, Evaluation):
             self.points.add(self._point(record))
         elif isinstance(record, Shown):
-            self.pictures = self.pictures or record.pictures
+            self.pictures = record.pictures
         elif isinstance(record, Start):
             self._start, self._attendance = record, Attendance(self.outline.clients)
 

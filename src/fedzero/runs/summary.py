@@ -8,7 +8,7 @@ from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
 from fedzero.ledger.store import Ledger
-from fedzero.recipe import recipe as recipes
+from fedzero.recipe.in_force import in_force
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
     """The totals of a ledger. before: the part of the ledger that was read already."""
     found, first = replay.read(ledger, before).outline, ledger.start()
-    recipe = recipes.from_canonical(first.recipe, first.needs)
+    recipe = in_force(first, found.extended)
     model = (found.end or found.course.last or first).identity
     last, up, down, turns = found.course.last, found.bytes_up, found.bytes_down, found.turns
     return Summary(
