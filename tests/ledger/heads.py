@@ -276,6 +276,7 @@ ORDERS: tuple[remote.Order, ...] = (
     remote.Measure((b"one",), 8),
     remote.Finish(12),
     remote.Phase(8, 1, 2, b"body"),
+    remote.PrepareExtended("run", b"{}", (0, 3), {"theirs": "1.0"}, "fingerprint", 100, 5, b"{}"),
 )
 ANSWERS: tuple[remote.Answer, ...] = (
     remote.Prepared(b"8 bytes.", 12, {"data": "digits"}, None, 4, b"s" * 32),

@@ -72,7 +72,7 @@ def finetune(
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
     method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
-    own = chosen(finetune, run, folder=True)
+    own = chosen(finetune, run, folder=True).of_the_run()
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
     cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)

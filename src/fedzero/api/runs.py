@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -34,12 +35,13 @@ from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import secret_of
+from fedzero.recipe.stopping import Stop
 from fedzero.report import page
 from fedzero.report.units import human_bytes
 from fedzero.results import history as histories
 from fedzero.results import whole
 from fedzero.rounds.loop import Watch
-from fedzero.runs import recorded, session, summary
+from fedzero.runs import growing, recorded, session, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
 from fedzero.runs.summary import Summary
@@ -148,14 +150,27 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True, trust: bool = False, engine: Wanted = None) -> Run:
+    def resume(
+        self,
+        progress: bool | Watch = True,
+        trust: bool = False,
+        engine: Wanted = None,
+        *,
+        rounds: int | None = None,
+        evaluate_every: int | None = None,
+        stop: Stop | Mapping[str, Any] | None = None,
+    ) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
+        rounds: extend it to so many rounds; it has the updates and the model of a run of so many from the start.
+        evaluate_every, stop: from the extension on; a run that ended early goes on with another `stop`.
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
         """
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
-        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
+        named = {"rounds": rounds, "evaluate_every": evaluate_every, "stop": stop}
+        growth = chosen(Run.resume, named).said
+        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine, growth)
         return self
 
     def verify(self) -> None:
@@ -227,15 +242,16 @@ def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: C
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     recipe, watch = recipes.with_engine(recipe, options.engine), watch_of(options.progress)
     begun = (folder / LEDGER).exists()
-    if begun and not options.resume:
-        raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    if begun and options.exist == "error":
+        why = "exist = 'error' (resume = False)"
+        raise FedzeroError(f"out = {str(folder)!r} already holds a run, and {why}: choose another folder")
     with serving_if(folder, options.web, lambda text: print(text, file=sys.stderr)):
-        if begun:
-            recorded.recipe_in(folder, recipe)
+        if begun and options.exist == "resume":
+            growth = growing.asked(folder, recipe, options.said)
             # Whoever calls names the same boxes.
-            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
+            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine, growth=growth)
         else:
-            session.start(recipe, folder, environment, watch)
+            session.start(recipe, folder, environment, watch, overwrite=options.exist == "overwrite")
 
 
 def run(
@@ -246,7 +262,8 @@ def run(
     secret: bytes | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed.
+    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed, and
+    extended if the recipe has more rounds.
 
     set: values to change, such as {"algorithm.directions": 20}.
     options: see `fedzero.RunOptions`; those that are left out are what the recipe says. out: default: runs/NAME.
@@ -263,6 +280,9 @@ def run(
         recipes.put(table, path, value, "fedzero.run")
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
     folder = own.folder or given.folder(Path("runs") / loaded.name)
+    before = replace(own, folder=folder).of_the_run().before
+    unsaid = () if before is None else [name for name in ("seed", "evaluate_every", "stop") if name not in table]
+    loaded = msgspec.structs.replace(loaded, **{name: getattr(before, name) for name in unsaid})
     environment = environment_of(data, secret)
     carry_out(loaded, folder, environment, own)
     return Run(folder, environment)

@@ -85,10 +85,10 @@ def train(
     merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
     collate: makes a batch of a list of items, as in torch's DataLoader.
-    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, resume, progress, web: see
-        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed.
+    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, exist, progress, web: see
+        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed, with more rounds extended.
     """
-    own, model = chosen(train, options, folder=True), given.module(model)
+    own, model = chosen(train, options, folder=True).of_the_run(), given.module(model)
     batch, count = given.each(PositiveInt, batch=batch, count=count)
     (cohort,) = given.each(PositiveInt | None, cohort=cohort)
     merge, exact = given.each(bool, merge=merge, exact=exact)

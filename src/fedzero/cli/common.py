@@ -19,6 +19,7 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
 
 if TYPE_CHECKING:
+    from fedzero.runs.growing import Growth
     from fedzero.runs.summary import Summary
 
 app = typer.Typer(
@@ -52,6 +53,16 @@ Engine = Annotated[
     typer.Option("--engine", metavar="ENGINE", help="local, ray, or ray:N with N workers.", show_default=False),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
+EvaluateEvery = Annotated[int | None, typer.Option(help="Rounds between two evaluations.", show_default=False)]
+StopAt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop", metavar="KEY=VALUE", help="When to end early, as [stop] of a recipe, or none; may be repeated."
+    ),
+]
+Exist = Annotated[
+    str, typer.Option("--exist", metavar="WHAT", help="If the folder holds a run: resume, overwrite or error.")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of all random numbers.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
 ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)]
@@ -91,6 +102,24 @@ def environment_of(
         except OSError as error:
             raise FedzeroError(f"--secret {secret}: no such file, or not readable ({error.strerror})") from error
     return Environment(data_folder(data, "--data"), secret_of(key), functions or {}, Replaying(err), vouched=trust)
+
+
+def growth_of(rounds: int | None, evaluate_every: int | None = None, stop: list[str] | None = None) -> Growth:
+    """What the options say of the run in a folder."""
+    from fedzero.errors import Invalid
+    from fedzero.model.value import checked
+    from fedzero.recipe import recipe as recipes
+    from fedzero.recipe.stopping import Stop
+    from fedzero.runs.growing import Growth
+
+    table: dict[str, Any] = {}
+    for each in stop or ():
+        if each != "none":
+            recipes.override(table, each, "--stop")
+    try:
+        return Growth(rounds, evaluate_every, checked(table, Stop, "--stop") if stop else None)
+    except Invalid as error:
+        raise FedzeroError(str(error)) from error
 
 
 def expect_file(path: Path) -> None:

@@ -26,6 +26,7 @@ from fedzero.cli.common import (
     environment_of,
     err,
     finish,
+    growth_of,
     interruptible,
     say,
     show,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.recipe.environment import Environment
     from fedzero.recipe.recipe import Recipe
+    from fedzero.runs.growing import Growth
     from fedzero.runs.summary import Summary
 
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
@@ -63,7 +65,8 @@ def federate(
 ) -> None:
     """Run a federation on this machine: server and sites as separate processes, with certificates and mutual TLS.
 
-    With `--set engine.merge=false` a recipe gives the same ledger as with `fedzero run`.
+    With `--set engine.merge=false` a recipe gives the same ledger as with `fedzero run`. Without a recipe, --rounds
+    extends the run in OUT.
 
     Example: fedzero federate demo --sites 3 --rounds 20
     """
@@ -82,7 +85,7 @@ def federate(
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
         watch = watch_on(err, serving=True)
-        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places)
+        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places, growth_of(rounds))
     finish(summary, folder, as_json)
 
 
@@ -142,7 +145,8 @@ def serve(
     """Serve a run to the sites of a project; sites may join, crash and rejoin while it runs.
 
     After a crash the same command resumes from the ledger. `fedzero watch` shows its progress elsewhere, `fedzero stop`
-    stops it. Without a recipe it keeps running and processes what `fedzero submit` adds to its queue.
+    stops it. Without a recipe it keeps running and processes what `fedzero submit` adds to its queue. With --rounds a
+    run that is there is extended; sites that approve of recipes are asked for the one with these rounds.
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
@@ -165,7 +169,7 @@ def serve(
         _serve_queue(project, environment, policy)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web)
+    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web, growth_of(rounds))
     finish(summary, folder, as_json)
 
 
@@ -188,6 +192,7 @@ def _serve_run(
     policy: WaitPolicy,
     overwrite: bool,
     web: bool | str,
+    said: Growth,
 ) -> Summary:
     """One run, new or resumed, with its page beside it."""
     from fedzero.deploy.flare.launch import service_of
@@ -200,7 +205,7 @@ def _serve_run(
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
         with serving_if(folder, web, say):
-            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
+            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite, said)
 
 
 @app.command(rich_help_panel=FEDERATIONS)

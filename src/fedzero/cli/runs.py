@@ -13,6 +13,8 @@ from fedzero.cli.common import (
     AsJson,
     Data,
     Engine,
+    EvaluateEvery,
+    Exist,
     Folder,
     Overrides,
     Overwrite,
@@ -20,6 +22,7 @@ from fedzero.cli.common import (
     Rounds,
     Secret,
     Seed,
+    StopAt,
     Trust,
     Web,
     WebAt,
@@ -28,6 +31,7 @@ from fedzero.cli.common import (
     err,
     expect_file,
     finish,
+    growth_of,
     interruptible,
     out,
     say,
@@ -38,6 +42,7 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
 
 PANEL = "Runs"
+EXIST = ("resume", "overwrite", "error")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -52,6 +57,7 @@ def run(
         Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
     ] = None,
     secret: Secret = None,
+    exist: Exist = "error",
     overwrite: Overwrite = False,
     web: Web = False,
     web_at: WebAt = None,
@@ -59,17 +65,26 @@ def run(
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
 
+    With --exist resume a run of the same recipe that is already in OUT is continued, and extended to --rounds.
+
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
+    from fedzero.ledger.folder import LEDGER
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs import session
+    from fedzero.runs import growing, session
     from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
 
+    if exist not in EXIST:
+        raise FedzeroError(f"--exist {exist}: use one of {', '.join(EXIST)}")
     loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
-    folder = out_ or Path("runs") / loaded.name
+    folder, environment, watch = out_ or Path("runs") / loaded.name, environment_of(data, secret), watch_on(err)
     with interruptible(folder), serving_if(folder, web_at or web, say):
-        summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
+        if exist == "resume" and not overwrite and (folder / LEDGER).exists():
+            growth = growing.asked(folder, loaded, growth_of(rounds))
+            summary = session.resume(folder, environment, watch, True, loaded.engine, growth)
+        else:
+            summary = session.start(loaded, folder, environment, watch, overwrite or exist == "overwrite")
     finish(summary, folder, as_json)
 
 
@@ -80,18 +95,27 @@ def resume(
     data: Data = None,
     secret: Secret = None,
     trust: Trust = False,
+    rounds: Rounds = None,
+    evaluate_every: EvaluateEvery = None,
+    stop: StopAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit.
 
+    With --rounds the run is extended: it ends as a run of so many rounds would. --evaluate-every and --stop hold from
+    there on; a run that ended early goes on with another --stop.
+
     It is computed with as many threads as the run was started with. A ledger that you did not start yourself and that
     names programs, modules or services is resumed with --trust only.
+
+    Example: fedzero resume runs/first --rounds 200
     """
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine)
+        growth = growth_of(rounds, evaluate_every, stop)
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine, growth)
     finish(summary, folder, as_json)
 
 

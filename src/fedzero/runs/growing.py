@@ -60,6 +60,12 @@ def unfinished(folder: Path, growth: Growth) -> bool:
     return _extended(folder, outline, recipe, growth) is not None and outline.end is None
 
 
+def finished(folder: Path, growth: Growth) -> bool:
+    """Whether the run has ended, and with what is asked of it."""
+    outline, recipe = _read(folder)
+    return outline.end is not None and _extended(folder, outline, recipe, growth) is None
+
+
 def extension(folder: Path, growth: Growth) -> Extended | None:
     """The entry by which the finished run in a folder goes on; None if nothing changes."""
     outline, recipe = _read(folder)

@@ -35,6 +35,7 @@ from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.gathering import hosting, without_numbers
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
+from fedzero.engines.remote.agreement import recipe_in
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.answers import Answered, Place, question_of
 from fedzero.ledger.query_log import LedgerLog
@@ -161,7 +162,8 @@ def _begun(order: messages.Order, before: SiteState | None) -> SiteState | None:
     if isinstance(order, messages.Prepare):
         with suppress(*MALFORMED):
             found = msgspec.json.decode(order.recipe, type=SiteState)  # name and rounds of the recipe
-            return msgspec.structs.replace(found, run=printable(found.run, reasons.LONGEST))
+            rounds = order.rounds if isinstance(order, messages.PrepareExtended) else found.rounds
+            return msgspec.structs.replace(found, run=printable(found.run, reasons.LONGEST), rounds=rounds)
     if before is None:
         return None
     if isinstance(order, messages.Finish):
@@ -194,7 +196,7 @@ class SiteRun:
         log: Callable[[BaseException], None],
         clock: Clock,
     ):
-        recipe, secret = recipes.received(order.recipe, order.needs), settings.secret_bytes()
+        recipe, secret = recipe_in(order), settings.secret_bytes()
         self.terms = settings.terms
         self.terms.check(recipe, secret is not None)
         _check_clients(order.clients, recipe.federation.clients)
