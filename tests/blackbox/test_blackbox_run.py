@@ -463,8 +463,8 @@ def test_the_same_call_goes_on_with_an_unfinished_run(tmp_path):
 def test_another_recipe_is_refused_and_says_what_differs(tmp_path):
     minimise(Boxes(), tmp_path)
     before = (tmp_path / LEDGER).read_bytes()
-    with pytest.raises(FedzeroError, match=r"rounds = 4 there and 5 here.*choose another folder"):
-        minimise(Boxes(), tmp_path, rounds=5)
+    with pytest.raises(FedzeroError, match=r"seed = \d+ there and 99 here.*choose another folder"):
+        minimise(Boxes(), tmp_path, seed=99)
     with pytest.raises(FedzeroError, match="resume = False"):
         minimise(Boxes(), tmp_path, resume=False)
     assert (tmp_path / LEDGER).read_bytes() == before

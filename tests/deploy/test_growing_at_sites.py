@@ -29,7 +29,7 @@ from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.progress import Silent
 from fedzero.testing.engines import LocalSites
 
-SITES = ["north", "south", "west"]
+SITES, QUIET = ["north", "south", "west"], Silent()
 SEEDED = DeComFL(rate=2e-3, directions=4, optimizer={"kind": "momentum"})
 MEMORY = ScaffoldZO(rate=2e-3, directions=4, type="II", local_steps=2, form="seeded")
 
@@ -39,9 +39,7 @@ def recipe_for(rounds: int, method: Method = SEEDED, **options: Any) -> Recipe:
     return msgspec.structs.replace(made, rounds=rounds, evaluate_every=4)
 
 
-def run(
-    recipe: Recipe | None, folder: Path, link: LocalSites, said: Growth = UNCHANGED, watch: Silent = Silent()
-) -> Any:
+def run(recipe: Recipe | None, folder: Path, link: LocalSites, said: Growth = UNCHANGED, watch: Silent = QUIET) -> Any:
     service = Service(link, lambda: SITES, patience=0.0)
     return run_at_sites(recipe, folder, Environment(), watch, service, said=said)
 
