@@ -142,6 +142,36 @@ def test_what_no_run_can_do_is_refused_and_nothing_changes(tmp_path: Path) -> No
     assert (tmp_path / "run" / MODEL).exists()
 
 
+def test_a_private_run_goes_on_with_the_keys_of_its_start(tmp_path: Path) -> None:
+    """The salt of its secret is made of the recipe's bytes at the start."""
+    secret = Environment(secret=b"only the clients know this secret")
+    federation = COMMON["federation"] | {"private": True, "server_model": False}
+    for name, rounds in (("long", 10), ("grown", 6)):
+        recipe = recipe_of("momentum", federation=federation, rounds=rounds)
+        session.start(recipe, tmp_path / name, secret, Silent())
+    session.resume(tmp_path / "grown", secret, Silent(), growth=Growth(rounds=10))
+    assert told(tmp_path / "grown") == told(tmp_path / "long")
+    recorded.verified(tmp_path / "grown", secret)
+
+
+@pytest.mark.parametrize("grown", [{}, {"rounds": 7}], ids=["resumed", "extended"])
+def test_a_run_that_another_process_extends_is_not_ended_by_its_old_recipe(grown, tmp_path: Path, monkeypatch) -> None:
+    """Between reading the recipe and the claim on the folder."""
+    start(recipe_of("momentum", rounds=4), tmp_path / "run")
+    reopen = recorded.reopen
+
+    def slow(folder: Path, *args: Any, **options: Any) -> Any:
+        ledger, setup = reopen(folder, *args, **options)
+        ledger.append([Extended(4, 9, 3, b"{}")], 0.0)
+        return ledger, setup
+
+    with monkeypatch.context() as patch, pytest.raises(FedzeroError, match="was changed by another process"):
+        patch.setattr(session, "reopen", slow)
+        resume(tmp_path / "run", **grown)
+    assert resume(tmp_path / "run").rounds == 9
+    recorded.verified(tmp_path / "run", Environment())
+
+
 def test_a_patch_of_the_end_before_is_still_made(tmp_path: Path) -> None:
     from fedzero.runs.patches import export_patch
 

@@ -39,6 +39,7 @@ class Growth:
 
 
 UNCHANGED = Growth()
+_CHANGED = "{} was changed by another process meanwhile: repeat the command"
 
 
 def asked(folder: Path, recipe: Recipe, said: Growth = UNCHANGED) -> Growth:
@@ -108,10 +109,16 @@ def _extended(folder: Path, outline: LedgerSummary, recipe: Recipe, growth: Grow
 
 def extend(ledger: Ledger, view: LedgerView, extended: Extended) -> LedgerView:
     """Put an extension on the ledger, and read it."""
-    if view.end is None or view.outline.done != extended.round:
-        raise FedzeroError(f"{ledger.path.parent} was changed by another process: repeat the command")
+    if view.end is None or view.outline.done != extended.round or extended.rounds < view.outline.planned:
+        raise FedzeroError(_CHANGED.format(ledger.path.parent))
     ledger.append([extended], view.outline.seconds)
     return replay.read(ledger, view)
+
+
+def expect_planned(folder: Path, view: LedgerView, recipe: Recipe) -> None:
+    """Refuse a recipe that is no longer in force: the run was extended after it was read, and before it was claimed."""
+    if view.outline.planned != recipe.rounds:
+        raise FedzeroError(_CHANGED.format(folder))
 
 
 def remove_superseded(folder: Path, view: LedgerView) -> None:

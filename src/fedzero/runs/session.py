@@ -200,6 +200,7 @@ def run_to_end(
             setup.problem.ready()
         if extended is not None:
             view = growing.extend(ledger, view, extended)
+        growing.expect_planned(folder, view, recipe)
         growing.remove_superseded(folder, view)
         watch.phase("")  # replaying has its own display
         models: dict[int, bytes] = {}

@@ -99,12 +99,7 @@ def _run(
     def tied(reason: Tied) -> None:
         service.report(f"{reason}; it is tried again")
 
-    # Sites find their folder of a run by the recipe on its ledger, which an older release may have written.
-    text, secret = (then.recipe, then.secret) if then else (recipes.canonical(recipe), None)
-    prepare, grown = Prepare(sites.run, text, (), recipe.needs, secret), extended or before
-    if grown is not None:
-        more = grown.rounds, grown.evaluate_every, grown.stop
-        prepare = PrepareExtended(sites.run, text, (), recipe.needs, secret, *more)
+    prepare = _order(sites.run, recipe, then, extended or before)
 
     def fits(found: Prepared) -> bool:
         """Whether a site starts from the known base model: that of the server, or the one on the ledger."""
@@ -127,6 +122,16 @@ def _run(
     summary = session.run_to_end(opened, ledger, folder, watch, extended=extended)
     clients.finish(summary.rounds)
     return summary
+
+
+def _order(run: str, recipe: Recipe, then: Start | None, extended: Extended | None) -> Prepare:
+    """The order that begins an epoch. Sites find their folder of a run by the recipe on its ledger, which an older
+    release may have written."""
+    text, secret = (recipes.canonical(recipe), None) if then is None else (then.recipe, then.secret)
+    said = run, text, (), recipe.needs, secret
+    if extended is None:
+        return Prepare(*said)
+    return PrepareExtended(*said, extended.rounds, extended.evaluate_every, extended.stop)
 
 
 def _expect_same(now: Start, then: Start | None) -> None:
