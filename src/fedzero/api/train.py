@@ -13,29 +13,24 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedzero.api import given
+from fedzero.api import given, in_place
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
-from fedzero.model.checkpoint import load_model
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.params import Params
 from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
@@ -47,8 +42,6 @@ DEFAULT = {"kind": "decomfl", "rate": "auto", "directions": 20}
 """The method that is used unless another one is named."""
 
 Objective = Callable[[nn.Module, Batch], torch.Tensor]
-_trained: WeakKeyDictionary[nn.Module, tuple[Path, bytes, bytes]] = WeakKeyDictionary()
-"""Of modules that this process has trained: folder, digest of what they began with, digest of what they are now."""
 
 
 def train(
@@ -120,17 +113,12 @@ def trained(model: nn.Module | None, recipe: Recipe, environment: Environment, o
     """Run a recipe, or resume it, on a module of this process (None: the task loads one)."""
     folder = options.folder
     assert folder is not None
-    if model is not None:
-        _from_its_base(model, folder)
-        base = Params.of_module(model).digest()
     try:
-        carry_out(recipe, folder, environment, options)
+        with in_place.training(model, folder):
+            carry_out(recipe, folder, environment, options)
     except KeyboardInterrupt:
         print(f"stopped; the same call resumes {folder} from the last completed round", file=sys.stderr)
         raise
-    finally:
-        if model is not None:
-            _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
     return Run(folder, environment, model)
 
 
@@ -176,17 +164,6 @@ def criterion_of(
         raise Invalid(f"loss = {loss.__name__} is a class: give a value of it, {loss.__name__}()")
     named = given.functions(metrics, "metrics", "a function that returns a number, such as fedzero.accuracy")
     return Stepwise(objective, named) if loss is None else Supervised(per_sample(loss), named)  # type: ignore[arg-type]
-
-
-def _from_its_base(model: nn.Module, folder: Path) -> None:
-    """Give a module that this process trained in this folder the parameters back that it began with: whoever repeats
-    a call in a notebook has only one module."""
-    place, base, now = _trained.get(model, (None, b"", b""))
-    params = Params.of_module(model)
-    if place == folder.resolve() and params.digest() == now != base and (folder / BASE).exists():
-        tensors = load_model(folder / BASE)
-        if tensors.keys() == set(params.names):
-            params.load(tensors)
 
 
 def site_task(
