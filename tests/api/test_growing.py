@@ -79,6 +79,18 @@ def test_a_run_is_extended_by_resume(tmp_path: Path) -> None:
     assert "9" in repr(run)
 
 
+def test_the_run_that_trained_a_module_goes_on_with_it(tmp_path: Path) -> None:
+    """The module has the trained parameters, and the run begins with those before; in the end it has the new ones."""
+    long, run = train(tmp_path / "long", rounds=9), train(tmp_path / "grown", rounds=4)
+    module = run.model
+    for rounds in (None, 6, 9):
+        run.resume(progress=False, rounds=rounds)
+    assert run.model is module and run.summary.rounds == 9
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), long.model.parameters(), strict=True))
+    assert run.state_dict().keys() == module.state_dict().keys()
+    run.verify()
+
+
 def test_the_recipe_of_a_run_that_was_extended_finds_it_again(tmp_path: Path) -> None:
     """It says 4 rounds, as it did when the run began."""
     fedzero.run(RECIPE, out=tmp_path / "run", seed=5, progress=False)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from fedzero.ledger.folder import MODEL
 from fedzero.model.checkpoint import load_model
 from fedzero.model.params import Params
 from fedzero.tasks.contract import BASE
@@ -30,6 +31,12 @@ def training(module: nn.Module | None, folder: Path) -> Iterator[None]:
         yield
     finally:
         _trained[module] = folder.resolve(), base, Params.of_module(module).digest()
+
+
+def load_result(module: nn.Module | None, folder: Path) -> None:
+    """Give a module the parameters of the finished run: it may be another one than the task loaded."""
+    if module is not None and (folder / MODEL).exists():
+        Params.of_module(module).load(load_model(folder / MODEL))
 
 
 def _from_its_base(module: nn.Module, folder: Path) -> None:

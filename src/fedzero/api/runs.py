@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from fedzero.api import given
+from fedzero.api import given, in_place
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.folder import LEDGER, folder_of
@@ -170,7 +170,9 @@ class Run:
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
         named = {"rounds": rounds, "evaluate_every": evaluate_every, "stop": stop}
         growth = chosen(Run.resume, named).said
-        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine, growth)
+        with in_place.training(self.trained, self.folder):
+            session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine, growth)
+        in_place.load_result(self.trained, self.folder)
         return self
 
     def verify(self) -> None:
