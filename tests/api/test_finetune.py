@@ -75,6 +75,30 @@ def test_it_resumes_and_refuses_other_rows(tmp_path: Path, small_model) -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "train"), [(False, "all"), (True, "lora"), pytest.param(True, "all", marks=pytest.mark.slow)]
+)
+def test_a_run_goes_on_and_its_model_with_it(tmp_path: Path, small_model, named: bool, train: str) -> None:
+    folder = small_model("smollm")
+
+    def model() -> tuple[Any, ...]:
+        return (str(folder),) if named else opened(folder)
+
+    long = go(tmp_path / "long", *model(), train=train, rounds=4)
+    grown = go(tmp_path / "grown", *model(), train=train, rounds=2).resume(progress=False, rounds=4)
+    assert grown.summary.model_sha256 == long.summary.model_sha256
+    right = long.model.state_dict()
+    assert all(torch.equal(tensor, right[name]) for name, tensor in grown.model.state_dict().items())
+    grown.verify()
+
+
+def test_a_run_whose_model_has_adapters_goes_on_by_the_same_call(tmp_path: Path, small_model) -> None:
+    run = go(tmp_path / "run", *opened(small_model("smollm")), train="lora", rounds=2)
+    with pytest.raises(FedzeroError, match="has adapters already: load it again"):
+        run.resume(progress=False, rounds=4)
+    assert go(tmp_path / "run", *opened(small_model("smollm")), train="lora", rounds=4).summary.rounds == 4
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"clients": ROWS}, "count = …"),
