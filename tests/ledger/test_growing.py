@@ -6,6 +6,7 @@ import shutil
 import signal
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import crash_child
@@ -21,9 +22,12 @@ from fedzero.ledger.store import Ledger, Tampered, decode_record
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.stopping import Stop
-from fedzero.runs import recorded, session
+from fedzero.results.export import rows
+from fedzero.results.history import history
+from fedzero.runs import progress, recorded, session
 from fedzero.runs.growing import Growth
 from fedzero.runs.progress import Silent
+from fedzero.web.following import Following
 from sampling import sampled
 
 COMMON = {
@@ -170,6 +174,42 @@ def test_a_run_that_another_process_extends_is_not_ended_by_its_old_recipe(grown
         resume(tmp_path / "run", **grown)
     assert resume(tmp_path / "run").rounds == 9
     recorded.verified(tmp_path / "run", Environment())
+
+
+class Follower(Silent):
+    """What is shown to somebody who looks on."""
+
+    def __init__(self) -> None:
+        self.planned: list[int] = []
+        self.rounds: list[int] = []
+
+    def begin(self, recipe: Any, parameters: int, done: Any) -> None:
+        self.planned.append(recipe.rounds)
+
+    def round(self, record: Round) -> None:
+        self.rounds.append(record.round)
+
+
+def test_readers_see_the_recipe_in_force(tmp_path: Path, monkeypatch) -> None:
+    """Also those who look on while a run that was stopped ends and is extended."""
+    folder, seen, shown = tmp_path / "run", Follower(), Following(tmp_path / "run")
+
+    class Stopped(Silent):
+        def round(self, record: Round) -> None:
+            if record.round == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.start(recipe_of("momentum", rounds=4), folder, Environment(), Stopped())
+    assert (history(folder).planned, history(folder).complete, shown.look()) == (4, False, 1)
+    pause = SimpleNamespace(sleep=lambda seconds: resume(folder, rounds=7))
+    monkeypatch.setattr(progress, "time", pause)
+    progress.follow(folder, seen)
+    assert (seen.planned, seen.rounds) == ([4, 7], [3, 4, 5, 6])
+    assert (history(folder).planned, history(folder).complete) == (7, True)
+    assert "rounds = 7" in history(folder).recipe
+    assert [row.round for row in rows(folder)] == [*range(8)]
+    assert shown.look(at_once=True) == 2
 
 
 def test_a_patch_of_the_end_before_is_still_made(tmp_path: Path) -> None:
