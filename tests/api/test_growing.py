@@ -183,5 +183,8 @@ def test_the_command_line(tmp_path: Path, request: pytest.FixtureRequest) -> Non
     call("resume", out, "--rounds", 5).refused("more than rounds = 5")
     call("resume", out, "--stop", "patient=5").refused("patient")
     call("run", recipe, "--out", out, "--exist", "replace").refused("--exist replace")
-    done("run", recipe, "--out", out, "--exist", "overwrite")
+    done("run", recipe, "--out", out, "--exist", "overwrite", "--seed", 5)
+    done("run", recipe, "--out", out, "--exist", "resume", "--rounds", 4)
+    assert fedzero.Run.open(out).recipe.seed == 5
+    call("run", recipe, "--out", out, "--exist", "resume", "--seed", 6).refused("seed = 5 there and 6 here")
     assert fedzero.Run.open(out).summary.rounds == 4

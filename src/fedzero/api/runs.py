@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -282,9 +281,8 @@ def run(
         recipes.put(table, path, value, "fedzero.run")
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
     folder = own.folder or given.folder(Path("runs") / loaded.name)
-    before = replace(own, folder=folder).of_the_run().before
-    unsaid = () if before is None else [name for name in ("seed", "evaluate_every", "stop") if name not in table]
-    loaded = msgspec.structs.replace(loaded, **{name: getattr(before, name) for name in unsaid})
+    if own.exist == "resume" and (folder / LEDGER).exists():
+        loaded = growing.completed(folder, loaded, table)
     environment = environment_of(data, secret)
     carry_out(loaded, folder, environment, own)
     return Run(folder, environment)

@@ -81,6 +81,11 @@ def run(
     folder, environment, watch = out_ or Path("runs") / loaded.name, environment_of(data, secret), watch_on(err)
     with interruptible(folder), serving_if(folder, web_at or web, say):
         if exist == "resume" and not overwrite and (folder / LEDGER).exists():
+            said = {
+                *recipes.read(recipes.find(recipe)),
+                *(each.partition("=")[0].partition(".")[0] for each in set_ or ()),
+            }
+            loaded = growing.completed(folder, loaded, said if seed is None else {*said, "seed"})
             growth = growing.asked(folder, loaded, growth_of(rounds))
             summary = session.resume(folder, environment, watch, True, loaded.engine, growth)
         else:

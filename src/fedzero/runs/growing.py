@@ -7,6 +7,7 @@ is first brought to the end that was planned.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -53,6 +54,13 @@ def asked(folder: Path, recipe: Recipe, said: Growth = UNCHANGED) -> Growth:
     told = {name: value for name, value in vars(said).items() if value is not None}
     changed = {n: value for n, value in grown.items() if value not in (getattr(started, n), getattr(now, n))}
     return Growth(**(changed | told))
+
+
+def completed(folder: Path, recipe: Recipe, said: Collection[str]) -> Recipe:
+    """A recipe with the values of the run in the folder where nobody `said` one: a default tells no runs apart."""
+    _, now = recorded.recipes_in(folder)
+    unsaid = {"seed", "evaluate_every", "stop"}.difference(said)
+    return msgspec.structs.replace(recipe, **{name: getattr(now, name) for name in unsaid})
 
 
 def unfinished(folder: Path, growth: Growth) -> bool:
