@@ -118,7 +118,7 @@ def _meaning(name: str, texts: dict[str, str]) -> str:
 
 def _texts(kind: Kind) -> dict[str, str]:
     """The text below each field, of the kind and of what it inherits from."""
-    found = {}
+    found: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         found |= _own_texts(owner)
     return found
