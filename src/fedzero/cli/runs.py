@@ -187,8 +187,7 @@ def report(
     ],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """W    from fedzero.runs import recorded
-    rite one self-contained HTML page about a run or a comparison of runs."""
+    """Write one self-contained HTML page about a run or a comparison of runs."""
     from fedzero.report import page
     from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table
