@@ -26,6 +26,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks.quadratic import Quadratic
+from stops import StopAt
 
 METHODS: list[dict[str, Any]] = [
     {"kind": "decomfl", "rate": 0.01, "directions": 3, "local_steps": 2, "optimizer": {"kind": "momentum"}},
@@ -102,15 +103,10 @@ def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
     made, folder = recipe(METHODS[0], rounds=12), tmp_path / "spread"
     session.start(made, tmp_path / "whole", Environment(), Silent())
 
-    class Stopping(Silent):
-        def round(self, record: Any) -> None:
-            if record.round == 8:
-                raise KeyboardInterrupt
-
     monkeypatch.setattr(checkpoints, "EVERY", 4)
     monkeypatch.setattr(engine, "PART", 2)
     with pytest.raises(KeyboardInterrupt):
-        session.start(made, folder, Environment(), Stopping())
+        session.start(made, folder, Environment(), StopAt(8))
     standing, sent = engine.ClusterClients._standing, []
 
     def noting(driver: Any) -> Any:
