@@ -15,11 +15,11 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from bench.recipe import quadratic
 from bench.table import show
 
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
-from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -47,22 +47,9 @@ def resident() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def recipe_of(clients: int, cohort: int, rounds: int) -> recipes.Recipe:
-    return recipes.decode(
-        {
-            "name": "million",
-            "rounds": rounds,
-            "evaluate_every": rounds,
-            "algorithm": {"kind": "decomfl", "rate": 0.001, "directions": 10, "distribution": "rademacher"},
-            "task": {"kind": "quadratic", "dimension": 10},
-            "federation": {"clients": clients, "cohort": cohort},
-        }
-    )
-
-
 def measure(clients: int, cohort: int, rounds: int, folder: Path) -> None:
     pace, began, ticks = Pace(rounds), time.perf_counter(), time.process_time()
-    session.start(recipe_of(clients, cohort, rounds), folder / "run", Environment(), pace)
+    session.start(quadratic("million", rounds, clients, cohort, directions=10), folder / "run", Environment(), pace)
     marks = [(0, began, ticks, 0.0), *pace.seen]
     rows = []
     for before, after in pairwise(marks):
