@@ -108,18 +108,16 @@ class AutoRate(Rule, tag="auto-rate"):
     measured, because the model moves twice.
     """
 
-    @property
-    def traits(self) -> RuleTraits:
-        return RuleTraits(
-            needs={
-                "own": "steps that are the round's own",
-                "sum": "plain steps, which it measures",
-                "rounds": "a round that can use directions again",
-                "state": "a place for what it knows of the rate",
-                "unrated": "scalars before a rate is found from them",
-            },
-            lacks={"unrated": "auto-rate has found the rate of the scalars as they were: put it after that rule"},
-        )
+    traits = RuleTraits(
+        needs={
+            "own": "steps that are the round's own",
+            "sum": "plain steps, which it measures",
+            "rounds": "a round that can use directions again",
+            "state": "a place for what it knows of the rate",
+            "unrated": "scalars before a rate is found from them",
+        },
+        lacks={"unrated": "auto-rate has found the rate of the scalars as they were: put it after that rule"},
+    )
 
     def init(self) -> RuleState:
         return AutoRateState()
