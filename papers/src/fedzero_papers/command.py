@@ -9,26 +9,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedzero.cli.common import AsJson, Data, Engine, err, out
+from fedzero.cli.common import AsJson, Data, Engine, argument, err, optional, out
 
 app = typer.Typer()
 
-Experiment = Annotated[str | None, typer.Argument(help="Which one; without it, all are listed.", show_default=False)]
+Experiment = Annotated[str | None, argument(help="Which one; without it, all are listed.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small setting: at most three minutes on two cores.")]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder of the results; default runs/reproduce/EXPERIMENT.", show_default=False),
-]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many repetitions.", show_default=False)]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.", show_default=False)]
-Only = Annotated[
-    str | None,
-    typer.Option(metavar="PATTERN,…", help="Only parts with such a name: 'rcv1*iid,mlp'.", show_default=False),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(help="For e3: another language model (a folder, a GGUF file, a hub name).", show_default=False),
-]
+Out = Annotated[Path | None, optional("--out", help="Folder of the results; default runs/reproduce/EXPERIMENT.")]
+Seeds = Annotated[int | None, optional(min=1, help="How many repetitions.")]
+Jobs = Annotated[int | None, optional(min=1, help="Worker processes; default: one a core.")]
+Only = Annotated[str | None, optional(metavar="PATTERN,…", help="Only parts with such a name: 'rcv1*iid,mlp'.")]
+Model = Annotated[str | None, optional(help="For e3: another language model (a folder, a GGUF file, a hub name).")]
 
 
 @app.command(rich_help_panel="Experiments")

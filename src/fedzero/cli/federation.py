@@ -23,10 +23,13 @@ from fedzero.cli.common import (
     Web,
     WebAt,
     app,
+    argument,
     environment_of,
     err,
     finish,
     interruptible,
+    optional,
+    repeated,
     say,
     show,
     tell,
@@ -46,15 +49,13 @@ Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites 
 
 @app.command(rich_help_panel=FEDERATIONS)
 def federate(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe; leave it out to resume the run in OUT.", show_default=False)
-    ] = None,
+    recipe: Annotated[str | None, argument(help="A recipe; leave it out to resume the run in OUT.")] = None,
     sites: Annotated[int, typer.Option(min=1, help="Number of sites; clients are assigned to them in turn.")] = 3,
     set_: Overrides = None,
     rounds: Rounds = None,
     seed: Seed = None,
     data: Data = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="Folder; default runs/NAME.", show_default=False)] = None,
+    out_: Annotated[Path | None, optional("--out", help="Folder; default runs/NAME.")] = None,
     secret: Secret = None,
     deadline: Deadline = 60.0,
     task: OwnTask = None,
@@ -88,8 +89,8 @@ def federate(
 
 @app.command(rich_help_panel=FEDERATIONS)
 def provision(
-    project: Annotated[Path, typer.Argument(help="Folder of the project.", show_default=False)],
-    site: Annotated[list[str] | None, typer.Option("--site", help="Name of a site; may be repeated.")] = None,
+    project: Annotated[Path, argument(help="Folder of the project.")],
+    site: Annotated[list[str] | None, repeated("--site", "Name of a site")] = None,
     host: Annotated[str | None, typer.Option(help="Host name of the server, as sites resolve it.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the server; default 8002.")] = None,
 ) -> None:
@@ -117,18 +118,14 @@ def provision(
 def serve(
     project: ProjectFolder,
     recipe: Annotated[
-        str | None,
-        typer.Argument(help="A recipe. Without one, and without --out: run what is submitted.", show_default=False),
+        str | None, argument(help="A recipe. Without one, and without --out: run what is submitted.")
     ] = None,
     set_: Overrides = None,
     rounds: Rounds = None,
     seed: Seed = None,
     data: Data = None,
     out_: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Folder of the run, new or to be resumed; default PROJECT/runs/NAME.", show_default=False
-        ),
+        Path | None, optional("--out", help="Folder of the run, new or to be resumed; default PROJECT/runs/NAME.")
     ] = None,
     deadline: Deadline = 60.0,
     minimum: Minimum = 1,

@@ -6,10 +6,8 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from fedzero import __version__
-from fedzero.cli.common import app, out
+from fedzero.cli.common import app, argument, optional, out
 from fedzero.errors import FedzeroError
 
 ABOUT = {
@@ -27,13 +25,10 @@ Kind = Literal["method", "task", "filter", "rule", "engine", "transport"]
 @app.command(rich_help_panel="Your own")
 def new(
     kind: Annotated[
-        Literal["method", "task", "link", "filter", "rule", "engine", "transport"],
-        typer.Argument(help="What to write.", show_default=False),
+        Literal["method", "task", "link", "filter", "rule", "engine", "transport"], argument(help="What to write.")
     ],
-    name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
-    ] = None,
+    name: Annotated[str, argument(help="Its name in recipes, such as my-method.")],
+    folder: Annotated[Path | None, optional("--out", help="Folder of the package; default NAME.")] = None,
 ) -> None:
     """Write an installable package with a method, task, link, rule, engine or transport that works, its test and an
     example.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedzero.cli.common import Data, Folder, Secret, Trust, app, environment_of, err, expect_file, tell
+from fedzero.cli.common import Data, Folder, Secret, Trust, app, environment_of, err, expect_file, optional, tell
 from fedzero.errors import FedzeroError
 
 patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
@@ -19,10 +19,7 @@ def patch_export(
     folder: Folder,
     out_: Annotated[Path, typer.Option("--out", help="The patch to write.")],
     round_: Annotated[
-        int | None,
-        typer.Option(
-            "--round", help="Export the model after this round, which must have been evaluated.", show_default=False
-        ),
+        int | None, optional("--round", help="Export the model after this round, which must have been evaluated.")
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="Export the model with the best evaluation.")] = False,
     open_: Annotated[

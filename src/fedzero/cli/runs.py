@@ -24,11 +24,13 @@ from fedzero.cli.common import (
     Web,
     WebAt,
     app,
+    argument,
     environment_of,
     err,
     expect_file,
     finish,
     interruptible,
+    optional,
     out,
     say,
     tell,
@@ -48,9 +50,7 @@ def run(
     seed: Seed = None,
     engine: Engine = None,
     data: Data = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
-    ] = None,
+    out_: Annotated[Path | None, optional("--out", help="Folder for ledger and model; default runs/NAME.")] = None,
     secret: Secret = None,
     overwrite: Overwrite = False,
     web: Web = False,
@@ -104,7 +104,7 @@ def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = Non
 
 
 @app.command(rich_help_panel=PANEL)
-def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)]) -> None:
+def secret(file: Annotated[Path, argument(help="The file to write.")]) -> None:
     """Write a new secret for the clients of a private run: random characters in a file that only you can read."""
     from fedzero.model import files
 
@@ -141,9 +141,7 @@ def watch(
 def replay(
     folder: Folder,
     out_: Annotated[Path, typer.Option("--out", help="The model to write (safetensors).")],
-    round_: Annotated[
-        int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
-    ] = None,
+    round_: Annotated[int | None, optional("--round", help="The model before this round; default: the last.")] = None,
     data: Data = None,
     secret: Secret = None,
     trust: Trust = False,
@@ -182,9 +180,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trus
 
 @app.command(rich_help_panel=PANEL)
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs; several are compared with each other.", show_default=False)
-    ],
+    folders: Annotated[list[Path], argument(help="Folders of runs; several are compared with each other.")],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one self-contained HTML page about a run or a comparison of runs."""
@@ -204,9 +200,7 @@ def report(
 def export(
     folder: Folder,
     as_json: Annotated[bool, typer.Option("--json/--csv", help="An array of objects, or a table.")] = False,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="The file to write; default: standard output.", show_default=False)
-    ] = None,
+    out_: Annotated[Path | None, optional("--out", help="The file to write; default: standard output.")] = None,
 ) -> None:
     """Write a run's curves as data: seconds, queries, bytes per client, losses, accuracy and what else was measured.
 

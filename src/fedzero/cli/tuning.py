@@ -20,6 +20,7 @@ from fedzero.cli.common import (
     app,
     environment_of,
     err,
+    optional,
     out,
     say,
     tell,
@@ -37,21 +38,13 @@ def tune(
     set_: Overrides = None,
     key: Annotated[str, typer.Option(help="A key of the recipe that takes a number.")] = "algorithm.rate",
     trials: Annotated[int, typer.Option(help="Values to try.")] = 8,
-    rounds: Annotated[
-        int | None, typer.Option(help="Of the longest runs; default: half of the recipe's.", show_default=False)
-    ] = None,
-    low: Annotated[
-        float | None, typer.Option("--from", help="The smallest value to begin with.", show_default=False)
-    ] = None,
-    high: Annotated[
-        float | None, typer.Option("--to", help="The largest value to begin with.", show_default=False)
-    ] = None,
+    rounds: Annotated[int | None, optional(help="Of the longest runs; default: half of the recipe's.")] = None,
+    low: Annotated[float | None, optional("--from", help="The smallest value to begin with.")] = None,
+    high: Annotated[float | None, optional("--to", help="The largest value to begin with.")] = None,
     seed: Seed = None,
     engine: Engine = None,
     data: Data = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the runs; default runs/tune-NAME.", show_default=False)
-    ] = None,
+    out_: Annotated[Path | None, optional("--out", help="Folder for the runs; default runs/tune-NAME.")] = None,
     secret: Secret = None,
     as_json: AsJson = False,
 ) -> None:
