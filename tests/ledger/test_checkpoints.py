@@ -177,8 +177,8 @@ def test_one_that_somebody_else_wrote_is_not_believed(
     stopped(recipe, tmp_path / "run", 11)
     kept = kept_in(tmp_path / "run")
     assert kept is not None and kept.state is not None
-    course = kept.outline.course
-    assert course.last is not None and (course.last.round == kept.outline.done) == (evaluate_every == 2)
+    evaluations = kept.outline.evaluations
+    assert evaluations.last is not None and (evaluations.last.round == kept.outline.done) == (evaluate_every == 2)
     forged = msgspec.structs.replace(kept, state=b"\x01" + kept.state[1:])
     written_elsewhere(tmp_path / "run", forged, monkeypatch)
     assert kept_in(tmp_path / "run") == forged and believed(tmp_path / "run") is None
