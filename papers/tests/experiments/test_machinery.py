@@ -331,9 +331,7 @@ def test_pace_weighs_runs_and_knows_what_comes():
     assert (estimate.done_runs, estimate.all_runs) == (3, 10)
     assert estimate.seconds_left(0.0) == pytest.approx(50), "100 units, two workers, nothing measured yet"
     estimate.note(large, Progress(done=5, rounds=10, begun=5), now=100.0)
-    estimate.note(
-        large, Progress(done=8, rounds=10, begun=5), now=110.0
-    )  # half of it was there: 9 units so far
+    estimate.note(large, Progress(done=8, rounds=10, begun=5), now=110.0)  # half of it was there: 9 units so far
     estimate.note(small, Progress(done=5, rounds=10, begun=0), now=111.0)  # 5 units
     assert estimate.seconds_left(128.0) == pytest.approx((6 + 5 + 60) * 28 / 14)
     estimate.note(small, Done(), now=140.0)
