@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fedzero import __version__
-from fedzero.cli.common import app, argument, optional, out
+from fedzero.cli import options
+from fedzero.cli.common import app, out
 from fedzero.errors import FedzeroError
 
 ABOUT = {
@@ -25,10 +26,11 @@ Kind = Literal["method", "task", "filter", "rule", "engine", "transport"]
 @app.command(rich_help_panel="Your own")
 def new(
     kind: Annotated[
-        Literal["method", "task", "link", "filter", "rule", "engine", "transport"], argument(help="What to write.")
+        Literal["method", "task", "link", "filter", "rule", "engine", "transport"],
+        options.argument(help="What to write."),
     ],
-    name: Annotated[str, argument(help="Its name in recipes, such as my-method.")],
-    folder: Annotated[Path | None, optional("--out", help="Folder of the package; default NAME.")] = None,
+    name: Annotated[str, options.argument(help="Its name in recipes, such as my-method.")],
+    folder: Annotated[Path | None, options.optional("--out", help="Folder of the package; default NAME.")] = None,
 ) -> None:
     """Write an installable package with a method, task, link, rule, engine or transport that works, its test and an
     example.

@@ -10,20 +10,8 @@ import msgspec
 import typer
 from rich.text import Text
 
-from fedzero.cli.common import (
-    FEDERATIONS,
-    Data,
-    OwnTask,
-    Secret,
-    app,
-    argument,
-    err,
-    optional,
-    repeated,
-    say,
-    tell,
-    terminable,
-)
+from fedzero.cli import options
+from fedzero.cli.common import FEDERATIONS, app, err, say, tell, terminable
 from fedzero.errors import FedzeroError
 from fedzero.lines import printable
 
@@ -33,42 +21,47 @@ if TYPE_CHECKING:
 SAY_EVERY = 60.0
 """Seconds between two lines of a site that works."""
 
-Kit = Annotated[Path, argument(help="This site's kit.")]
-Model = Annotated[str | None, optional(help="Path of the model at this site.")]
-Device = Annotated[str | None, optional(help="cpu, cuda or auto.")]
-Threads = Annotated[int | None, optional(min=1, help="CPU threads; default: all.")]
+Kit = Annotated[Path, options.argument(help="This site's kit.")]
+Model = Annotated[str | None, options.optional(help="Path of the model at this site.")]
+Device = Annotated[str | None, options.optional(help="cpu, cuda or auto.")]
+Threads = Annotated[int | None, options.optional(min=1, help="CPU threads; default: all.")]
 Engine = Annotated[
-    str | None, optional(help="Where the site's clients work: an engine, such as ray:2; default: in its process.")
+    str | None,
+    options.optional(help="Where the site's clients work: an engine, such as ray:2; default: in its process."),
 ]
 OwnFile = Annotated[
     list[str] | None,
-    repeated("--file", "A file or folder that recipes may name (rows, a model, …), and where it is", "NAME=PATH"),
+    options.repeated(
+        "--file", "A file or folder that recipes may name (rows, a model, …), and where it is", "NAME=PATH"
+    ),
 ]
-OnlyMethod = Annotated[list[str] | None, repeated("--only-method", "Serve this method and no other")]
-OnlyTask = Annotated[list[str] | None, repeated("--only-task", "Serve this kind of task and no other")]
+OnlyMethod = Annotated[list[str] | None, options.repeated("--only-method", "Serve this method and no other")]
+OnlyTask = Annotated[list[str] | None, options.repeated("--only-task", "Serve this kind of task and no other")]
 Private = Annotated[
     bool | None,
-    optional(
+    options.optional(
         "--private/--no-private",
         help="Serve private runs only, or open ones as well; default: private ones where there is a secret.",
     ),
 ]
-Approve = Annotated[list[str] | None, repeated("--approve", "Serve recipes with this hash only", "HASH")]
-QueriesPerDay = Annotated[int | None, optional(min=0, help="Evaluations in 24 hours at most, over all runs.")]
-Term = Annotated[list[str] | None, repeated("--term", "A limit, such as least_batch=16", "NAME=NUMBER")]
-Forget = Annotated[list[str] | None, repeated("--forget", "A stored setting, by its name in --show, or all", "NAME")]
+Approve = Annotated[list[str] | None, options.repeated("--approve", "Serve recipes with this hash only", "HASH")]
+QueriesPerDay = Annotated[int | None, options.optional(min=0, help="Evaluations in 24 hours at most, over all runs.")]
+Term = Annotated[list[str] | None, options.repeated("--term", "A limit, such as least_batch=16", "NAME=NUMBER")]
+Forget = Annotated[
+    list[str] | None, options.repeated("--forget", "A stored setting, by its name in --show, or all", "NAME")
+]
 
 
 @app.command(rich_help_panel=FEDERATIONS)
 def join(
     kit: Kit,
-    data: Data = None,
+    data: options.Data = None,
     model: Model = None,
     device: Device = None,
     threads: Threads = None,
     engine: Engine = None,
-    secret: Secret = None,
-    task: OwnTask = None,
+    secret: options.Secret = None,
+    task: options.OwnTask = None,
     file: OwnFile = None,
     only_method: OnlyMethod = None,
     only_task: OnlyTask = None,

@@ -9,22 +9,8 @@ import msgspec
 import typer
 from rich.table import Table
 
-from fedzero.cli.common import (
-    AsJson,
-    Data,
-    Engine,
-    Overrides,
-    RecipeName,
-    Secret,
-    Seed,
-    app,
-    environment_of,
-    err,
-    optional,
-    out,
-    say,
-    tell,
-)
+from fedzero.cli import options
+from fedzero.cli.common import app, environment_of, err, out, say, tell
 from fedzero.cli.runs import PANEL
 from fedzero.errors import FedzeroError
 
@@ -34,19 +20,19 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=PANEL)
 def tune(
-    recipe: RecipeName,
-    set_: Overrides = None,
+    recipe: options.RecipeName,
+    set_: options.Overrides = None,
     key: Annotated[str, typer.Option(help="A key of the recipe that takes a number.")] = "algorithm.rate",
     trials: Annotated[int, typer.Option(help="Values to try.")] = 8,
-    rounds: Annotated[int | None, optional(help="Of the longest runs; default: half of the recipe's.")] = None,
-    low: Annotated[float | None, optional("--from", help="The smallest value to begin with.")] = None,
-    high: Annotated[float | None, optional("--to", help="The largest value to begin with.")] = None,
-    seed: Seed = None,
-    engine: Engine = None,
-    data: Data = None,
-    out_: Annotated[Path | None, optional("--out", help="Folder for the runs; default runs/tune-NAME.")] = None,
-    secret: Secret = None,
-    as_json: AsJson = False,
+    rounds: Annotated[int | None, options.optional(help="Of the longest runs; default: half of the recipe's.")] = None,
+    low: Annotated[float | None, options.optional("--from", help="The smallest value to begin with.")] = None,
+    high: Annotated[float | None, options.optional("--to", help="The largest value to begin with.")] = None,
+    seed: options.Seed = None,
+    engine: options.Engine = None,
+    data: options.Data = None,
+    out_: Annotated[Path | None, options.optional("--out", help="Folder for the runs; default runs/tune-NAME.")] = None,
+    secret: options.Secret = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
 
