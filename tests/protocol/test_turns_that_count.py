@@ -41,7 +41,7 @@ def test_a_turn_that_did_not_count_leaves_no_note(client: Client) -> None:
 
 def test_a_turn_that_counted_is_kept_until_another_does(client: Client) -> None:
     turn(client, 0, None)
-    _, noted = client.keep()
+    noted = client._tried
     assert noted is not None and noted[1].residuals[0].any()
     turn(client, 1, 0)
     assert (client.memory_round, client.kept) == noted

@@ -176,14 +176,6 @@ class Client:
             self._written = tuple(chunk.digest for chunk in self._chunks)
         self._tried = None
 
-    def keep(self) -> tuple[tuple[int | None, ClientMemory], tuple[int, ClientMemory] | None]:
-        """The memories that must outlast this process: the one that counted, and the one that may count."""
-        return (self.memory_round, self.kept), self._tried
-
-    def recall(self, counted: tuple[int | None, ClientMemory], tried: tuple[int, ClientMemory] | None) -> None:
-        """Restore the memories that `keep` returned."""
-        (self.memory_round, self.kept), self._tried = counted, tried
-
     def remember(self, chunks: Sequence[bytes]) -> None:
         """Restore this client's memory from the pieces on the ledger."""
         self.kept, self._written = ClientMemory.of_chunks(chunks), tuple(map(chunk_digest, chunks))
@@ -193,10 +185,6 @@ class Client:
         chunks, before = self.tried(), self._written
         fresh = [before[i : i + 1] != (chunk.digest,) for i, chunk in enumerate(chunks)]
         return MemoryChange(len(chunks), {i: chunk.body for i, chunk in enumerate(chunks) if fresh[i]})
-
-    def remembers(self, round: int | None) -> bool:
-        """Whether the memory of a round is here."""
-        return round is None or round == self.memory_round or (self._tried is not None and round == self._tried[0])
 
     def waits(self, round: int, exchange: int) -> bool:
         """Whether this client is in the middle of a round and waits for this exchange."""
