@@ -18,6 +18,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+from fedzero.testing.trial import recipe_of
 from stops import StopAt
 
 
@@ -48,3 +49,29 @@ def test_a_resume_that_is_refused_keeps_no_ledger_from_the_next_one(tmp_path: Pa
         session.resume(tmp_path / "run", Environment(), Silent(), engine="rey")
     assert session.resume(tmp_path / "run", Environment(), Silent()).complete
     del refused  # whose traceback had held the ledger
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("where", ["note", "base"])
+def test_a_start_that_fails_keeps_no_ledger_from_the_next_one(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, which lives on."""
+
+    def fails(*_: Any) -> None:
+        raise Broken
+
+    recipe = recipe_of(DeComFL(rate=2e-3), rounds=2)
+    setup = session.prepare(recipe, Environment())
+    with monkeypatch.context() as broken, pytest.raises(Broken):
+        if where == "note":
+            broken.setattr(session.trust, "note", fails)
+            session.start(recipe, tmp_path / "run", Environment(), Silent())
+        else:
+            broken.setattr(session, "save_base", fails)
+            session.create(tmp_path / "run", setup.start, base=setup.problem)
+    found = session.start(recipe, tmp_path / "run", Environment(), Silent(), overwrite=True)
+    assert found.rounds == 2

@@ -5,27 +5,37 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec import UnsetType
 from same_ledger import content_of, same_as_local
 
 import fedzero
+from conftest import WORKERS
 from fedzero import plugins
 from fedzero.engines.local import Local
 from fedzero.engines.ray import Ray
 from fedzero.engines.ray.slices import Scheduler
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
+from fedzero.ledger.folder import LEDGER
+from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import chosen, recorded
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
+from fedzero.rounds.schedule import StepSoFar
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from fedzero.runs.recorded import verified
 from fedzero.tasks.quadratic import Quadratic
+from fedzero.testing import check_engine, engine_checks
+from late import TakesWhatArrived
 from stops import StopAt
 
 METHODS: list[dict[str, Any]] = [
@@ -296,3 +306,37 @@ def test_overrides_are_of_the_engine_that_is_given() -> None:
         recipes.load("demo", ["engine.slices=0"], "ray")
     with pytest.raises(FedzeroError, match=r"slices"):
         recipes.load("demo", ["engine.slices=3"])  # one process has none
+
+
+def test_several_questions_are_open_and_waiting_ends_in_time(cluster) -> None:
+    here = [
+        engine_checks.says_what_happens,
+        engine_checks.awaits_earlier_rounds,
+        engine_checks.waits_as_long_as_it_is_told,
+    ]
+    check_engine(Ray(workers=WORKERS), here)
+
+
+def test_who_is_at_work_when_a_step_is_made_answers_the_question_it_was_asked(cluster, recipe, tmp_path) -> None:
+    """Workers fold the update only after the replies that may still count."""
+    federation = {"clients": 7, "cohort": 3, "bound": 0}
+    algorithm = {"kind": "decomfl", "rate": 1e-2, "directions": 4}
+    setup = prepare(recipe(algorithm, engine={"kind": "ray"}, federation=federation), Environment())
+    with session.opened(setup, Environment(folder=tmp_path), Silent(), oldest=2) as here:
+        ledger = session.create(tmp_path, setup.start)
+        session.run_to_end(here, ledger, tmp_path, Silent(), FirstTwo(setup.plan))
+    with closing(Ledger.open(tmp_path / LEDGER)) as ledger:
+        records = list(ledger.rounds())
+    assert not any(record.refused for record in records)
+    assert any(not isinstance(record.asked, UnsetType) for record in records)
+    assert verified(tmp_path, Environment()).end is not None
+
+
+class FirstTwo(TakesWhatArrived):
+    """Whoever is free is asked at once; a step is made of what has come once there are two replies."""
+
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return self.free(now)[: 4 - len(now.awaited)]
+
+    def made(self, now: StepSoFar) -> bool:
+        return len(now.replies) >= 2

@@ -22,7 +22,7 @@ from fedzero.deploy.server.supervisor import check_name_free, serve_queue
 from fedzero.deploy.site import site as at_site
 from fedzero.deploy.site.site import Settings, Site
 from fedzero.engines.remote.assignment import SiteAssignment, assign
-from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.engine import RemoteClients, Service
 from fedzero.engines.remote.messages import (
     Exchange,
     Failed,
@@ -50,6 +50,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.rounds.refusals import Refusals, named
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+from fedzero.runs.summary import Summary
 from fedzero.tasks import Quadratic
 from fedzero.testing.engines import LocalSites
 from ledgers import rounds_of
@@ -552,3 +553,25 @@ def test_a_queue_survives_recipes_that_cannot_be_played(tmp_path: Path, theirs, 
     with pytest.raises(FedzeroError, match="already has a run 'good'"):
         check_name_free(project, "good")
     check_name_free(project, "theirs")
+
+
+@pytest.mark.parametrize("resuming", [False, True])
+def test_a_run_that_cannot_begin_keeps_no_ledger_from_the_next_attempt(
+    resuming: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = msgspec.structs.replace(recipe_of(algorithm=DeComFL(rate=2e-3)), rounds=2)
+
+    def run() -> Summary:
+        link = LocalSites(tmp_path / "sites", ["north", "south"])
+        return run_at_sites(recipe, tmp_path / "run", Environment(), Silent(), Service(link, lambda: link.names))
+
+    if resuming:
+        run()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="broken"):
+        broken.setattr(RemoteClients, "attach", fails)
+        run()
+    assert run().rounds == 2

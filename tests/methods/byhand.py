@@ -20,7 +20,8 @@ from fedzero.directions import SHARED, reference
 from fedzero.engines.local import LocalClients
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
-from fedzero.protocol.engine import Altered, Arrival
+from fedzero.protocol.altered import Altered
+from fedzero.protocol.engine import Arrival
 from fedzero.recipe.plan import cohort_of
 from fedzero.tasks import Quadratic
 from fedzero.testing.trial import Trial

@@ -30,8 +30,8 @@ from fedzero.engines.remote.transport import News as News
 from fedzero.engines.remote.transport import Program as Program
 from fedzero.engines.remote.transport import Report as Report
 from fedzero.engines.remote.transport import Transport as Transport
+from fedzero.protocol.altered import Altered as Altered
 from fedzero.protocol.engine import FOREVER as FOREVER
-from fedzero.protocol.engine import Altered as Altered
 from fedzero.protocol.engine import Arrival as Arrival
 from fedzero.protocol.engine import Clients as Clients
 from fedzero.protocol.engine import Event as Event

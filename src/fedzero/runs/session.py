@@ -19,7 +19,7 @@ from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Record, Shown, Start
 from fedzero.ledger.replay import LedgerView
-from fedzero.ledger.store import Claim, Ledger, Unwritable
+from fedzero.ledger.store import Claim, Ledger, Unwritable, closed_on_failure
 from fedzero.methods.contract import Observer
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import save_base, save_model
@@ -97,8 +97,8 @@ def start(
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
         with opened(setup, environment, watch, observe) as found:
-            ledger = create(folder, first, overwrite, base)
-            trust.note(first.recipe, recipe.task, environment.functions)
+            with closed_on_failure(create(folder, first, overwrite, base)) as ledger:
+                trust.note(first.recipe, recipe.task, environment.functions)
             return run_to_end(found, ledger, folder, watch)
 
 
@@ -133,8 +133,9 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
         else:
             replaced.append(folder / FIXED)
         return Ledger.create(path, first, claim, replaced=replaced)
-    except Unwritable:
-        if made:
+    except BaseException as error:
+        claim.release()
+        if made and isinstance(error, Unwritable):
             for name in (BASE, FIXED):
                 (folder / name).unlink(missing_ok=True)
             folder.rmdir()
@@ -153,16 +154,13 @@ def resume(
         environment = replace(environment, vouched=environment.vouched or trusted)
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
         with ExitStack() as stack:
-            try:
+            with closed_on_failure(ledger):
                 if setup.problem.incomplete:
                     raise FedzeroError(setup.problem.incomplete)
                 setup = replace(setup, recipe=recipes.with_engine(setup.recipe, engine))
                 if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
                     watch.warn(doubt)
                 found = stack.enter_context(opened(setup, replace(environment, folder=folder_of(folder)), watch))
-            except BaseException:  # the next attempt may write
-                ledger.close()
-                raise
             return run_to_end(found, ledger, folder_of(folder), watch)
 
 

@@ -6,6 +6,7 @@ cluster's store. The driver has its own replica, which it evaluates; only the se
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,12 +24,14 @@ from fedzero.errors import FedzeroError
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Dense, Update
 from fedzero.oracles import Metrics
-from fedzero.protocol.engine import Arrival, Clients, Event, Rows
+from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Rows
 from fedzero.protocol.messages import Close, Continue, decode_instruction, encode_work
+from fedzero.protocol.outstanding import Outstanding, may_count
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import recorded
 from fedzero.recipe.view import RunView
 
+_NONE: Iterator[Sequence[Event]] = iter(())
 PART = 10_000
 """Updates in one message to a worker that is behind."""
 
@@ -53,7 +56,8 @@ def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
         )
     run.phase("connecting to Ray")
     with workers(how) as actors:
-        yield attacked(setup, ClusterClients(run, WorkerPool(actors, _blueprint(run, how, actors.device)), how.slices))
+        clients = ClusterClients(run, WorkerPool(actors, _blueprint(run, how, actors.device)), how.slices)
+        yield attacked(setup, clients, run.oldest)
 
 
 def _blueprint(run: RunView, how: Ray, device: str) -> Blueprint:
@@ -80,7 +84,13 @@ class ClusterClients:
         self.share = 1 if self.remembers else share
         self.dealer = Scheduler(crew, self.replica.digest(), self._standing, run.warn)
         self.slices: list[Slice] = []
-        self._events: Iterator[Sequence[Event]] = iter(())
+        """of the last question"""
+        self._slice_of: dict[int, Slice] = {}
+        """by client, the slice of its last turn"""
+        self._open = Outstanding[Iterator[Sequence[Event]]](run.oldest)
+        """with their events"""
+        self._early: list[Event] = []
+        """events that came before the model moved"""
         self._held: list[dict[int, None]] = [{} for _ in range(crew.size)]
         """by worker: clients whose memory it has, in the order of their last turns; a client is at one worker only"""
         self._since = [(0, -1)] * crew.size
@@ -92,16 +102,36 @@ class ClusterClients:
         if not self.dealer.opened:
             self.run.phase(f"{self.crew.size} workers build the task")
             self.dealer.open()
+        batch = self._open.add(asked, exchange, {client: messages[message] for client, message in which.items()}, _NONE)
+        self._early = [each for each in self._early if not (isinstance(each, Arrival) and each.client in which)]
         if not exchange:
             self.slices = self._dealt(list(which))
+            if not self._open.oldest:
+                self._slice_of.clear()
+            self._slice_of |= {client: slice for slice in self.slices for client in slice.clients}
             messages, which = self._bare(asked, messages, which)
-        self._events = self._exchange(asked, exchange, messages, which)
+        batch.work = self._exchange(asked, exchange, self.slices, messages, which)
 
     def receive(self, seconds: float) -> Sequence[Event]:
-        return next(self._events, ())
+        """Questions are played in the order in which they were sent; a second one begins when the first is over."""
+        end, found = time.monotonic() + seconds, self._early
+        self._early = []
+        while not found and self._open.batches:
+            self.dealer.patience = None if seconds == FOREVER else max(0.0, end - time.monotonic())
+            batch = self._open.batches[0]
+            events = next(batch.work, None)
+            if events is None:
+                self._open.batches.remove(batch)
+                continue
+            for event in events:
+                mine = batch.arrived(event) if isinstance(event, Arrival) else event
+                found += [] if mine is None else [mine]
+            if time.monotonic() >= end:
+                break
+        return found
 
     def _exchange(
-        self, round: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]
+        self, round: int, exchange: int, slices: Sequence[Slice], messages: Sequence[bytes], which: Mapping[int, int]
     ) -> Iterator[Sequence[Event]]:
         sent = inlined(self.crew, messages)
 
@@ -110,9 +140,9 @@ class ClusterClients:
             return lambda worker: self._call(worker, round, exchange, mine, sent)
 
         found: dict[int, Arrival] = {}
-        for slice, answer in self.dealer.play(self.slices, step):
+        for slice, answer in self.dealer.play(slices, step):
             if slice is None:
-                yield [Rows(answer.rows)]
+                yield [] if answer is None else [Rows(answer.rows)]
                 continue
             assert isinstance(answer, Replies)
             host = f"worker {slice.worker}"  # all clients of a worker share its replica
@@ -160,14 +190,24 @@ class ClusterClients:
     def settle(
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
     ) -> None:
-        """Workers fold the update while the driver does; nobody waits for them."""
+        """Workers fold the update while the driver does; nobody waits for them. Replies that may still count are
+        awaited first: they are computed at the model of their question."""
+        self._open.expire(round + 1)
+        early = [each for each in self._early if not isinstance(each, Arrival) or self._counts(each, round + 1)]
+        self._early = []
+        while update is not None and (events := self.receive(FOREVER)):
+            early += events
+        self._early = early
         if update is not None:
             kept = self.crew.put(update) if isinstance(update, Dense) else update
             for worker in self.dealer.alive:
                 self.crew.call(worker, "follow", self.replica.round, kept)
             self.replica.follow([update])
-        for worker in {slice.worker for slice in self.slices if not set(diverged).isdisjoint(slice.clients)}:
+        for worker in {self._slice_of[client].worker for client in diverged}:
             self.dealer.restart(worker)
+
+    def _counts(self, arrival: Arrival, round: int) -> bool:
+        return may_count(arrival.asked or 0, 0, round, 0, self._open.oldest)
 
     def _standing(self) -> Iterator[CatchUp]:
         for checkpoint, updates in self.run.past.catch_up(PART):

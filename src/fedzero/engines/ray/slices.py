@@ -61,6 +61,8 @@ class Scheduler:
     ):
         self.crew, self.base, self.standing, self.report = crew, base, standing, report
         self.opened = False
+        self.patience: float | None = None
+        """seconds that `play` waits before it says that nothing has come; None: as long as it takes"""
         self.alive: dict[int, WorkerInfo] = {}
         self.lives = [0] * crew.size
         """how often each worker has died"""
@@ -81,10 +83,10 @@ class Scheduler:
 
     def play(
         self, slices: Sequence[Slice], step: Callable[[Slice], Step]
-    ) -> Iterator[tuple[Slice, Any] | tuple[None, PendingQueries]]:
+    ) -> Iterator[tuple[Slice, Any] | tuple[None, PendingQueries | None]]:
         """Do a step of every slice; yields each slice with its result. A pair without a slice carries queries, which
-        the caller makes durable before it asks for the next pair. If a worker dies later, the steps of its slices are
-        repeated."""
+        the caller makes durable before it asks for the next pair, or nothing: `patience` is over. If a worker dies
+        later, the steps of its slices are repeated."""
         if self._absent:
             self._returned(0)
         waiting = [_Job(slice) for slice in slices]
@@ -98,9 +100,14 @@ class Scheduler:
                         self._begin(job, worker, step(job.slice))
                         busy[worker] = job
             if not busy:
-                self._returned(None)
+                if not self._returned(self.patience):
+                    yield None, None
                 continue
-            (ready,) = self.crew.first([job.ref for job in busy.values()])
+            found = self.crew.first([job.ref for job in busy.values()], self.patience)
+            if not found:
+                yield None, None
+                continue
+            (ready,) = found
             worker = next(worker for worker, job in busy.items() if job.ref == ready)
             job = busy.pop(worker)
             try:
@@ -169,11 +176,13 @@ class Scheduler:
         self.lives[worker] += 1
         self._absent[worker] = self.crew.about(worker)
 
-    def _returned(self, seconds: float | None) -> None:
-        """Take in the workers that are ready by now; waits up to so many seconds for the first."""
+    def _returned(self, seconds: float | None) -> bool:
+        """Take in the workers that are ready by now; waits up to so many seconds for the first. Returns whether there
+        was news of any."""
         if not self._absent:
             raise FedzeroError("no worker is left")
-        for ref in self.crew.first(self._absent.values(), seconds):
+        news = self.crew.first(self._absent.values(), seconds)
+        for ref in news:
             worker = next(worker for worker, asked in self._absent.items() if asked == ref)
             try:
                 about: WorkerInfo = self.crew.result(ref)
@@ -197,3 +206,4 @@ class Scheduler:
                 )
             del self._absent[worker]
             self.alive[worker] = about
+        return bool(news)

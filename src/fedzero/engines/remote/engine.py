@@ -26,13 +26,14 @@ from fedzero.engines.remote import measuring, messages
 from fedzero.engines.remote.agreement import common, differs
 from fedzero.engines.remote.answers import SiteFailure, T, received
 from fedzero.engines.remote.assignment import Assignment, at_sites
-from fedzero.engines.remote.transport import Enough, Gone, Link, News, NoAnswer, Pending
+from fedzero.engines.remote.transport import Enough, Gone, Link, News, NoAnswer, Pending, Waiting
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.identity import Identity
 from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Metrics, Objective
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.engine import Arrival, Event, Interrupted, Joined, Left, Tied, Undelivered
+from fedzero.protocol.outstanding import Batch, Outstanding
 from fedzero.recipe.view import RunView
 from fedzero.rounds import votes
 from fedzero.rounds.refusals import AT_SITE, named
@@ -110,11 +111,12 @@ class RemoteClients:
         """sites that have come and have no clients yet: they get some between two rounds"""
         self._since = set[str]()
         """sites that have come since the orders of this exchange left"""
-        self._asked: list[Mapping[int, bytes]] = []
-        """instructions of the round, by exchange"""
+        self._questions = Outstanding[Iterator[Sequence[Event]]]()
+        """with their events"""
+        self._asked: dict[int, list[Mapping[int, bytes]]] = {}
+        """by round with open questions: its instructions, by exchange"""
         self._played: dict[int, int] = {}
         """by client, the epoch in which it played the exchanges of the round"""
-        self._events: Iterator[Sequence[Event]] = iter(())
         self._catch_up = True
         """False: every instruction carries the state, so no replica is ever behind"""
 
@@ -126,6 +128,7 @@ class RemoteClients:
     def attach(self, run: RunView) -> None:
         """Set the run that begins or continues now."""
         self._run, self._catch_up = run, run.plan.traits.delivery != "snapshot"
+        self._questions.oldest = run.oldest
 
     # ---- epochs
 
@@ -258,37 +261,67 @@ class RemoteClients:
     # ---- the contract
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
+        said = {client: messages[message] for client, message in which.items()}
+        batch = self._questions.add(asked, exchange, said, iter(()))
+        busy = [each for each in self._questions.batches[:-1] if each.awaited]
+        if busy and not getattr(self.link, "several", False):
+            raise FedzeroError(
+                f"{named(busy[0].awaited)} still work on round {busy[0].asked}, and this transport carries one "
+                "question at a time: wait for the replies to the first, or use another transport"
+            )
         if not exchange:
-            self._asked, self._played = [], {}
-        self._asked = [*self._asked[:exchange], {client: messages[message] for client, message in which.items()}]
-        self._events = self._exchange(asked, exchange)
+            for client in said:
+                self._played.pop(client, None)
+        rounds = {each.asked for each in self._questions.batches}
+        self._asked = {round: of for round, of in self._asked.items() if round in rounds}
+        before = self._asked.get(asked, [])
+        same = before[exchange] if exchange < len(before) else {}
+        self._asked[asked] = [*before[:exchange], {**same, **said}]
+        batch.work = self._exchange(batch)
 
     def receive(self, seconds: float) -> Sequence[Event]:
-        return next(self._events, ())
+        end = time.monotonic() + seconds
+        while self._questions.batches:
+            for batch in list(self._questions.batches):
+                events = next(batch.work, None)
+                if events is None:
+                    self._questions.batches.remove(batch)
+                elif found := _settled(batch, events):
+                    return found
+            if time.monotonic() >= end:
+                break
+        return ()
 
-    def _exchange(self, round: int, exchange: int) -> Iterator[Sequence[Event]]:
-        """Replies as they come. Failures come last: a client that could not be reached in an epoch that ended is asked
-        again in the next epoch."""
-        awaited, failed = dict(self._asked[exchange]), list[Arrival]()
+    def _exchange(self, batch: Batch[Iterator[Sequence[Event]]]) -> Iterator[Sequence[Event]]:
+        """Replies as they come, and no events while none does. Failures come last: a client that could not be reached
+        in an epoch that ended is asked again in the next epoch."""
+        failed = list[Arrival]()
         while True:
             try:
                 if not self._open:
                     self._begin()
-                elif not exchange:
+                elif not batch.exchange:
                     self._arrivals()
-                    self._welcome()
+                    self._welcome(between=self._alone)
                 failed.clear()
-                for event in self._asking(round, exchange, awaited):
+                epoch = self._epoch
+                for event in self._asking(batch.asked, batch.exchange, batch.awaited):
                     if isinstance(event, Arrival) and isinstance(event.data, Exception):
                         failed.append(event)
                         continue
-                    for client in _settled(event):
-                        awaited.pop(client, None)
-                    yield [event]
-                break
+                    yield [] if event is None else [event]
+                    if not self._open or self._epoch != epoch:
+                        break  # it ended while others were asked
+                else:
+                    break
             except Interrupted as reason:
                 self._over(reason)
         yield [*self._joined(), *self._left(), *failed]
+
+    @property
+    def _alone(self) -> bool:
+        """Whether all clients that are awaited were asked together."""
+        return len(self._questions.batches) == 1
 
     def _here(self) -> set[str]:
         return self._ready.keys() - self.away.keys() - self._missed.keys()
@@ -306,17 +339,21 @@ class RemoteClients:
         self._told -= set(gone)
         return [Left(s, self.assignment.get(s, ()), f"{AT_SITE} {s} {self.away.get(s, 'is gone')}") for s in gone]
 
-    def _asking(self, round: int, exchange: int, awaited: Mapping[int, bytes]) -> Iterator[Event]:
-        """Ask the clients that have not answered yet, once their sites' processes have been brought to the exchange."""
+    def _asking(self, round: int, exchange: int, awaited: Mapping[int, bytes]) -> Iterator[Event | None]:
+        """Ask the clients that have not answered yet, once their sites' processes have been brought to the exchange.
+        None: nothing has come for a while."""
         by_site = at_sites(self.assignment, awaited)
         self._repeat(round, exchange, by_site)
         yield from self._joined()
         for site in sorted(by_site.keys() & self.away.keys()):
             for client in by_site.pop(site):
                 yield Arrival(client, Undelivered(f"{AT_SITE} {site} {self.away[site]}"), site)
-        self._since.clear()
+        if self._alone:
+            self._since.clear()
         for site, answer in self._ordered(round, exchange, by_site):
-            if isinstance(answer, News):
+            if isinstance(answer, Waiting):
+                yield None
+            elif isinstance(answer, News):
                 self._arrivals()
                 self._welcome(between=False)
                 yield from self._joined()
@@ -341,7 +378,7 @@ class RemoteClients:
     def _ordered(
         self, round: int, exchange: int, by_site: Assignment
     ) -> Iterator[tuple[str, messages.Replies | Exception]]:
-        said = self._asked[exchange]
+        said = self._asked[round][exchange]
         orders = {s: messages.Exchange(round, exchange, {c: said[c] for c in mine}) for s, mine in by_site.items()}
         limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.run.past.limit(round, exchange) + 64)
         return self._answers(orders, messages.Replies, self.deadline, limit)
@@ -529,7 +566,7 @@ class RemoteClients:
     ) -> Iterator[tuple[str, T | Exception]]:
         """Send orders to sites; from each, an answer of the wanted kind or the reason why there is none."""
         for site, answer in self._answers(orders, wanted, seconds, limit, enough):
-            if not isinstance(answer, News):  # news are read before the next round
+            if not isinstance(answer, News | Waiting):  # news are read before the next round
                 yield site, answer
 
     def _answers(
@@ -554,8 +591,13 @@ class RemoteClients:
             yield site, received(site, data, wanted)
 
 
-def _settled(event: Event) -> tuple[int, ...]:
-    """The clients that are no longer awaited after an event."""
-    if isinstance(event, Arrival):
-        return (event.client,)
-    return event.clients if isinstance(event, Left) else ()
+def _settled(batch: Batch[Iterator[Sequence[Event]]], events: Sequence[Event]) -> list[Event]:
+    """Events of some questions that end with them, without arrivals of clients that are not awaited."""
+    found = list[Event]()
+    for event in events:
+        mine = batch.arrived(event) if isinstance(event, Arrival) else event
+        found += [] if mine is None else [mine]
+    for event in found:
+        if isinstance(event, Left):
+            batch.left(event.clients)
+    return found
