@@ -381,7 +381,7 @@ class RemoteClients:
         said = self._asked[round][exchange]
         orders = {s: messages.Exchange(round, exchange, {c: said[c] for c in mine}) for s, mine in by_site.items()}
         limit = OVERHEAD + max(map(len, by_site.values()), default=0) * (self.run.past.limit(round, exchange) + 64)
-        return self._answers(orders, messages.Replies, self.deadline, limit)
+        return self._ask(orders, messages.Replies, self.deadline, limit, news=True)
 
     def _replies(
         self, round: int, site: str, answer: messages.Replies | Exception, clients: Sequence[int]
@@ -563,21 +563,10 @@ class RemoteClients:
         seconds: float,
         limit: int,
         enough: Callable[[], bool] = always_false,
+        news: bool = False,
     ) -> Iterator[tuple[str, T | Exception]]:
-        """Send orders to sites; from each, an answer of the wanted kind or the reason why there is none."""
-        for site, answer in self._answers(orders, wanted, seconds, limit, enough):
-            if not isinstance(answer, News | Waiting):  # news are read before the next round
-                yield site, answer
-
-    def _answers(
-        self,
-        orders: Mapping[str, messages.Order],
-        wanted: type[T],
-        seconds: float,
-        limit: int,
-        enough: Callable[[], bool] = always_false,
-    ) -> Iterator[tuple[str, T | Exception]]:
-        """As `_ask`, with news between the answers."""
+        """Send orders to sites; from each, an answer of the wanted kind or the reason why there is none. news: also
+        yields news between the answers; otherwise they are read before the next round."""
         if not orders:
             return
         encoded = {site: messages.encode(order) for site, order in orders.items()}
@@ -588,7 +577,8 @@ class RemoteClients:
                 if self._missed.get(site) != self.away[site]:
                     self._missed.pop(site, None)
                     self._miss(site, self.away[site])
-            yield site, received(site, data, wanted)
+            if news or not isinstance(data, News | Waiting):
+                yield site, received(site, data, wanted)
 
 
 def _settled(batch: Batch[Iterator[Sequence[Event]]], events: Sequence[Event]) -> list[Event]:
