@@ -19,7 +19,7 @@ from fedzero.callbacks import always_false
 from fedzero.deploy.server import queue
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.server.supervisor import check_name_free, serve_queue
-from fedzero.deploy.site import site as at_site
+from fedzero.deploy.site import run as at_site
 from fedzero.deploy.site.site import Settings, Site
 from fedzero.engines.remote.assignment import SiteAssignment, assign
 from fedzero.engines.remote.engine import RemoteClients, Service
