@@ -127,6 +127,39 @@ def test_a_server_that_is_killed_in_a_phase_goes_on(tmp_path: Path, at: int) -> 
     assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
 
 
+@pytest.mark.parametrize("at", [9, 10, 11, 12])
+def test_a_server_that_is_killed_between_phases_goes_on_though_a_site_does_not_come_back(
+    tmp_path: Path, at: int
+) -> None:
+    """Hosts that answered the second phase for three sites do not answer it for two: the sums could be compared. That
+    round is over, with the reason by client, and the next one counts. Before the second phase nothing is lost."""
+    link = Spied(tmp_path / "sites", SITES)
+
+    def stopping(site: str, answer: bytes) -> bytes:
+        if link.asked == at:
+            raise KeyboardInterrupt
+        return answer
+
+    link.spoil = stopping
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, link)
+    left = Spied(tmp_path / "sites", ["north", "south"])
+    assert run(tmp_path, left).complete
+    first, *others = rounds_of(tmp_path / "run")
+    away = dict.fromkeys((2, 5), "failed: its site west is away")
+    for record in others:
+        assert dict(record.refused) == away and record.update is not None
+    refused = dict(first.refused)
+    if at == 9:
+        assert refused == away and first.update is not None
+        return
+    assert first.update is None and refused.keys() == set(range(6))
+    changed, clients = "failed: was sent phase 1 of exchange 0 of round 0 before, with another body", {0, 1, 3, 4}
+    few = {client for client in clients if refused[client].startswith("only ")}
+    assert {refused[client] for client in clients - few} == {changed}
+    assert few == set() if at > 10 else {1, 4}
+
+
 def test_a_site_that_is_gone_between_the_phases_is_not_in_the_sum(tmp_path: Path) -> None:
     link = Spied(tmp_path / "sites", SITES)
     link.gone = frozenset({("south", 1)})

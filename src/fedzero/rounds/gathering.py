@@ -38,7 +38,9 @@ def gather(
         if isinstance(left, Total):
             _check(left, context, tally)
     except Refused as why:
-        tally.refused |= dict.fromkeys(tally.replies, printable(str(why), LONGEST_SAID))
+        for host, mine in given.items():
+            said = f"failed: {lost[host]}" if host in lost else printable(str(why), LONGEST_SAID)
+            tally.refused |= dict.fromkeys(mine, said)
         tally.replies = {}
         return
     if isinstance(left, Total):
