@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from bench.cpu import e1_round
-from bench.table import machine, show
+from bench.table import machine, seconds, show
 from torch import nn
 
 from fedzero.directions import Domain, Keys, Terms
@@ -146,14 +146,7 @@ def around(stream: Domain, count: int) -> list[Terms]:
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 10) -> float:
-    times = []
-    for _ in range(repeats + 2):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return 1e3 * median(times[2:])
+    return 1e3 * median(seconds(work, repeats, 2, torch.cuda.synchronize))
 
 
 class Gpu:

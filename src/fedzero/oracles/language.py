@@ -79,7 +79,6 @@ class LanguageObjective:
         self.prefix = FrozenPrefix.of(module)
         sides = SideBySide(module, head)
         self.sides = sides if sides.possible and not exact else None
-        self._tried = False
         self.recorder = (
             Recorder(self.pieces, self._forward, self.prefix, self._beside) if self.device.type == "cuda" else None
         )
@@ -117,12 +116,8 @@ class LanguageObjective:
 
     def _side_by_side(self, base: Params, points: Sequence[Terms], batch: PackedBatch) -> Tensor | None:
         """Logits (points, B, answers); None where only views will do."""
-        if self.sides is not None and not self._tried:
-            self._tried = True
-            if not self._agrees(base, trial_points(base, points), batch):
-                warn_one_by_one("gives other values than at weights of its own")
-                self.sides = None
-        if self.sides is None:
+        if self.sides is None or not self.sides.agreed(lambda: self._agrees(base, trial_points(base, points), batch)):
+            self.sides = None
             return None
         most = max(1, BESIDE[self.device.type] // batch.tokens[0].numel())
         size = -(-len(points) // -(-len(points) // most))

@@ -108,7 +108,7 @@ def run_rounds(
     outline: of the ledger so far. pictures: the pictures to record after so many rounds. between: is called after a
     round and its evaluation with the number of rounds so far, and the number of rounds before the last evaluation.
     """
-    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.course))
+    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.evaluations))
     listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
     watch.begin(recipe, server.plan.size, outline)
     if outline.end is not None:
@@ -154,8 +154,8 @@ def _exhausted(server: Server, everybody: range, round: int) -> str:
     return f"client {client} cannot pay for round {round}, which needs all clients: it {reason}"
 
 
-def _warning(course: EvaluationHistory) -> str:
-    first, last = course.first, course.last
+def _warning(evaluations: EvaluationHistory) -> str:
+    first, last = evaluations.first, evaluations.last
     assert first is not None and last is not None
     if not math.isfinite(first.metrics.loss):
         return (

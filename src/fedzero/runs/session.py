@@ -192,15 +192,15 @@ def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedu
                 return []
             return [Shown(after, setup.problem.pictures(replica.state.params))]
 
-        keeper = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
+        checkpointer = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            run_rounds(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
+            run_rounds(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, checkpointer)
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed
         for path in answers.files_of(folder):
             path.unlink(missing_ok=True)
-        return summary(ledger, keeper.view)
+        return summary(ledger, checkpointer.view)
     finally:
         watch.end()
         ledger.close()
