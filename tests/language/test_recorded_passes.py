@@ -11,7 +11,7 @@ from small_language import KINDS
 
 from fedzero.directions import Domain, Keys, LowRank, Terms
 from fedzero.model.params import Params
-from fedzero.oracles import graphs, language
+from fedzero.oracles import graphs, passes
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.tasks.language import Full, Layers, Lora
 from fedzero.tasks.language.pretrained import adapt, compile_layers, load
@@ -61,9 +61,9 @@ def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
     before = params.digest()
     for batches in BATCHES + BATCHES:  # once to record, once to replay
         found = objective.losses(params, points(stream), batches)
-        recorder, objective.recorder = objective.recorder, None
+        recorder, objective.passes.recorder = objective.passes.recorder, None
         wanted = objective.losses(params, points(stream), batches)
-        objective.recorder = recorder
+        objective.passes.recorder = recorder
         assert found == pytest.approx(wanted, rel=1e-5)
     params.changed()
     assert params.digest() == before
@@ -81,7 +81,7 @@ def test_layers_below_the_first_trained_one_are_replayed_once_for_all_points(sma
         found = objective.losses(params, points(Domain.GAUSSIAN), batches)
         assert found == pytest.approx(plain.losses(whole, points(Domain.GAUSSIAN), batches), rel=1e-4)
         assert len(set(found[0])) == len(points(Domain.GAUSSIAN))
-    inputs = {recording.inputs for recording in objective.recorder._recordings.values()}
+    inputs = {recording.inputs for recording in objective.passes.recorder._recordings.values()}
     assert len(inputs) == len(BATCHES)
     assert all(each.prefix is not None for each in inputs)
     assert objective.evaluate(params).loss == pytest.approx(plain.evaluate(whole).loss, rel=1e-4)
@@ -94,7 +94,7 @@ def test_a_fold_is_seen_by_what_was_recorded_before_it(small_model):
     first = objective.losses(params, points(stream), BATCHES[0])
     params.fold(Terms.of([11], [0.1], stream))
     second = objective.losses(params, points(stream), BATCHES[0])
-    objective.recorder = None
+    objective.passes.recorder = None
     assert second == pytest.approx(objective.losses(params, points(stream), BATCHES[0]), rel=1e-5)
     assert (first != second).all()
 
@@ -103,7 +103,7 @@ def test_points_with_more_terms_than_a_recording_holds_are_evaluated_eagerly(sma
     params, objective = objective_on_gpu(small_model("opt"))
     many = Terms.of(range(graphs.MAX_TERMS + 1), [1e-5] * (graphs.MAX_TERMS + 1), Domain.RADEMACHER)
     assert objective.losses(params, [many], BATCHES[0]).shape == (2, 1)
-    assert not objective.recorder._recordings
+    assert not objective.passes.recorder._recordings
 
 
 def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):
@@ -137,23 +137,23 @@ def test_points_side_by_side_are_replayed(small_model, monkeypatch, kind, train,
     """All in one pass and a few at a time, at other points than those recorded, and after a fold."""
     params, objective = objective_on_gpu(small_model(kind), compiled=compiled, train=train)
     own, plain = objective_on_gpu(small_model(kind), train=train)
-    plain.sides = plain.recorder = None
+    plain.passes.sides = plain.passes.recorder = None
     for rank, tokens in ((1, 1 << 15), (3, 1 << 15), (1, 600)):
-        monkeypatch.setitem(language.BESIDE, "cuda", tokens)
+        monkeypatch.setitem(passes.BESIDE, "cuda", tokens)
         for batches in BATCHES:
             for some in (around(rank), around(rank)[::-1]):
                 found, wanted = objective.losses(params, some, batches), plain.losses(own, some, batches)
                 assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted - wanted.mean()).max()
         for each in (params, own):
             each.fold(Terms.of([rank], [0.05], Domain.RANK1))
-    assert objective.sides is not None
+    assert objective.passes.sides is not None
 
 
 def test_points_side_by_side_in_sixteen_bits(small_model):
     params, objective = objective_on_gpu(small_model("opt"), dtype=torch.bfloat16)
     wide, plain = objective_on_gpu(small_model("opt"))
     wide.load({name: tensor.float() for name, tensor in params.tensors.items()})
-    plain.sides = plain.recorder = None
+    plain.passes.sides = plain.passes.recorder = None
     found, wanted = objective.losses(params, around(), BATCHES[1]), plain.losses(wide, around(), BATCHES[1])
-    assert objective.sides is not None
+    assert objective.passes.sides is not None
     assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted - wanted.mean()).max()

@@ -35,8 +35,8 @@ from fedzero.oracles.generation import (
     columns_of,
     read,
 )
-from fedzero.oracles.language import NO_TERMS, TOKENS
 from fedzero.oracles.low_rank import has_factors, neighbours
+from fedzero.oracles.passes import NO_TERMS, TOKENS
 from fedzero.oracles.piecewise import Piecewise
 from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
