@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from fedzero.directions import Domain, Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import Basis
-from fedzero.oracles.frozen_prefix import FrozenPrefix
+from fedzero.oracles.frozen_prefix import PROBES, FrozenPrefix
 from fedzero.oracles.graphs import MAX_TERMS, Recorder
 from fedzero.oracles.low_rank import Neighbours, has_factors, neighbours
 from fedzero.oracles.packing import PackedBatch, mask_of
-from fedzero.oracles.piecewise import Chosen, Piecewise
+from fedzero.oracles.piecewise import Chosen, Piecewise, logits_of
 from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
 
@@ -34,16 +34,24 @@ NO_TERMS = Terms.of([], [], Domain.GAUSSIAN)
 class Passes:
     """`module` maps token ids to an object with `logits`; `head` is its last layer, the one over the vocabulary.
 
-    What a pass gives are the logits of `answers` (A,) at the ends of the prompts, float32. `tf32` lets a GPU multiply
-    float32 numbers with fewer bits.
+    A pass gives, in float32, the logits (B, A) of `answers` (A,) at the ends of the prompts, (2, B), row and column; or
+    without answers log p (B, 1) of targets, `ends` (3, B), row, column and target. `tf32` lets a GPU multiply float32
+    numbers with fewer bits.
     """
 
-    def __init__(self, module: nn.Module, head: nn.Module, answers: Tensor, tf32: bool = False, exact: bool = False):
+    def __init__(
+        self, module: nn.Module, head: nn.Module, answers: Tensor | None, tf32: bool = False, exact: bool = False
+    ):
         self.module, self.answers, self.tf32 = module.eval(), answers, tf32
         self.pieces = Piecewise(module, head)
         self.weight = next(module.parameters())
-        self.device, self.dtype = answers.device, self.weight.dtype
+        self.device, self.dtype = self.weight.device if answers is None else answers.device, self.weight.dtype
         self.tokens = TOKENS[self.device.type]
+        self.by_head = answers is None and self.pieces.chooses
+        """Whether the head gives log p of targets; False where the model changes logits after it, as some cap them."""
+        self.vocabulary = torch.arange(getattr(head, "out_features", 0), device=self.device)
+        if self.by_head:
+            self.by_head = self._head_is_last()
         self.prefix = FrozenPrefix.of(module)
         sides = SideBySide(module, head)
         self.sides = sides if sides.possible and not exact else None
@@ -110,12 +118,12 @@ class Passes:
         assert self.sides is not None
         count, rows = points.count, tokens.shape[1]
         first = rows * torch.arange(count, device=ends.device)[:, None]
-        all_ends = torch.stack([(ends[0] + first).view(-1), ends[1].repeat(count)])
+        all_ends = torch.stack([(ends[0] + first).view(-1), *(each.repeat(count) for each in ends[1:])])
         prefix: AbstractContextManager[None] = nullcontext()
         if self.prefix is not None and hidden is not None:
             prefix = self.prefix.returning(hidden.repeat(count, 1, 1))
         with torch.no_grad(), prefix, self.sides.at(base, points) as scope:
-            scope.chosen = Chosen(self.answers, all_ends)
+            scope.chosen = self._chosen(all_ends)
             logits = self._forward(tokens.repeat(1, count, 1), all_ends, shared)
         return logits.view(count, ends.shape[1], -1)
 
@@ -146,14 +154,37 @@ class Passes:
             return self._forward(batch.tokens, batch.ends, batch.shared)
 
     def _forward(self, tokens: Tensor, ends: Tensor, shared: bool) -> Tensor:
-        """Tokens and ends of a batch to logits (B, answers), float32."""
+        """Tokens and ends of a batch to logits (B, answers), or log p (B, 1) of targets, float32."""
         where: dict[str, Tensor] = {}
         if shared:
             where = {"attention_mask": mask_of(tokens, self.dtype), "position_ids": tokens[2]}
-        self.pieces.chosen = Chosen(self.answers, ends)
+        self.pieces.chosen = self._chosen(ends)
         try:
             with products(self.weight, self.tf32):
                 logits: Tensor = self.module(input_ids=tokens[0], use_cache=False, **where).logits
         finally:
             self.pieces.chosen = None
-        return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.answers].float()
+        if self.answers is not None:
+            return logits[:, 0].float() if self.pieces.chooses else logits[*ends][:, self.answers].float()
+        if self.by_head:
+            return logits[:, 0].float()
+        whole = logits[:, 0] if self.pieces.chooses else logits[*ends[:2]]
+        return whole.float().log_softmax(-1).gather(1, ends[2][:, None])
+
+    def _chosen(self, ends: Tensor) -> Chosen:
+        if self.answers is not None:
+            return Chosen(self.answers, ends)
+        return Chosen(None, ends[:2], ends[2]) if self.by_head else Chosen(self.vocabulary, ends[:2])
+
+    def _head_is_last(self) -> bool:
+        """Whether log p by the head is that of the model's own logits; tried as written."""
+        tokens = torch.tensor(PROBES[0], device=self.device)
+        places = torch.stack([torch.zeros_like(tokens), torch.arange(len(tokens), device=self.device), tokens.flip(0)])
+        try:
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                wanted = logits_of(self.module, tokens[None])[0].log_softmax(-1).gather(1, places[2][:, None])
+                found = self._forward(tokens.expand(3, 1, -1), places, False)
+        except Exception:  # of any kind, from the model's own code
+            return False
+        share = 1e-3 if self.dtype == torch.float32 else 1e-2
+        return float((found - wanted).abs().max()) <= share * float(wanted.abs().max())
