@@ -4,7 +4,7 @@ it says after them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
-from fedzero.oracles.contract import F64
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
@@ -33,10 +32,11 @@ from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.made import MADE
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
+from fedzero.tasks.language.shards import LanguageShards, RewardShards, mix_of
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
 from fedzero.tasks.own import NO_MODULE, without_data
-from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
+from fedzero.tasks.partition import Dirichlet, Partition, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TITLES = {
@@ -247,65 +247,6 @@ class Language(Task, tag="language"):
     def params(self, model: Pretrained) -> Params:
         """The trained parameters of a model."""
         return Params.of_module(model.module, self.rounding == "nearest")
-
-
-class DrawnPrompts:
-    """Which prompts of every client are in a batch."""
-
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
-        self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
-        for client, part in enumerate(parts):
-            if not len(part):
-                raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
-
-    def rows(self, client: int) -> int:
-        part = self.parts[client]
-        return len(part) if self.mix is None else self.mix.rows(part, self.size)
-
-    def _drawn(self, keys: Keys, round: int, step: int, client: int) -> tuple[Indices, F64 | None]:
-        chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
-        return chosen, None if self.mix is None else self.mix.weights(chosen)
-
-
-class LanguageShards(DrawnPrompts):
-    """Prompts of every client."""
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
-        chosen, weights = self._drawn(keys, round, step, client)
-        return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen), weights)
-
-
-class RewardShards(DrawnPrompts):
-    """Prompts of every client, with their rows, and with noise where what follows them is sampled."""
-
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None, generate: Generate):
-        super().__init__(data, parts, batch, mix)
-        self.generate = generate
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Prompts:
-        chosen, weights = self._drawn(keys, round, step, client)
-        noise = None
-        if self.generate.temperature > 0:
-            generator = keys.generator("sampling", round, step, client)
-            noise = generator.random((len(chosen), self.generate.max_tokens))
-        prompts, asked = tuple(self.data.tokens[i] for i in chosen), tuple(self.data.rows[i] for i in chosen)
-        return Prompts(prompts, asked, weights, noise)
-
-
-def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
-    """The mix of `task.balanced`."""
-    if balanced is False:
-        return None
-    if not text.answers:
-        raise FedzeroError("task.balanced is of labels, and task.text.answers has none: leave it out")
-    wanted = dict.fromkeys(text.answers, 1.0) if balanced is True else balanced
-    if set(wanted) != set(text.answers):
-        raise FedzeroError(
-            f"task.balanced names the labels {list(wanted)}, but the answers are for {list(text.answers)}: "
-            "give each its share, or write true"
-        )
-    shares = np.array([wanted[label] for label in text.answers])
-    return Mix(np.array(train.labels), shares / shares.sum())
 
 
 def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row]:
