@@ -55,7 +55,7 @@ class LanguageObjective:
         tf32: bool = False,
         exact: bool = False,
     ):
-        self.passes, self.answers = Passes(module, head, answers, tf32, exact), len(answers)
+        self.passes, self.count = Passes(module, head, answers, tf32, exact), len(answers)
         self.test, self.measure, self.pack, self.device = test, measure, pack, answers.device
 
     def losses(
@@ -72,7 +72,7 @@ class LanguageObjective:
         self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None, again: bool = False
     ) -> Tensor:
         """Of the answer words, (points, samples, answers), float32; `again`: the same texts will be evaluated again."""
-        found = torch.empty(len(points), len(texts), self.answers, device=self.device)
+        found = torch.empty(len(points), len(texts), self.count, device=self.device)
         for packed in pack_prompts(texts.prompts, self.pack, self.passes.tokens):
             batch = packed.to(self.device)
             some = self.passes.at_points(base, points, batch, basis, again)

@@ -129,10 +129,10 @@ class ResponseObjective:
 
 
 class ChoiceObjective:
-    """The choice of one of so many `answers` by their mean log-probabilities; the rest as of a `LanguageObjective`."""
+    """The choice of one of `count` answers by their mean log-probabilities; the rest as of a `LanguageObjective`."""
 
-    def __init__(self, scorer: Scorer, test: Choices, answers: int, measure: Measure = "loss"):
-        self.scorer, self.test, self.answers, self.measure = scorer, test, answers, measure
+    def __init__(self, scorer: Scorer, test: Choices, count: int, measure: Measure = "loss"):
+        self.scorer, self.test, self.count, self.measure = scorer, test, count, measure
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Choices], basis: Basis | None = None
@@ -146,13 +146,13 @@ class ChoiceObjective:
                 again: bool = False) -> Tensor:  # fmt: skip
         """(points, prompts, answers)."""
         means = self.scorer.means(base, points, rows, basis, again)
-        return torch.from_numpy(means).view(len(points), -1, self.answers)
+        return torch.from_numpy(means).view(len(points), -1, self.count)
 
     def gradient(self, base: Params, batch: Choices) -> tuple[float, Tensor]:
         labels = torch.tensor(batch.labels, device=self.scorer.passes.device)
 
         def loss(means: Tensor) -> Tensor:
-            return measured("loss", means.view(-1, self.answers), labels, batch.weights)
+            return measured("loss", means.view(-1, self.count), labels, batch.weights)
 
         return self.scorer.gradient(base, batch.rows, loss)
 

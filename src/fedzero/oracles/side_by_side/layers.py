@@ -53,8 +53,8 @@ class HeadBeside(LinearBeside):
     def _targets(x: Tensor, layer: Layer, targets: Tensor) -> Tensor:
         """log p of targets (points · B,) after x (points, B, H)."""
         weight, bias, factors = layer.tensors["weight"], layer.tensors.get("bias"), layer.factors.get("weight")
-        added = (None, None) if factors is None else (factors.scaled(x), factors.left)
-        moved = Moved(*added, layer.offsets.get("bias"))
+        scaled, left = (None, None) if factors is None else (factors.scaled(x), factors.left)
+        moved = Moved(scaled, left, layer.offsets.get("bias"))
         bias_of = None if bias is None else lambda first, last: bias[first:last]
         rows, weight_of = x.reshape(-1, x.shape[-1]), lambda first, last: weight[first:last]
         found = log_probabilities(rows, targets, len(weight), weight_of, bias_of, moved, layer.scope.count)

@@ -10,7 +10,9 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.oracles.contract import F64
 from fedzero.oracles.language import Texts
+from fedzero.oracles.responses import Choices, Responses
 from fedzero.oracles.reward import Prompts
+from fedzero.tasks.language.completing import Completed
 from fedzero.tasks.language.encoding import Encoded
 from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.texts import Text
@@ -20,7 +22,7 @@ from fedzero.tasks.partition import Indices, Mix, drawn
 class DrawnPrompts:
     """Which prompts of every client are in a batch."""
 
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
+    def __init__(self, data: Encoded | Completed, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
         self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
         for client, part in enumerate(parts):
             if not len(part):
@@ -60,7 +62,45 @@ class RewardShards(DrawnPrompts):
         return Prompts(prompts, asked, weights, noise)
 
 
-def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
+class ResponseShards(DrawnPrompts):
+    """Prompts of every client with their responses."""
+
+    def __init__(self, data: Completed, parts: Sequence[Indices], batch: int):
+        super().__init__(data, parts, batch)
+        self.scored = data.scored
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Responses:
+        chosen, weights = self._drawn(keys, round, step, client)
+        return Responses(tuple(self.data.tokens[i] for i in chosen), tuple(self.scored[i] for i in chosen), weights)
+
+
+class ChoiceShards(DrawnPrompts):
+    """Prompts of every client with every answer."""
+
+    def __init__(
+        self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None, answers: Sequence[Sequence[int]]
+    ):
+        super().__init__(data, parts, batch, mix)
+        self.answers = answers
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Choices:
+        chosen, weights = self._drawn(keys, round, step, client)
+        labels = tuple(self.data.labels[i] for i in chosen)
+        return choices([self.data.tokens[i] for i in chosen], labels, self.answers, weights)
+
+
+def choices(
+    prompts: Sequence[Sequence[int]],
+    labels: tuple[int, ...],
+    answers: Sequence[Sequence[int]],
+    weights: F64 | None = None,
+) -> Choices:
+    """Every prompt with every answer."""
+    rows = Responses(tuple([*p, *a] for p in prompts for a in answers), tuple(map(len, answers)) * len(prompts))
+    return Choices(rows, labels, weights)
+
+
+def mix_of(balanced: bool | dict[str, float], text: Text, labels: Sequence[int]) -> Mix | None:
     """The mix of `task.balanced`."""
     if balanced is False:
         return None
@@ -73,4 +113,4 @@ def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix
             "give each its share, or write true"
         )
     shares = np.array([wanted[label] for label in text.answers])
-    return Mix(np.array(train.labels), shares / shares.sum())
+    return Mix(np.array(labels), shares / shares.sum())

