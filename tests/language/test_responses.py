@@ -10,6 +10,7 @@ from small_language import KINDS
 from fedzero.directions import Domain, Keys, Terms
 from fedzero.model.params import Params
 from fedzero.oracles import vocabulary
+from fedzero.oracles.contract import Basis
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.passes import NO_TERMS, Passes
 from fedzero.oracles.responses import ChoiceObjective, Choices, ResponseObjective, Responses, Scorer
@@ -125,3 +126,17 @@ def test_answers_of_one_token_are_chosen_as_by_their_logits(small_model):
     assert objective.losses(own, POINTS, [choices]) == pytest.approx(found, rel=1e-4)
     assert objective.evaluate(own).accuracy == wanted.evaluate(params).accuracy
     assert torch.allclose(objective.gradient(own, choices)[1], gradient, atol=1e-6)
+
+
+@pytest.mark.parametrize("stream", [Domain.GAUSSIAN, Domain.RADEMACHER, Domain.RANK1])
+def test_views_of_all_directions_and_of_a_basis(small_model, stream):
+    _, params, objective = opened(small_model("smollm"), exact=True)
+    terms = Terms.of([3, 4], [0.02, 0.01], stream)
+    columns = 0.01 * torch.randn(1, params.size, generator=torch.Generator().manual_seed(1))
+    for basis in (None, Basis(columns)):
+        found = objective.losses(params, [terms], [ROWS], basis)[0, 0]
+        there = params.clone()
+        there.load(params.view(terms).tensors())
+        if basis is not None:
+            there.add(columns[0])
+        assert found == pytest.approx(objective.losses(there, [NO_TERMS], [ROWS])[0, 0], abs=1e-5)

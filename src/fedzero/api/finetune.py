@@ -90,7 +90,7 @@ def finetune(
     cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
     dealt = _dealt(clients, count, own.seed or 0)
-    tested = [row for rows in dealt for row in rows] if test is None else _rows(test, "test")
+    tested = [row for rows in dealt for row in rows] if test is None else given.rows(test, "test")
     rewarded, functions = _rewarded(reward)
     completion, messages = given.each(str | None, completion=completion, messages=messages)
     text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
@@ -162,29 +162,14 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:
     """The rows of every client."""
     if count is not None:
-        rows = _rows(clients, "clients")
+        rows = given.rows(clients, "clients")
         parts = split(Iid(), np.zeros(len(rows), np.int64), count, Keys.of_seed(seed))
         return [[rows[i] for i in part] for part in parts]
     if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
         raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")
     if isinstance(clients[0], Mapping):
         raise Invalid("clients is one list of rows: give a list with the rows of each client, or count = …")
-    return [_rows(rows, f"client {number}") for number, rows in enumerate(clients)]
-
-
-def _rows(rows: Any, whose: str) -> list[Row]:
-    """Rows as dictionaries, of a list or a frame of pandas."""
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        rows = rows.to_dict("records")
-    if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
-        raise Invalid(f"{whose} has {quoted(rows)} as rows: give a list of dictionaries")
-    found = list(rows)
-    if not found:
-        raise Invalid(f"{whose} has no rows: give at least one")
-    odd = next((row for row in found if not isinstance(row, Mapping)), None)
-    if odd is not None:
-        raise Invalid(f"{whose} has the row {quoted(odd)}: give a list of dictionaries")
-    return found
+    return [given.rows(rows, f"client {number}") for number, rows in enumerate(clients)]
 
 
 def _word(label: Any) -> str:

@@ -185,6 +185,27 @@ class Language(Task, tag="language"):
         made: nn.Module = self.opened(self._model(context), context).module
         return made
 
+    def said(self, module: Any, tokenizer: Any, rows: Sequence[Row], context: BuildContext) -> list[str]:
+        """What a module says after the prompts of rows, generated as the recipe says. tokenizer: None where the recipe,
+        or this process, has it."""
+        text = TEXTS[self.text] if isinstance(self.text, str) else self.text
+        if tokenizer is None:
+            tokenizer = self._tokenizer(context)
+        model = pretrained.of_objects(module, tokenizer)
+        completer = self._completer(text, Encoder(tokenizer, self.length or model.context), model)
+        prompts = completer.prompts(rows)
+        speaker = Speaker(model, self.generate, max(map(len, prompts)), self.tf32)
+        return speaker.said(Params.of_module(module), prompts)
+
+    def _tokenizer(self, context: BuildContext) -> Any:
+        given = context.functions.get(GIVEN)
+        if isinstance(given, InMemoryModel) and given.opened is not None:
+            return given.opened.tokenizer
+        if self.model.startswith(GIVEN):
+            raise FedzeroError("the tokenizer is not in the recipe: give it, run.generate(rows, tokenizer=…)")
+        source = self._model(context) if self.tokenizer is None else context.path(self.tokenizer, "task.tokenizer")
+        return pretrained.load_tokenizer(source, not context.foreign)
+
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         return [] if self.reward is None else self.reward.runs(functions)
 
