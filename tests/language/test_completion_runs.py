@@ -88,3 +88,15 @@ def test_a_recipe_trains_on_the_rows_it_wants(fedzero, small_model, tmp_path):
     again = ("run", tmp_path / "r.toml", "--out", tmp_path / "other", "--data", tmp_path, "--set")
     fedzero(*again, 'task.text.where={"answers[label]"="5"}').refused("none of 8 rows", "task.text.where")
     fedzero(*again, 'task.measure="accuracy"').refused("responses have a loss")
+
+
+def test_the_page_has_what_was_said_before_and_after(small_model, tmp_path):
+    model, tokenizer = loaded(small_model("gpt2"))
+    more = {"out": tmp_path / "run", "rounds": 1, "options": SAY, "method": fedzero.DeComFL(rate=1e-3)}
+    run = fedzero.finetune(model, tokenizer, clients=[ROWS], **ASK | {"completion": "{says}<b>"}, **more)
+    rows = history(tmp_path / "run").samples
+    assert len(rows) == 3
+    assert all(row.prompt.endswith("\nIs it good?") and row.right.endswith("<b>") for row, _ in rows)
+    page = run.report(tmp_path / "page.html").read_text()
+    assert "What it says" in page
+    assert "film&lt;b&gt;" in page or "no plot&lt;b&gt;" in page

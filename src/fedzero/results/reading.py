@@ -12,10 +12,10 @@ from collections import deque
 
 from fedzero.ledger import replay
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import Evaluation, Round, Shown, Start
+from fedzero.ledger.records import Evaluation, Round, Said, Shown, Start
 from fedzero.ledger.store import Entry, Ledger
 from fedzero.model.updates import Dense, decode_update, parts_of
-from fedzero.oracles import Pictures
+from fedzero.oracles import Pictures, Sample
 from fedzero.report.history import Point
 from fedzero.results.attendance import Attendance
 from fedzero.results.measures import Measures
@@ -35,6 +35,7 @@ class Reading:
         self.slopes: Thinned[tuple[float, float]] = Thinned(_halfway)
         self.events: deque[str] = deque(maxlen=MOST_EVENTS)
         self.pictures: Pictures | None = None
+        self.said: dict[int, tuple[Sample, ...]] = {}
         self._measures = Measures()
         self._start: Start | None = None
         self._attendance: Attendance | None = None
@@ -69,6 +70,8 @@ class Reading:
             self.points.add(self._point(record))
         elif isinstance(record, Shown):
             self.pictures = self.pictures or record.pictures
+        elif isinstance(record, Said):
+            self.said[record.round] = record.rows
         elif isinstance(record, Start):
             self._start, self._attendance = record, Attendance(self.outline.clients)
 

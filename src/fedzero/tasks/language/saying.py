@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 
 import torch
 
 from fedzero.model.params import Params
+from fedzero.oracles import Sample
 from fedzero.oracles.generation import ENDED, STEP, Decoders, Decoding, PaddedPrompts, chunks, most_columns
-from fedzero.oracles.passes import NO_TERMS, TOKENS, Passes
+from fedzero.oracles.passes import TOKENS
 from fedzero.oracles.products import products
 from fedzero.tasks.language.attention import many_rows
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.pretrained import Pretrained
 
+SHOWN, LONGEST = 6, 300
+"""Samples that a ledger gets, and characters of each text."""
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_MARKS = str.maketrans("", "", string.punctuation)
 
@@ -58,11 +62,24 @@ class Quality:
 
     def __init__(self, speaker: Speaker, prompts: Sequence[Sequence[int]], right: Sequence[Sequence[str]]):
         self.speaker, self.prompts, self.right = speaker, prompts, right
+        self.around: Callable[[Params], AbstractContextManager[None]] = lambda params: nullcontext()
+        """puts the module at these parameters"""
 
-    def of(self, params: Params, passes: Passes) -> dict[str, float]:
+    def samples(self, params: Params) -> list[Sample]:
+        """The first few, with the end of each prompt."""
+        prompts = self.prompts[:SHOWN]
+        if not prompts:
+            return []
+        with self.around(params):
+            said = self.speaker.said(params, prompts)
+        ends = [self.speaker.model.tokenizer.decode(p, skip_special_tokens=True)[-LONGEST:] for p in prompts]
+        each = zip(ends, said, self.right[:SHOWN], strict=True)
+        return [Sample(prompt, text[:LONGEST], right[0][:LONGEST]) for prompt, text, right in each]
+
+    def of(self, params: Params) -> dict[str, float]:
         if not self.prompts:
             return {}
-        with passes.pieces.at(params.view(NO_TERMS)):
+        with self.around(params):
             said = self.speaker.said(params, self.prompts)
         each = list(zip(said, self.right, strict=True))
         return {

@@ -22,7 +22,7 @@ from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
-from fedzero.oracles.passes import Passes
+from fedzero.oracles.passes import NO_TERMS, Passes
 from fedzero.oracles.responses import ChoiceObjective, ResponseObjective, Responses, Scorer
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
@@ -149,9 +149,12 @@ class Language(Task, tag="language"):
         mix = mix_of(self.balanced, text, train.labels)
         objective: Objective
         shards: Shards
+        samples = None
         if isinstance(train, Completed) or isinstance(test, Completed):
             assert isinstance(train, Completed) and isinstance(test, Completed)
-            objective = self._responding(model, test, completer, context)
+            quality = self._quality(model, test, completer, context)
+            samples = quality.samples if context.trusted else None  # a site's rows stay there
+            objective = self._responding(model, test, quality)
             shards = ResponseShards(train, train.parts(parts) if given else parts, self.batch)
         elif self.reward is not None:
             if self.reward.right:
@@ -173,7 +176,7 @@ class Language(Task, tag="language"):
             facts[FACT] = str(fixed)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
-        return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed)
+        return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
 
     def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
         if given is not None:
@@ -270,19 +273,21 @@ class Language(Task, tag="language"):
         room = model.context - (self.generate.max_tokens if self.generated != 0 else 0)
         return Completer(text, encoder, model.ends, max(1, room))
 
-    def _responding(
-        self, model: Pretrained, test: Completed, completer: Completer, context: BuildContext
-    ) -> ResponseObjective:
-        scorer, prompts = self._scorer(model), test.prompts
+    def _responding(self, model: Pretrained, test: Completed, quality: Quality) -> ResponseObjective:
+        scorer, rows = self._scorer(model), Responses(tuple(test.tokens), tuple(test.scored))
+        quality.around = lambda params: scorer.passes.pieces.at(params.view(NO_TERMS))
+        return ResponseObjective(scorer, rows, quality.of)
+
+    def _quality(self, model: Pretrained, test: Completed, completer: Completer, context: BuildContext) -> Quality:
+        """Of some prompts of the test set, with all right answers."""
+        prompts = test.prompts
         right: dict[tuple[int, ...], list[str]] = {}
         for prompt, row in zip(prompts, test.rows, strict=True):  # several rows may ask the same
             right.setdefault(tuple(prompt), []).append(completer.right(row))
         size = DEFAULT_GENERATED if isinstance(self.generated, UnsetType) else self.generated
         asked = _some(list(right), size, context.keys, "generated") if size else []
         speaker = Speaker(model, self.generate, max(map(len, prompts)), self.tf32)
-        quality = Quality(speaker, asked, [right[prompt] for prompt in asked])
-        rows = Responses(tuple(test.tokens), tuple(test.scored))
-        return ResponseObjective(scorer, rows, lambda params: quality.of(params, scorer.passes))
+        return Quality(speaker, asked, [right[prompt] for prompt in asked])
 
     def _rewarding(
         self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
