@@ -156,7 +156,8 @@ def shares(found: Mapping[str, Mapping[str, Measured]]) -> Iterator[str]:
                                  for s in both)
                 for way in ("", "-adam")
             ]  # fmt: skip
-            yield f"{train}, {name}: {gains[0] / gains[1]:.0%} of the gain of gradients on as many examples"
+            if gains[1]:
+                yield f"{train}, {name}: {gains[0] / gains[1]:.0%} of the gain of gradients on as many examples"
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,7 +12,7 @@ from small_language import words
 
 from fedzero.errors import FedzeroError
 from fedzero.recipe import recipe as recipes
-from fedzero.tasks.language.completing import Completer
+from fedzero.tasks.language.completing import Completer, completed_facts
 from fedzero.tasks.language.encoding import Encoder
 from fedzero.tasks.language.saying import exact_match, normalised, token_f1
 from fedzero.tasks.language.texts import Text
@@ -60,6 +60,13 @@ def test_what_does_not_fit_is_refused_cut_where_it_may_be_or_dropped_and_counted
     assert (dropped.dropped, dropped.kept) == (2, [1])
     assert [part.tolist() for part in dropped.parts([[0, 1], [2]])] == [[0], []]
     assert dropped.digest() == completer(bare).rows([row]).digest() != left.digest()
+
+
+def test_digests_of_a_sites_rows_stay_there():
+    rows = completer().rows([{"plot": "great", "answer": "Yes"}])
+    said = completed_facts(rows, rows, trusted=True)
+    assert said == {"response tokens": "2 and 2", "tokens and masks": f"{rows.digest()} and {rows.digest()}"}
+    assert completed_facts(rows, rows, trusted=False) == {"response tokens": "2 and 2"}
 
 
 def test_a_token_over_the_boundary_is_refused():

@@ -53,10 +53,9 @@ def test_gradients_lower_the_loss_of_responses(small_model, tmp_path):
     rows = [
         {"turns": [{"role": "user", "content": r["plot"]}, {"role": "assistant", "content": r["says"]}]} for r in ROWS
     ]
-    more = {"method": FedAvg(rate=0.3), "out": tmp_path, "rounds": 4, "options": {"generated": 0}, "progress": False}
+    more = {"method": FedAvg(rate=0.3), "out": tmp_path, "rounds": 4, "options": {"generated": 2}, "progress": False}
     run = fedzero.finetune(model, tokenizer, clients=rows, count=2, messages="turns", **more)
     assert run.history["loss"][-1] < run.history["loss"][0] - 0.3
-    assert "token_f1" not in run.history
 
 
 def test_a_recipe_trains_on_the_rows_it_wants(fedzero, small_model, tmp_path):

@@ -11,8 +11,10 @@ from small_language import KINDS
 
 from fedzero.directions import Domain, Keys, LowRank, Terms
 from fedzero.model.params import Params
-from fedzero.oracles import graphs, passes
+from fedzero.oracles import graphs, passes, vocabulary
 from fedzero.oracles.language import LanguageObjective, Texts
+from fedzero.oracles.passes import Passes
+from fedzero.oracles.responses import ResponseObjective, Responses, Scorer
 from fedzero.tasks.language import Full, Layers, Lora
 from fedzero.tasks.language.pretrained import adapt, compile_layers, load
 
@@ -45,7 +47,7 @@ def points(stream):
 def test_compiled_layers_can_be_recorded(small_model, kind):
     params, objective = objective_on_gpu(small_model(kind), compiled=True)
     _, plain = objective_on_gpu(small_model(kind))
-    plain.recorder = None
+    plain.passes.recorder = None
     for batches in BATCHES + BATCHES:
         found = objective.losses(params, points(Domain.GAUSSIAN), batches)
         assert found == pytest.approx(plain.losses(params, points(Domain.GAUSSIAN), batches), rel=1e-4)
@@ -75,8 +77,8 @@ def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
 def test_layers_below_the_first_trained_one_are_replayed_once_for_all_points(small_model, kind, pack, compiled):
     params, objective = objective_on_gpu(small_model(kind), pack, compiled=compiled, train=Layers(first=-1))
     whole, plain = objective_on_gpu(small_model(kind), pack, train=Layers(first=-1))
-    plain.prefix.unwrap()
-    plain.prefix = plain.recorder = None
+    plain.passes.prefix.unwrap()
+    plain.passes.prefix = plain.passes.recorder = None
     for batches in BATCHES + BATCHES:
         found = objective.losses(params, points(Domain.GAUSSIAN), batches)
         assert found == pytest.approx(plain.losses(whole, points(Domain.GAUSSIAN), batches), rel=1e-4)
@@ -121,7 +123,7 @@ def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):
         found = second.losses(params, points(Domain.GAUSSIAN), BATCHES[0])
     finally:
         gc.set_threshold(*thresholds)
-    second.recorder = None
+    second.passes.recorder = None
     assert found == pytest.approx(second.losses(params, points(Domain.GAUSSIAN), BATCHES[0]), rel=1e-5)
 
 
@@ -157,3 +159,30 @@ def test_points_side_by_side_in_sixteen_bits(small_model):
     found, wanted = objective.losses(params, around(), BATCHES[1]), plain.losses(wide, around(), BATCHES[1])
     assert objective.passes.sides is not None
     assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted - wanted.mean()).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("train", [Full(), Layers(first=-1), Lora(rank=4)], ids=lambda train: type(train).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_responses_are_replayed(small_model, monkeypatch, kind, train, dtype):
+    """Side by side and at views, batches of several shapes; the vocabulary in parts, the last of which is shorter."""
+    monkeypatch.setattr(vocabulary, "LEAST", 64)
+    monkeypatch.setitem(vocabulary.NUMBERS, "cuda", 64)
+    many = [Responses(([5, 17, 9, 40, 2], [8, 3]), (2, 1)), Responses(([99, 1, 250, 7, 7, 7, 7], [6, 6, 2]), (4, 1))]
+
+    def opened(on, dtype):
+        model = adapt(load(str(small_model(kind)), dtype, torch.device(on)), train, Keys.of_seed(5))
+        scorer = Scorer(Passes(model.module, model.head, None), 64)
+        return Params.of_module(model.module), ResponseObjective(scorer, many[0])
+
+    params, objective = opened("cuda", dtype)
+    own, plain = opened("cpu", torch.float32)
+    own.load({name: tensor.float().cpu() for name, tensor in params.tensors.items()})
+    plain.scorer.passes.sides = None
+    share = 1e-3 if dtype == torch.float32 else 0.2
+    for some in (around(), points(Domain.GAUSSIAN)):
+        for batches in (many[:1], many, many[1:], many[:1]):
+            found, wanted = objective.losses(params, some, batches), plain.losses(own, some, batches)
+            assert np.abs(found - wanted).max() < share * np.abs(wanted - wanted[:, :1]).max() + 1e-4
+    assert objective.scorer.passes.by_head
+    assert objective.scorer.passes.sides is not None
