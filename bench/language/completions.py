@@ -166,7 +166,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", help="a folder, a name or a GGUF file; default: the recipe's")
     parser.add_argument("--only", default="*", help="parts: patterns, commas between them")
-    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--rate", type=float, help="in the place of the default of the weights that are trained")
     parser.add_argument("--seconds", type=float, default=500, help="stop after so many, to be repeated")
     parser.add_argument("--tune", type=lambda text: [float(x) for x in text.split(",")])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_language import KINDS
 
-from fedzero.directions import Domain, Keys, Terms
+from fedzero.directions import Domain, Keys, LowRank, Terms
 from fedzero.model.params import Params
 from fedzero.oracles import vocabulary
 from fedzero.oracles.contract import Basis
@@ -19,7 +19,11 @@ from fedzero.tasks.language.pretrained import adapt, load
 
 CPU = torch.device("cpu")
 ROWS = Responses(([5, 17, 9, 40, 2], [8, 3], [99, 1, 250, 7, 7, 7, 7], [6, 6, 2]), (2, 1, 4, 1))
-POINTS = [Terms.of([], [], Domain.RANK1), *(Terms.of([100 * k], [0.02 * (-1) ** k], Domain.RANK1) for k in range(1, 4))]
+POINTS = [
+    Terms.of([], [], Domain.RANK1),
+    *(Terms.of([100 * k], [0.02 * (-1) ** k], Domain.RANK1) for k in (1, 2)),
+    Terms.of([500], [0.02], LowRank(3)),
+]
 
 
 @pytest.fixture(autouse=True)

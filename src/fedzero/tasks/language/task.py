@@ -96,7 +96,8 @@ class Language(Task, tag="language"):
     learns how frequent each answer is, unless the shares are given, as in { true = 0.62, false = 0.38 }."""
     partition: Partition = Dirichlet(1.0)
     length: PositiveInt | None = None
-    """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
+    """At most so many tokens a prompt, with its response if it has one; default: what the model reads. Passages are cut
+    to fit."""
     training: PositiveInt | None = None
     """How many rows to train on, drawn from all; default: all."""
     testing: PositiveInt | None = None
