@@ -21,6 +21,8 @@ from fedzero.results.attendance import Attendance
 from fedzero.results.measures import Measures
 from fedzero.results.thinning import Thinned
 
+MOST_SAMPLES = 20
+"""Samples of what a language model says: of the first entry and of the last."""
 MOST_EVENTS = 1000
 """Events that are listed one by one: the last ones."""
 
@@ -71,7 +73,7 @@ class Reading:
         elif isinstance(record, Shown):
             self.pictures = self.pictures or record.pictures
         elif isinstance(record, Said):
-            self.said[record.round] = record.rows
+            self.said = {0: self.said.get(0, ()), record.round: record.rows[:MOST_SAMPLES]}
         elif isinstance(record, Start):
             self._start, self._attendance = record, Attendance(self.outline.clients)
 
