@@ -9,7 +9,7 @@ from fedzero.model import distributions
 from fedzero.model.decoding import decoded
 from fedzero.model.identity import Identity, Sha256
 from fedzero.model.numbers import Natural
-from fedzero.oracles import Metrics, Pictures
+from fedzero.oracles import Metrics, Pictures, Sample
 
 
 class Start(Struct, frozen=True, tag="start"):
@@ -104,6 +104,13 @@ class Shown(Struct, frozen=True, tag="shown"):
     pictures: Pictures
 
 
+class Said(Struct, frozen=True, tag="said"):
+    """What a language model said after so many rounds, of prompts from the test set of whoever keeps the ledger."""
+
+    round: Natural
+    rows: tuple[Sample, ...]
+
+
 class End(Struct, frozen=True, tag="end"):
     """Nothing comes after it. `reason`: why the run ended before its recipe did; empty if it did not."""
 
@@ -126,7 +133,7 @@ def sha256_of(model: Identity) -> bytes | UnsetType:
     return model.sha256 or UNSET
 
 
-Record = Start | Round | Saved | Asked | Evaluation | Shown | End
+Record = Start | Round | Saved | Asked | Evaluation | Shown | Said | End
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

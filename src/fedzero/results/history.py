@@ -61,6 +61,7 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         facts=start.facts,
         diverged=recipe.stop.diverged(outline.evaluations),
         pictures=reading.pictures,
+        said=dict(reading.said),
         found=None if result is None else found_by(result, recipe),
         gradients=recipe.algorithm.traits(Scale(start.parameters, outline.clients)).first_order,
         settings=settings,

@@ -17,7 +17,7 @@ from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
-from fedzero.ledger.records import Record, Shown, Start
+from fedzero.ledger.records import Record, Said, Shown, Start
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Unwritable, closed_on_failure
 from fedzero.methods.contract import Observer
@@ -192,9 +192,16 @@ def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedu
                 return []
             return [Shown(after, setup.problem.pictures(replica.state.params))]
 
+        def samples(after: int) -> list[Record]:
+            if setup is None or replica is None or setup.problem.samples is None:
+                return []
+            return [Said(after, tuple(setup.problem.samples(replica.state.params)))]
+
         checkpointer = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            run_rounds(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, checkpointer)
+            run_rounds(
+                recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, checkpointer, samples
+            )
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed
