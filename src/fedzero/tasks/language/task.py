@@ -120,6 +120,8 @@ class Language(Task, tag="language"):
         text = TEXTS[self.text] if isinstance(self.text, str) else self.text
         self._check(text, context)
         given = context.functions.get(GIVEN)
+        if given is not None and text.where:
+            raise FedzeroError("task.text.where is of rows in files: give the rows that are wanted")
         if text.train.startswith(GIVEN) and not isinstance(given, InMemoryModel):
             return without_data(clients, context, self.model)
         read = (
