@@ -89,6 +89,12 @@ def test_a_recipe_trains_on_the_rows_it_wants(fedzero, small_model, tmp_path):
     fedzero(*again, 'task.measure="accuracy"').refused("responses have a loss")
 
 
+def test_rows_that_are_given_are_wanted(small_model, tmp_path):
+    more = {"out": tmp_path, "options": {"text": {"where": {"says": "great film"}}}}
+    with pytest.raises(FedzeroError, match="give the rows that are wanted"):
+        fedzero.finetune(str(small_model("opt")), clients=[ROWS], **ASK, **more)
+
+
 def test_the_page_has_what_was_said_before_and_after(small_model, tmp_path):
     model, tokenizer = loaded(small_model("gpt2"))
     more = {"out": tmp_path / "run", "rounds": 1, "options": SAY, "method": fedzero.DeComFL(rate=1e-3)}

@@ -16,7 +16,9 @@ from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.passes import Passes
 from fedzero.oracles.responses import ResponseObjective, Responses, Scorer
 from fedzero.tasks.language import Full, Layers, Lora
+from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.pretrained import adapt, compile_layers, load
+from fedzero.tasks.language.saying import Speaker
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -186,3 +188,20 @@ def test_responses_are_replayed(small_model, monkeypatch, kind, train, dtype):
             assert np.abs(found - wanted).max() < share * np.abs(wanted - wanted[:, :1]).max() + 1e-4
     assert objective.scorer.passes.by_head
     assert objective.scorer.passes.sides is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_responses_after_generation(small_model, kind):
+    """What a GPU says, twice, and a gradient after it, are a CPU's."""
+    rows, found = Responses(([5, 17, 9, 40, 2], [8, 3]), (2, 1)), []
+    for on in ("cuda", "cpu"):
+        model = load(str(small_model(kind)), torch.float32, torch.device(on))
+        objective = ResponseObjective(Scorer(Passes(model.module, model.head, None), 64), rows)
+        params, speaker = Params.of_module(model.module), Speaker(model, Generate(max_tokens=4), 8)
+        said = [speaker.said(params, [[5, 17, 9], [8]]) for _ in range(2)]
+        assert said[0] == said[1]
+        found.append((said[0], *objective.gradient(params, rows)))
+    (here, loss, gradient), (there, wanted, right) = found
+    assert here == there
+    assert loss == pytest.approx(wanted, rel=1e-5)
+    assert torch.allclose(gradient.cpu(), right, atol=1e-4)

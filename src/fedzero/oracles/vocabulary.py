@@ -57,7 +57,7 @@ def log_probabilities(
         last = min(first + width, size)
         some = weight(first, last), None if bias is None else bias(first, last)
         if torch.is_grad_enabled():  # logits are made again for the gradient
-            part, at = checkpoint(_part, x, *some, targets - first, use_reentrant=False)
+            part, at = checkpoint(_part, x, *some, targets - first, use_reentrant=False, preserve_rng_state=False)
         elif x.device.type != "cpu":
             gpu: Any = kernels(x.device)
             added = (None, None, None) if moved is None else (moved.scaled, moved.left, moved.shift)

@@ -122,30 +122,20 @@ class Language(Task, tag="language"):
         given = context.functions.get(GIVEN)
         if text.train.startswith(GIVEN) and not isinstance(given, InMemoryModel):
             return without_data(clients, context, self.model)
-        read = (
-            [given.rows, list(given.test)]
-            if isinstance(given, InMemoryModel)
-            else [
-                rows.load(self._file(part, context), context.data, text.unfold, not context.foreign)
-                for part in ("train", "test")
-            ]
-        )
-        read = [_wanted(text, some) for some in read]
+        read = self._rows(text, context, given)
         model = self.opened(self._model(context), context)
         length = min(self._longest(model), self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
         context.phase("encoding the prompts")
-        sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
-        some = [_some(rows, size, context.keys, what) for what, rows, size in sizes]
         answers = encoder.answers(text) if text.answers and self.reward is None else []
         least = max(map(len, answers), default=1) - 1
         train: Encoded | Completed
         test: Encoded | Completed
         if text.responds:
             completer = self._completer(text, encoder, model)
-            train, test = map(completer.rows, some)
+            train, test = map(completer.rows, read)
         else:
-            train, test = (encoder.prompts(text, rows, least) for rows in some)
+            train, test = (encoder.prompts(text, rows, least) for rows in read)
         parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
         mix = mix_of(self.balanced, text, train.labels)
         objective: Objective
@@ -178,6 +168,18 @@ class Language(Task, tag="language"):
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
         return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
+
+    def _rows(self, text: Text, context: BuildContext, given: InMemoryModel | None) -> list[list[Row]]:
+        """Those to train on and those to test on."""
+        if given is None:
+            files = [self._file(part, context) for part in ("train", "test")]
+            read = [rows.load(file, context.data, text.unfold, not context.foreign) for file in files]
+        elif text.where:
+            raise FedzeroError("task.text.where is of rows in files: give the rows that are wanted")
+        else:
+            read = [given.rows, list(given.test)]
+        sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
+        return [_some(_wanted(text, some), size, context.keys, what) for what, some, size in sizes]
 
     def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
         if given is not None:
