@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-faults fuzz lint bench golden docs check-install clean
+.PHONY: demo test test-all test-faults fuzz lint bench golden docs check-install clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -14,6 +14,10 @@ demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a pag
 
 test: $(READY) lint  ## style, types, layers, then every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: $(READY) lint  ## every case of every test, those that `make test` leaves out, too; an hour
+	$(BIN)/python -m pytest -m "" -n 2 --dist worksteal
+	$(BIN)/python -m pytest tests/faults -n 0
 
 test-faults: $(READY)  ## a federation whose processes are killed, frozen and lied to; a quarter of an hour
 	$(BIN)/python -m pytest tests/faults -n 0
@@ -38,6 +42,7 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python -m bench.cpu.fzoos
 	$(BIN)/python -m bench.gpu.directions
 	$(BIN)/python -m bench.gpu.llm
+	$(BIN)/python -m bench.gpu.completions
 	$(BIN)/python -m bench.network.flare
 	$(BIN)/python -m bench.network.blind_server
 	$(BIN)/python -m bench.scale.ray_scaling

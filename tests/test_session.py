@@ -19,6 +19,8 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+from fedzero.testing.trial import recipe_of
+from stops import StopAt
 
 
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
@@ -42,14 +44,35 @@ def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
 
 
 def test_a_resume_that_is_refused_keeps_no_ledger_from_the_next_one(tmp_path: Path, tiny: Path) -> None:
-    class Stopping(Silent):
-        def round(self, record: Any) -> None:
-            if record.round == 3:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipes.load(str(tiny)), tmp_path / "run", Environment(), Stopping())
+        session.start(recipes.load(str(tiny)), tmp_path / "run", Environment(), StopAt(3))
     with pytest.raises(FedzeroError, match="rey") as refused:
         session.resume(tmp_path / "run", Environment(), Silent(), engine="rey")
     assert session.resume(tmp_path / "run", Environment(), Silent()).complete
     del refused  # whose traceback had held the ledger
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("where", ["note", "base"])
+def test_a_start_that_fails_keeps_no_ledger_from_the_next_one(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, which lives on."""
+
+    def fails(*_: Any) -> None:
+        raise Broken
+
+    recipe = recipe_of(DeComFL(rate=2e-3), rounds=2)
+    setup = session.prepare(recipe, Environment())
+    with monkeypatch.context() as broken, pytest.raises(Broken):
+        if where == "note":
+            broken.setattr(session.trust, "note", fails)
+            session.start(recipe, tmp_path / "run", Environment(), Silent())
+        else:
+            broken.setattr(session, "save_base", fails)
+            session.create(tmp_path / "run", setup.start, base=setup.problem)
+    found = session.start(recipe, tmp_path / "run", Environment(), Silent(), overwrite=True)
+    assert found.rounds == 2

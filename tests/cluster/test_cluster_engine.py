@@ -5,27 +5,38 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec import UnsetType
 from same_ledger import content_of, same_as_local
 
 import fedzero
+from conftest import WORKERS
 from fedzero import plugins
 from fedzero.engines.local import Local
 from fedzero.engines.ray import Ray
 from fedzero.engines.ray.slices import Scheduler
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
+from fedzero.ledger.folder import LEDGER
+from fedzero.ledger.store import Ledger
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import chosen, recorded
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
+from fedzero.rounds.schedule import StepSoFar
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from fedzero.runs.recorded import verified
 from fedzero.tasks.quadratic import Quadratic
+from fedzero.testing import check_engine, engine_checks
+from late import TakesWhatArrived
+from stops import StopAt
 
 METHODS: list[dict[str, Any]] = [
     {"kind": "decomfl", "rate": 0.01, "directions": 3, "local_steps": 2, "optimizer": {"kind": "momentum"}},
@@ -102,23 +113,18 @@ def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
     made, folder = recipe(METHODS[0], rounds=12), tmp_path / "spread"
     session.start(made, tmp_path / "whole", Environment(), Silent())
 
-    class Stopping(Silent):
-        def round(self, record: Any) -> None:
-            if record.round == 8:
-                raise KeyboardInterrupt
-
     monkeypatch.setattr(checkpoints, "EVERY", 4)
     monkeypatch.setattr(engine, "PART", 2)
     with pytest.raises(KeyboardInterrupt):
-        session.start(made, folder, Environment(), Stopping())
-    standing, sent = engine.ClusterClients._standing, []
+        session.start(made, folder, Environment(), StopAt(8))
+    catch_up, sent = engine.ClusterClients._catch_up, []
 
     def noting(driver: Any) -> Any:
-        for part in standing(driver):
+        for part in catch_up(driver):
             sent.append((part.checkpoint is not None, [update.round for update in part.updates]))
             yield part
 
-    monkeypatch.setattr(engine.ClusterClients, "_standing", noting)
+    monkeypatch.setattr(engine.ClusterClients, "_catch_up", noting)
     session.resume(folder, Environment(), Silent(), engine="ray:2")
     assert sent == [(True, [6, 7]), (False, [8])] * 2  # to each of the workers; the checkpoint is that of six rounds
     assert content_of(folder) == content_of(tmp_path / "whole")
@@ -234,9 +240,9 @@ def test_a_worker_that_is_done_takes_slices_of_one_that_is_slow(
 
     begin, moved = Scheduler._begin, list[tuple[int, int]]()
 
-    def noting(dealer: Any, job: Any, worker: int, step: Any) -> None:
+    def noting(scheduler: Any, job: Any, worker: int, step: Any) -> None:
         moved.append((job.slice.worker, worker))
-        begin(dealer, job, worker, step)
+        begin(scheduler, job, worker, step)
 
     monkeypatch.setattr(Scheduler, "_begin", noting)
     boxes = [box(seconds) for seconds in (0.2, 0.2, 0.2, 0.0, 0.0, 0.0)]
@@ -300,3 +306,37 @@ def test_overrides_are_of_the_engine_that_is_given() -> None:
         recipes.load("demo", ["engine.slices=0"], "ray")
     with pytest.raises(FedzeroError, match=r"slices"):
         recipes.load("demo", ["engine.slices=3"])  # one process has none
+
+
+def test_several_questions_are_open_and_waiting_ends_in_time(cluster) -> None:
+    here = [
+        engine_checks.says_what_happens,
+        engine_checks.awaits_earlier_rounds,
+        engine_checks.waits_as_long_as_it_is_told,
+    ]
+    check_engine(Ray(workers=WORKERS), here)
+
+
+def test_who_is_at_work_when_a_step_is_made_answers_the_question_it_was_asked(cluster, recipe, tmp_path) -> None:
+    """Workers fold the update only after the replies that may still count."""
+    federation = {"clients": 7, "cohort": 3, "bound": 0}
+    algorithm = {"kind": "decomfl", "rate": 1e-2, "directions": 4}
+    setup = prepare(recipe(algorithm, engine={"kind": "ray"}, federation=federation), Environment())
+    with session.opened(setup, Environment(folder=tmp_path), Silent(), oldest=2) as here:
+        ledger = session.create(tmp_path, setup.start)
+        session.run_to_end(here, ledger, tmp_path, Silent(), FirstTwo(setup.plan))
+    with closing(Ledger.open(tmp_path / LEDGER)) as ledger:
+        records = list(ledger.rounds())
+    assert not any(record.refused for record in records)
+    assert any(not isinstance(record.asked, UnsetType) for record in records)
+    assert verified(tmp_path, Environment()).end is not None
+
+
+class FirstTwo(TakesWhatArrived):
+    """Whoever is free is asked at once; a step is made of what has come once there are two replies."""
+
+    def ask(self, now: StepSoFar) -> tuple[int, ...]:
+        return self.free(now)[: 4 - len(now.awaited)]
+
+    def made(self, now: StepSoFar) -> bool:
+        return len(now.replies) >= 2

@@ -23,6 +23,8 @@ from fedzero.testing.engines import Changing
 from fedzero.testing.methods import Bad, altered, first_replaced
 from fedzero.testing.trial import Trial, federation_for, recipe_of, trial
 
+pytestmark = pytest.mark.covered
+
 ROUNDS, DURING = 6, range(2, 4)
 """Trouble comes when clients have something to remember, and goes while there are turns left to use it in."""
 

@@ -21,6 +21,8 @@ from fedzero.testing import CheckFailed, check_method
 from fedzero.testing import methods as checks
 from fedzero.testing.trial import federation_for, recipe_of, trial
 
+pytestmark = pytest.mark.covered
+
 EPS = 2.0**-24
 """Half a unit in the last place of float32."""
 shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)

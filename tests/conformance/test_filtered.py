@@ -25,6 +25,8 @@ from fedzero.testing import methods as checks
 from fedzero.testing.engines import Changing
 from fedzero.testing.trial import recipe_of, trial
 
+pytestmark = pytest.mark.covered
+
 OF_UNLIKE = [(algorithm, chain) for algorithm, chain in FILTERED if algorithm in UNLIKE]
 LONG = [(algorithm, chain) for algorithm, chain in FILTERED if algorithm not in UNLIKE and len(chain.links) > 1]
 """Every other method with chains that have all kinds of links."""

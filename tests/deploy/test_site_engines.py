@@ -12,6 +12,7 @@ from harness import recipe_of
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site.settings import Settings
 from fedzero.deploy.site.site import Site
+from fedzero.engines.local import Local, LocalClients
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Prepare, decode_answer, encode
 from fedzero.engines.remote.pipe import Pipe
@@ -80,3 +81,25 @@ def test_models_of_their_own_are_for_clients_in_one_process(tmp_path: Path, caps
 def test_an_engine_that_there_is_not() -> None:
     with pytest.raises(FedzeroError, match="engine = 'rai:2' is not valid"):
         Settings(engine="rai:2").check()
+
+
+ORDERED: list[dict[str, Any]] = [
+    {"kind": "ray", "workers": 1000},
+    {"kind": "remote", "transport": {"kind": "pipe", "hosts": 10**9}, "clients": "ray:99"},
+    {"kind": "local", "replicas": True, "device": "cuda"},
+]
+
+
+@pytest.mark.parametrize("ordered", ORDERED, ids=lambda each: each["kind"])
+@pytest.mark.parametrize("own", ["", "local"])
+def test_the_engine_of_an_order_is_not_that_of_a_site(tmp_path: Path, ordered: dict[str, Any], own: str) -> None:
+    """A server says how batches are merged, and nothing else: no workers, no processes, no device."""
+    table = msgspec.json.decode(recipes.canonical(recipe_for(SEEDED))) | {"engine": ordered}
+    site = Site(Settings(device="cpu", engine=own), tmp_path)
+    answer = decode_answer(site.answer(encode(Prepare("run", msgspec.json.encode(table), (0, 1)))))
+    assert not isinstance(answer, Failed), answer
+    assert site.run is not None
+    engine, clients = site.run.host.engine, site.run.host.clients
+    assert engine == (Local(device="cpu") if own else None)
+    assert isinstance(clients, LocalClients) and not clients.replicas
+    site.leave()

@@ -40,6 +40,18 @@ def test_bytes_are_limited_too(tmp_path: Path) -> None:
     assert sum(size for path, size in sizes(tmp_path / "keep").items() if path != folders[-1]) <= 1000
 
 
+def test_bytes_in_subfolders_count_and_links_are_not_followed(tmp_path: Path) -> None:
+    folder, large = tmp_path / "keep" / ("a" * 24), tmp_path / "elsewhere"
+    (folder / "memories" / "deep").mkdir(parents=True)
+    large.mkdir()
+    (large / "model").write_bytes(bytes(1 << 20))
+    before = sizes(tmp_path / "keep")[folder]
+    (folder / "memories" / "deep" / "client").write_bytes(bytes(5000))
+    (folder / "link").symlink_to(large)
+    assert 5000 <= sizes(tmp_path / "keep")[folder] - before < 6000
+    assert tidy(tmp_path / "keep", 10, 4000) == [folder.name]
+
+
 def test_what_goes_on_elsewhere_is_not_touched(tmp_path: Path) -> None:
     """Another process of this site, of an epoch that has not ended yet."""
     first = site_with(tmp_path)
@@ -139,7 +151,7 @@ def test_orders_that_cannot_be_obeyed_leave_no_files_open(tmp_path: Path, monkey
     site = site_with(tmp_path)
     monkeypatch.setattr(type(site), "log", lambda *_: None)
     begin(site, "run")
-    monkeypatch.setattr("fedzero.deploy.site.site._keep_private", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedzero.deploy.site.run._keep_private", lambda *_: 1 / 0)
     asked(site, prepare(recipe_for(), run="before"))
     files = Path("/proc/self/fd")
     before = len(list(files.iterdir())) if files.exists() else pytest.skip("no /proc")

@@ -18,10 +18,10 @@ from fedzero import plugins
 from fedzero.engines.local import Local
 from fedzero.engines.remote import Remote
 from fedzero.engines.remote import pipe as pipes
-from fedzero.engines.remote.correspondence import Correspondence, Heard, Obedient
+from fedzero.engines.remote.correspondence import RELIABLE, Correspondence, Heard, Obedient
 from fedzero.engines.remote.engine import RemoteClients
 from fedzero.engines.remote.pipe import Pipe
-from fedzero.engines.remote.transport import Gone, Link, News, NoAnswer, Pending, Program, Report, Transport
+from fedzero.engines.remote.transport import Gone, Link, News, NoAnswer, Pending, Program, Report, Transport, Waiting
 from fedzero.errors import Invalid, Refused
 from fedzero.ledger.store import Ledger
 from fedzero.methods.decomfl import DeComFL
@@ -104,7 +104,8 @@ def test_an_answer_too_long_and_a_host_that_is_gone(asking) -> None:
 
 def test_silence_ends_and_what_may_be_lost_is_sent_again(asking) -> None:
     connection, link = asking
-    ((host, silence),) = link.ask({"a": b"1"}, 0.1, 10)
+    *waiting, (host, silence) = link.ask({"a": b"1"}, 0.35, 10)
+    assert {type(each) for _, each in waiting} == {Waiting}
     assert (host, type(silence)) == ("a", NoAnswer)
     assert len(connection.sent) > 2
     assert len(set(connection.sent)) == 1
@@ -119,7 +120,18 @@ def test_a_host_that_comes_back_is_news_and_its_old_order_is_not_answered(asking
     assert link.admit() == []
 
 
-def test_the_same_order_is_answered_with_the_same_bytes_and_an_older_one_not_at_all() -> None:
+def test_two_orders_to_one_host_are_open_at_the_same_time_and_each_has_its_own_answer(asking) -> None:
+    connection, link = asking
+    connection.resend = RELIABLE
+    first, second = (link.ask({"a": order}, 60.0, 10) for order in (b"1", b"2"))
+    assert [type(next(asked)[1]) for asked in (first, second)] == [Waiting, Waiting]
+    connection.answers(b"second", order=1)
+    connection.answers(b"first", order=0)
+    assert list(second) == [("a", b"second")]
+    assert list(first) == [("a", b"first")]
+
+
+def test_an_order_is_answered_with_the_same_bytes_and_an_older_one_not_at_all() -> None:
     count = Counter[bytes]()
 
     def answer(order: bytes) -> bytes:
@@ -128,9 +140,14 @@ def test_the_same_order_is_answered_with_the_same_bytes_and_an_older_one_not_at_
 
     obey, one, two = Obedient(answer), (1).to_bytes(8, "big"), (2).to_bytes(8, "big")
     assert obey(one + b"x") == obey(one + b"x") == one + b"xx"
-    assert obey(two + b"y") == two + b"yy"
-    assert obey(one + b"x") is None
+    three = (3).to_bytes(8, "big")
+    assert obey(three + b"y") == three + b"yy"
+    assert obey(one + b"x") == one + b"xx", "its answer may have been lost while the next was worked on"
+    assert obey(two + b"z") is None
     assert set(count.values()) == {1}
+    for number in (4, 5):
+        assert obey(number.to_bytes(8, "big") + bytes(1 << 20)) is not None
+    assert obey(one + b"x") is None, "what is kept is limited"
 
 
 # ---- runs

@@ -92,6 +92,7 @@ def test_logits_are_those_of_each_row_alone(small_model, kind, prompts):
                     assert torch.allclose(logits[row], wanted, atol=1e-4)
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("prompts", [PROMPTS, BEGUN], ids=["apart", "begun alike"])
 @pytest.mark.parametrize("stepwise", [True, False], ids=["stepwise", "whole"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -315,6 +316,7 @@ def test_a_gpu_says_the_same(small_model, kind):
         assert torch.equal(found.cpu(), wanted)
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("sampled", [False, True], ids=["likeliest", "sampled"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("device", [CPU, pytest.param(CUDA, marks=NEEDS_CUDA)], ids=["cpu", "gpu"])

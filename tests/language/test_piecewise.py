@@ -157,6 +157,7 @@ def by_hand(module, texts, answers=(12, 200)):
     return losses
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("pack", [0, 64])
 @pytest.mark.parametrize("train", TRAINS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,10 +200,10 @@ def test_a_few_tokens_at_a_time_give_the_same(small_model):
     params, objective = Params.of_module(model.module), objective_of(model)
     batch = Texts(tuple([i + 1] * (1 + i % 7) for i in range(20)), tuple(i % 2 for i in range(20)))
     whole = objective.losses(params, (TERMS,), [batch])
-    objective.tokens = 16
+    objective.passes.tokens = 16
     assert objective.losses(params, (TERMS,), [batch]) == pytest.approx(whole, rel=1e-5)
     few = objective.evaluate(params)
-    objective.tokens = 10_000
+    objective.passes.tokens = 10_000
     assert few.loss == pytest.approx(objective.evaluate(params).loss, rel=1e-5)
 
 

@@ -4,7 +4,7 @@ Children come from a fork server that has fedzero loaded. A fuse inside the chil
 before or just after its n-th step: a step is an SQL statement, a closing of the database, or a file made, renamed or
 removed. Whatever is left on disk is resumed by a fresh process and compared with a run nobody disturbed.
 
-Each step costs two processes: the default run has a sample of them, `make test-faults` every one.
+Each step costs two processes: the default run has a sample of them, `make test-all` every one.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ SCHEMAS = {
 }
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("command", ["report", "watch", "resume", "replay", "export"])
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_only_the_tables_of_a_ledger_are_read(fedzero, run: Path, tmp_path: Path, command: str, schema) -> None:
@@ -128,6 +129,7 @@ CHANGES: dict[str, Callable[[Record], Record]] = {
 }
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("command", ["report", "watch", "resume", "export"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_entries_that_no_run_writes(fedzero, run: Path, tmp_path: Path, command: str, change) -> None:
@@ -309,6 +311,7 @@ BY_NAME = {
 }
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("made", NO_FILES.values(), ids=NO_FILES)
 @pytest.mark.parametrize(("command", "name"), [(command, name) for command, of in BY_NAME.items() for name in of])
 def test_files_by_name(fedzero, run: Path, tmp_path: Path, command: str, name: str, made) -> None:

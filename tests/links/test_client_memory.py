@@ -85,6 +85,7 @@ def test_the_multipliers_add_up(tmp_path: Path, chain) -> None:
     assert np.abs(found).max() > 1e3 * tolerance(largest), "there is something to compare"
 
 
+@pytest.mark.covered
 @lossy
 @pytest.mark.parametrize("replacement", [False, True])
 def test_the_control_variates_average(tmp_path: Path, chain, replacement) -> None:

@@ -66,6 +66,13 @@ def test_top_k_keeps_the_largest_and_nothing_else(values, fraction) -> None:
     assert link.shape(values).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+def test_top_k_of_no_numbers_is_no_numbers(feedback) -> None:
+    chain = chain_of({"kind": "top-k", "fraction": 0.1, "feedback": feedback})
+    sent = chain.encode(normal(0), None, draw())
+    assert chain.decode(sent.data, 0).tolist() == []
+
+
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 50, 1000])
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9, 1.0])
 def test_top_k_sends_exactly_so_many(n, fraction) -> None:

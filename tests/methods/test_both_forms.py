@@ -128,6 +128,7 @@ def same_state(one: Replica, other: Replica) -> None:
         assert torch.equal(ours, others)
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("method", SEEDED.values(), ids=SEEDED)
 def test_a_replica_that_slept_equals_one_that_never_did(tmp_path: Path, method, dtype) -> None:

@@ -158,6 +158,7 @@ def method(gamma, active: Active, at: str, box, adam: bool, eta: float) -> FZooS
     )
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("adam", [False, True], ids=["sgd", "adam"])
 @pytest.mark.parametrize(("gamma", "length", "active", "at", "box"), SETTINGS, ids=lambda v: type(v).__name__)
 def test_five_rounds_equal_the_paper_by_hand(tmp_path: Path, gamma, length, active, at, box, adam: bool) -> None:

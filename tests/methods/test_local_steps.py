@@ -88,6 +88,7 @@ def by_hand(world: World, name: str, rounds: int, K: int, eta: float, how: How, 
     return x
 
 
+@pytest.mark.covered
 @METHOD
 @pytest.mark.parametrize(("rule", "box"), CASES)
 def test_eight_rounds_equal_the_equations_by_hand(tmp_path: Path, name, rule, box) -> None:

@@ -169,6 +169,7 @@ ODD = [
 ]
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("algorithm", ODD, ids=["average", "rms", "normalised", "sent"])
 @pytest.mark.parametrize(
     "check",

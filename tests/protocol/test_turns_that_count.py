@@ -36,14 +36,13 @@ def turn(client: Client, round: int, counted: int | None) -> None:
 def test_a_turn_that_did_not_count_leaves_no_note(client: Client) -> None:
     turn(client, 0, None)
     turn(client, 1, None)
-    assert (client.memory_round, client.kept) == (None, NOTHING_KEPT)
+    assert client.kept == NOTHING_KEPT
 
 
 def test_a_turn_that_counted_is_kept_until_another_does(client: Client) -> None:
     turn(client, 0, None)
-    _, noted = client.keep()
-    assert noted is not None and noted[1].residuals[0].any()
     turn(client, 1, 0)
-    assert (client.memory_round, client.kept) == noted
+    noted = client.kept
+    assert noted.residuals[0].any()
     turn(client, 2, 0)  # what was noted in round 1 is of no use
-    assert (client.memory_round, client.kept) == noted
+    assert client.kept == noted

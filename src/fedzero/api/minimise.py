@@ -81,23 +81,10 @@ def minimise(
     named, functions = named_boxes(boxes, coordinates)
     limits = [Function(g, f"constraint {i}") for i, g in enumerate(constraints)]
     functions = functions | (named_boxes(limits, coordinates)[1] if limits else {})
-    recipe = recipe_of(
-        named,
-        coordinates,
-        own,
-        algorithm,
-        together,
-        constraints=tuple(f"constraint {i}" for i in range(len(limits))),
-        penalty=penalty,
-        start=start,
-        noise=noise,
-        budget=budget,
-        timeout=timeout,
-        retries=retries,
-        backoff=backoff,
-        workers=workers,
-        evaluate=evaluate,
-    )
+    settings: dict[str, Any] = {"timeout": timeout, "retries": retries, "backoff": backoff, "workers": workers}
+    settings |= {"noise": noise, "penalty": penalty, "constraints": tuple(each.name for each in limits)}
+    place = named, coordinates, own, algorithm, together
+    recipe = recipe_of(*place, start=start, evaluate=evaluate, budget=budget, **settings)
     folder = own.folder or Path(tempfile.mkdtemp(prefix="fedzero-"))
     with suppress(Unanswered):  # the result says so, and the same call goes on
         carry_out(recipe, folder, Environment(functions=functions), own)

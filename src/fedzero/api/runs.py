@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -187,6 +187,13 @@ class Run:
         """All that `run.model.state_dict()` has, at the end of the run: trained parameters, from the model file, frozen
         weights, buffers, and every name of tied ones; for `load_state_dict(…, strict=True)`. Adapters stay adapters."""
         return whole.state_dict_of(self.folder, lambda: self.model, self.trained is not None)
+
+    def generate(self, rows: Sequence[Mapping[str, Any]], tokenizer: Any = None) -> list[str]:
+        """What the trained language model says after the prompts of rows, by the recipe's `[task.generate]`.
+
+        rows: with the fields of the prompt. tokenizer: of a run with a model object that another process began.
+        """
+        return whole.said_of(self.folder, self.environment, self.model, tokenizer, given.rows(rows, "rows"))
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""

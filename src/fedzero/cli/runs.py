@@ -9,23 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fedzero.cli import options
 from fedzero.cli.common import (
-    AsJson,
-    Data,
-    Engine,
-    EvaluateEvery,
-    Exist,
-    Folder,
-    Overrides,
-    Overwrite,
-    RecipeName,
-    Rounds,
-    Secret,
-    Seed,
-    StopAt,
-    Trust,
-    Web,
-    WebAt,
     app,
     environment_of,
     err,
@@ -47,21 +32,21 @@ EXIST = ("resume", "overwrite", "error")
 
 @app.command(rich_help_panel=PANEL)
 def run(
-    recipe: RecipeName,
-    set_: Overrides = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    engine: Engine = None,
-    data: Data = None,
+    recipe: options.RecipeName,
+    set_: options.Overrides = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    engine: options.Engine = None,
+    data: options.Data = None,
     out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
+        Path | None, options.optional("--out", help="Folder for ledger and model; default runs/NAME.")
     ] = None,
-    secret: Secret = None,
-    exist: Exist = "error",
-    overwrite: Overwrite = False,
-    web: Web = False,
-    web_at: WebAt = None,
-    as_json: AsJson = False,
+    secret: options.Secret = None,
+    exist: options.Exist = "error",
+    overwrite: options.Overwrite = False,
+    web: options.Web = False,
+    web_at: options.WebAt = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
 
@@ -95,15 +80,15 @@ def run(
 
 @app.command(rich_help_panel=PANEL)
 def resume(
-    folder: Folder,
-    engine: Engine = None,
-    data: Data = None,
-    secret: Secret = None,
-    trust: Trust = False,
-    rounds: Rounds = None,
-    evaluate_every: EvaluateEvery = None,
-    stop: StopAt = None,
-    as_json: AsJson = False,
+    folder: options.Folder,
+    engine: options.Engine = None,
+    data: options.Data = None,
+    secret: options.Secret = None,
+    trust: options.Trust = False,
+    rounds: options.Rounds = None,
+    evaluate_every: options.EvaluateEvery = None,
+    stop: options.StopAt = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit.
 
@@ -125,7 +110,9 @@ def resume(
 
 
 @app.command("recipe-hash", rich_help_panel=PANEL)
-def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None) -> None:
+def recipe_hash(
+    recipe: options.RecipeName, set_: options.Overrides = None, rounds: options.Rounds = None, seed: options.Seed = None
+) -> None:
     """Print the hash of a recipe, by which a site approves of it: fedzero join KIT --approve HASH."""
     from fedzero.recipe import recipe as recipes
 
@@ -133,7 +120,7 @@ def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = Non
 
 
 @app.command(rich_help_panel=PANEL)
-def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)]) -> None:
+def secret(file: Annotated[Path, options.argument(help="The file to write.")]) -> None:
     """Write a new secret for the clients of a private run: random characters in a file that only you can read."""
     from fedzero.model import files
 
@@ -145,10 +132,10 @@ def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_
 
 @app.command(rich_help_panel=PANEL)
 def watch(
-    folder: Folder,
+    folder: options.Folder,
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
-    web: Web = False,
-    web_at: WebAt = None,
+    web: options.Web = False,
+    web_at: options.WebAt = None,
 ) -> None:
     """Show the progress of a run of another process; only reads the ledger.
 
@@ -168,14 +155,14 @@ def watch(
 
 @app.command(rich_help_panel=PANEL)
 def replay(
-    folder: Folder,
+    folder: options.Folder,
     out_: Annotated[Path, typer.Option("--out", help="The model to write (safetensors).")],
     round_: Annotated[
-        int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
+        int | None, options.optional("--round", help="The model before this round; default: the last.")
     ] = None,
-    data: Data = None,
-    secret: Secret = None,
-    trust: Trust = False,
+    data: options.Data = None,
+    secret: options.Secret = None,
+    trust: options.Trust = False,
 ) -> None:
     """Rebuild the model of any round from the ledger."""
     from fedzero.model import checkpoint as weights
@@ -187,7 +174,9 @@ def replay(
 
 
 @app.command(rich_help_panel=PANEL)
-def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trust = False) -> None:
+def verify(
+    folder: options.Folder, data: options.Data = None, secret: options.Secret = None, trust: options.Trust = False
+) -> None:
     """Check a run: hash chain, updates, digests, model file. Exit status 1 and the first bad round on any change.
 
     Nothing is evaluated, so no function or program that the ledger names is imported or run.
@@ -211,9 +200,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trus
 
 @app.command(rich_help_panel=PANEL)
 def report(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs; several are compared with each other.", show_default=False)
-    ],
+    folders: Annotated[list[Path], options.argument(help="Folders of runs; several are compared with each other.")],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one self-contained HTML page about a run or a comparison of runs."""
@@ -231,11 +218,9 @@ def report(
 
 @app.command(rich_help_panel=PANEL)
 def export(
-    folder: Folder,
+    folder: options.Folder,
     as_json: Annotated[bool, typer.Option("--json/--csv", help="An array of objects, or a table.")] = False,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="The file to write; default: standard output.", show_default=False)
-    ] = None,
+    out_: Annotated[Path | None, options.optional("--out", help="The file to write; default: standard output.")] = None,
 ) -> None:
     """Write a run's curves as data: seconds, queries, bytes per client, losses, accuracy and what else was measured.
 

@@ -30,8 +30,9 @@ from fedzero.engines.remote.transport import News as News
 from fedzero.engines.remote.transport import Program as Program
 from fedzero.engines.remote.transport import Report as Report
 from fedzero.engines.remote.transport import Transport as Transport
+from fedzero.engines.remote.transport import Waiting as Waiting
+from fedzero.protocol.altered import Altered as Altered
 from fedzero.protocol.engine import FOREVER as FOREVER
-from fedzero.protocol.engine import Altered as Altered
 from fedzero.protocol.engine import Arrival as Arrival
 from fedzero.protocol.engine import Clients as Clients
 from fedzero.protocol.engine import Event as Event
@@ -39,5 +40,6 @@ from fedzero.protocol.engine import Joined as Joined
 from fedzero.protocol.engine import Left as Left
 from fedzero.protocol.engine import Rows as Rows
 from fedzero.protocol.engine import Undelivered as Undelivered
+from fedzero.protocol.outstanding import Outstanding as Outstanding
 from fedzero.recipe.engines import Engine as Engine
 from fedzero.recipe.view import RunView as RunView

@@ -31,6 +31,7 @@ from fedzero.model.updates import Update
 from fedzero.oracles import Metrics
 from fedzero.protocol.engine import Arrival, Clients, Event
 from fedzero.protocol.messages import Phase, decode_reply, encode_reply, loss_of
+from fedzero.protocol.outstanding import Batch, Outstanding
 from fedzero.recipe.setup import Setup
 
 SEED = 32
@@ -86,7 +87,11 @@ class Hosting:
             place = _place(0, orders[next(iter(new))])
             bodies = {FIRST - host: body for host, (body, _) in new.items()}
             kept = {FIRST - host: each for host, (_, each) in new.items()}
-            self._answers.keep(place.round, place.exchange, bodies, kept)
+            try:
+                self._answers.keep(place.round, place.exchange, bodies, kept)
+            except BaseException:  # another process answered, or the disk is full: what was played here never left
+                self._played.clear()
+                raise
         return found
 
     def _answer(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> tuple[bytes, bytes, bool]:
@@ -98,10 +103,12 @@ class Hosting:
         if not order.phase:
             seed = self._entropy(SEED)
             phases = self._begun(order, order.body, seed, replies, numbers)
-            return _stepped(phases, None, self._at(host, order, phases)), seed, True
-        if played is None or (played.place, played.next) != ((order.round, order.exchange), order.phase):
+            played = _Played((order.round, order.exchange), phases, 0)
+        elif played is None or (played.place, played.next) != ((order.round, order.exchange), order.phase):
             played = self._again(host, order, replies, numbers)
-        return _stepped(played.phases, order.body, self._at(host, order, played.phases)), b"", True
+        answer = _stepped(played.phases, order.body if order.phase else None, played)
+        self._played[host] = played  # only behind an answer: what failed is played again from those before it
+        return answer, seed, True
 
     def _before(self, host: int, order: Phase) -> bytes | None:
         """The earlier answer to this phase, if there is one; raises `Refused` for a phase that is out of order."""
@@ -146,10 +153,6 @@ class Hosting:
         played.next = order.phase
         return played
 
-    def _at(self, host: int, order: Phase, phases: AtHost) -> _Played:
-        self._played[host] = _Played((order.round, order.exchange), phases, order.phase)
-        return self._played[host]
-
 
 def _stepped(phases: AtHost, body: bytes | None, played: _Played) -> bytes:
     """The answer to a phase. body: None for the first phase."""
@@ -172,41 +175,48 @@ def _of(kept: bytes) -> tuple[bytes, bytes, bytes]:
 # ---- clients of this process
 
 
-def hosted(setup: Setup, clients: Clients, folder: Path | None) -> Clients:
+def hosted(setup: Setup, clients: Clients, folder: Path | None, oldest: int = 0) -> Clients:
     """Clients of this process; where the recipe has a gathering, each is a host. folder: holds the kept answers."""
     if setup.chain.gathering is None:
         return clients
     if folder is None:
         raise FedzeroError("a gathering keeps what was answered, and nobody said where")
-    return HostedClients(clients, setup, folder)
+    return HostedClients(clients, setup, folder, oldest=oldest)
 
 
 class HostedClients:
     """The inner clients give whole replies; these are kept, and leave without their numbers."""
 
-    def __init__(self, clients: Clients, setup: Setup, folder: Path, entropy: Entropy = os.urandom):
+    def __init__(self, clients: Clients, setup: Setup, folder: Path, entropy: Entropy = os.urandom, oldest: int = 0):
         self.inner, self._setup, self._folder, self._entropy = clients, setup, folder, entropy
-        self._place, self._asked = (0, 0), dict[int, bytes]()
+        self._open = Outstanding[None](oldest)
         self._clients: dict[str, int] = {}
         """by host"""
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
-        self._place = asked, exchange
-        self._asked = {client: messages[message] for client, message in which.items()}
+        self._open.add(asked, exchange, {client: messages[message] for client, message in which.items()}, None)
         self.inner.send(asked, exchange, messages, which)
 
     def receive(self, seconds: float) -> Sequence[Event]:
         events = self.inner.receive(seconds)
-        given = {e.client: e.data for e in events if isinstance(e, Arrival) and isinstance(e.data, bytes)}
-        if not given:
-            return events
-        with closing(Answers(self._folder)) as answers:
-            asked = {client: self._asked[client] for client in given}
-            before, refused = answers.all_before(*self._place, asked)
-            new = {client: data for client, data in given.items() if client not in before and client not in refused}
-            answers.keep(*self._place, asked, new)
-        left = {c: without_numbers(data) for c, data in (given | before).items()} | refused
+        left = dict[int, bytes | Exception]()
+        for batch in self._open.batches:
+            mine = [e for e in events if isinstance(e, Arrival) and e.client in batch.awaited]
+            given = {e.client: e.data for e in mine if isinstance(e.data, bytes)}
+            if given:
+                left |= self._kept(batch, given)
+            batch.left(event.client for event in mine)
+        self._open.prune()
         return [self._leaving(event, left) if isinstance(event, Arrival) else event for event in events]
+
+    def _kept(self, batch: Batch[None], given: Mapping[int, bytes]) -> Mapping[int, bytes | Exception]:
+        """What leaves of replies, once these are on disk: the first reply to a question, without its numbers."""
+        asked = {client: batch.awaited[client] for client in given}
+        with closing(Answers(self._folder)) as answers:
+            before, refused = answers.all_before(batch.asked, batch.exchange, asked)
+            new = {client: data for client, data in given.items() if client not in before and client not in refused}
+            answers.keep(batch.asked, batch.exchange, asked, new)
+        return {c: without_numbers(data) for c, data in {**given, **before}.items()} | refused
 
     def _leaving(self, arrival: Arrival, left: Mapping[int, bytes | Exception]) -> Arrival:
         self._clients[arrival.host] = arrival.client

@@ -36,7 +36,7 @@ from fedzero.recipe.engines import Engine
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.sampling import PrivateBatches
 from fedzero.recipe.setup import Setup
-from fedzero.recipe.view import CatchUp, RunView
+from fedzero.recipe.view import CatchUpPart, RunView
 
 FEW = 16
 """Clients elsewhere are sent up to so many updates one by one; if they missed more, the whole state at their turn."""
@@ -124,12 +124,7 @@ class Host:
 
     def begin(self) -> None:
         """Start over: the parameters have become the base model's again."""
-        begin = getattr(self.replica, "begin", None)
-        if begin is not None:
-            begin()
-        else:
-            state = self.replica.state
-            self.replica.state = self.replica.algorithm.init(state.params, state.clients)
+        self.replica.begin()
         if self._folded is not None:
             self._folded.clear()
 
@@ -247,7 +242,7 @@ class HostPast:
             raise FedzeroError("a host keeps no updates for this engine")
         return folded
 
-    def catch_up(self, part: int) -> Iterator[CatchUp]:
+    def catch_up(self, part: int) -> Iterator[CatchUpPart]:
         state = self._host.replica.state
         yield (state.to_bytes(), state.round, state.numbers), ()
 

@@ -8,6 +8,7 @@ answers a cohort's asks about the same points, and black boxes of different clie
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -24,10 +25,12 @@ from fedzero.model.identity import Identity
 from fedzero.model.params import Params
 from fedzero.model.updates import Update, decode_update
 from fedzero.oracles import Answer, Ask, GradientOracle, Metrics, Objective, Oracle, Shards, answer_together
+from fedzero.protocol.altered import Altered
 from fedzero.protocol.attacks import altering
 from fedzero.protocol.client import Client
-from fedzero.protocol.engine import Altered, Arrival, Clients, Event
+from fedzero.protocol.engine import Arrival, Clients, Event
 from fedzero.protocol.messages import Close, decode_instruction
+from fedzero.protocol.outstanding import Outstanding
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded
 from fedzero.recipe.sampling import PrivateBatches, batches_in
@@ -58,7 +61,7 @@ class Local(Engine, tag="local"):
 
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
-        yield attacked(run.built()[0], clients_here(run))
+        yield attacked(run.built()[0], clients_here(run), run.oldest)
 
 
 def clients_here(run: RunView) -> Clients:
@@ -69,7 +72,8 @@ def clients_here(run: RunView) -> Clients:
     def folded(client: int) -> Sequence[bytes]:
         return past.updates(0, past.known(client))
 
-    return hosted(setup, local_clients(setup, replica, run.observe, past.memory, folded, folder), folder)
+    clients = local_clients(setup, replica, run.observe, past.memory, folded, folder, run.oldest)
+    return hosted(setup, clients, folder, run.oldest)
 
 
 def local_clients(
@@ -79,6 +83,7 @@ def local_clients(
     memory: Recalled | None = None,
     folded: Recalled = nothing,
     answers: Path | None = None,
+    oldest: int = 0,
 ) -> LocalClients:
     """The clients of a set-up; attackers among them work on the data that their attack has altered."""
     how, problem, shards = recorded(setup.recipe.engine), setup.problem, setup.problem.shards
@@ -86,17 +91,18 @@ def local_clients(
     if how.attack is not None:
         shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
     place = replica, problem.objective, shards, how.merge, how.replicas, setup.chain
-    return LocalClients(*place, observe, problem.measure, memory, folded, answers, batches_in(setup.recipe, answers))
+    drawn = batches_in(setup.recipe, answers)
+    return LocalClients(*place, observe, problem.measure, memory, folded, answers, drawn, oldest)
 
 
-def attacked(setup: Setup, clients: Clients) -> Clients:
+def attacked(setup: Setup, clients: Clients, oldest: int = 0) -> Clients:
     """With the recipe's attackers, if it names any: they change their replies once they have seen everybody's."""
     attack = setup.recipe.engine.attack
     if attack is None:
         return clients
     plan, count = setup.plan, setup.problem.shards.clients
     alter = altering(attack, lambda r: plan.cost(r).replies, setup.keys, count, setup.chain, plan.outcome)
-    return Altered(clients, alter)
+    return Altered(clients, alter, oldest)
 
 
 class LocalClients:
@@ -105,7 +111,7 @@ class LocalClients:
     memory: by client, the pieces of its memory of the last turn that counted; empty: it has no memory. folded: by
     client, the encoded updates that its own replica had folded when it was last here. answers: the folder that holds
     replies before they leave, if a link uses private randomness; or a function that gives earlier answers, where
-    somebody else keeps them. drawn: the private source of batches; None: the run's keys.
+    somebody else keeps them. drawn: the private source of batches; None: the run's keys. oldest: see `RunView`.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class LocalClients:
         folded: Recalled = nothing,
         answers: Path | Before | None = None,
         drawn: PrivateBatches | None = None,
+        oldest: int = 0,
     ):
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
@@ -131,7 +138,10 @@ class LocalClients:
         """the clients of the last turns; the memories of the others are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
         self._answers, self._drawn = answers, drawn
-        self._sent: Iterator[Arrival] = iter(())
+        self._open = Outstanding[Iterator[Arrival] | None](oldest)
+        """questions with their replies; None: nobody has begun"""
+        self._early: list[Arrival] = []
+        """replies that were computed before the model moved"""
 
     def _client(self, number: int) -> Client:
         """A client, made when it is needed: a thousand models cost memory, and so do a million clients without one."""
@@ -174,17 +184,30 @@ class LocalClients:
             self.clients.pop(number, None)
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
-        instructions = {client: messages[message] for client, message in which.items()}
-        self._sent = self._arrivals(asked, exchange, instructions)
+        self._open.add(asked, exchange, {client: messages[message] for client, message in which.items()}, None)
+        self._early = [each for each in self._early if each.client not in which]
 
     def receive(self, seconds: float) -> Sequence[Event]:
-        found, size = list[Event](), 0
-        for arrival in self._sent:
+        end, found, size = time.monotonic() + seconds, list[Event](), 0
+        for arrival in self._replies():
             found.append(arrival)
             size += len(arrival.data) if isinstance(arrival.data, bytes) else 0
-            if size > PIECE:
+            if size > PIECE or time.monotonic() > end:
                 break
         return found
+
+    def _replies(self) -> Iterator[Arrival]:
+        """To all open questions, in the order in which these were sent."""
+        while self._early:
+            yield self._early.pop(0)
+        while self._open.batches:
+            batch = self._open.batches[0]
+            if batch.work is None:
+                batch.work = self._arrivals(batch.asked, batch.exchange, dict(batch.awaited))
+            for arrival in batch.work:
+                if (mine := batch.arrived(arrival)) is not None:
+                    yield mine
+            self._open.batches.remove(batch)
 
     def _arrivals(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Iterator[Arrival]:
         if self._drawn is not None:
@@ -194,7 +217,7 @@ class LocalClients:
         replies = self._once if self.chain.private else self._exchange
         for client, data in replies(round, exchange, instructions):
             memory = self.clients[client].change() if last and isinstance(data, bytes) else None
-            yield Arrival(client, data, f"client {client}", memory)
+            yield Arrival(client, data, f"client {client}", memory, round)
 
     def _once(self, round: int, exchange: int, instructions: Mapping[int, bytes]) -> Sent:
         """As `_exchange`, but earlier answers are repeated byte for byte, and new answers are durable before they
@@ -261,8 +284,12 @@ class LocalClients:
     def settle(
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
     ) -> None:
-        """Replicas in one process differ only where somebody broke one on purpose; the broken one stays refused."""
+        """Replicas in one process differ only where somebody broke one on purpose; the broken one stays refused. A
+        reply that may still count is computed at the model of its question."""
+        self._open.expire(round + 1)
+        self._early = [each for each in self._early if round + 1 - (each.asked or 0) <= self._open.oldest]
         if update is not None:
+            self._early = list(self._replies())
             self.replica.follow([update])
         for number, closing in closings.items() if self.replicas else ():
             message = decode_instruction(closing)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedzero.errors import FedzeroError, Refused
+from fedzero.ledger import opening
 from fedzero.model import files
 
 FILE = "answers.db"
@@ -78,13 +79,23 @@ class Answers:
 
     def __init__(self, folder: Path, run: str = ""):
         self.run, self._path = run, folder / FILE
+        opening.refuse_foreign(self._path)  # somebody else may have made the folder
         files.hide(self._path)  # SQLite gives the files beside it the same permissions
         with self._reading():
-            self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(self.tables)
-            self._size = self._counted()
+            self._db = opening.connect(self._path, "mode=rw", seconds=30.0, threads=True)
+            try:
+                self._expect_tables_only()
+                opening.with_log(self._db)
+                self._db.executescript(self.tables)
+                self._size = self._counted()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _expect_tables_only(self) -> None:
+        query = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')"
+        if self._db.execute(query).fetchone() is not None:
+            raise FedzeroError(f"{self._path} has views or triggers, which fedzero never makes: delete it")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -104,6 +115,8 @@ class Answers:
                 "WHERE run = ? AND round = ? AND client = ? AND exchange = ?",
                 (self.run, place.round, place.client, place.exchange),
             ).fetchone()
+        if row is not None and not all(isinstance(value, bytes) for value in row):
+            raise FedzeroError(f"{self._path} is damaged: an answer there is not made of bytes")
         return None if row is None else Answered(*row)
 
     def of_exchange(self, round: int, exchange: int) -> dict[int, bytes]:

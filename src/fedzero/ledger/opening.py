@@ -107,9 +107,11 @@ def for_writing(path: Path) -> sqlite3.Connection:
     return db
 
 
-def connect(path: Path, options: str, seconds: float = 5.0) -> sqlite3.Connection:
-    """A connection whose file can call nothing, and asks for no more than it should get."""
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", seconds, uri=True, isolation_level=None)
+def connect(path: Path, options: str, seconds: float = 5.0, threads: bool = False) -> sqlite3.Connection:
+    """A connection whose file can call nothing, and asks for no more than it should get. threads: it is used by several
+    threads, one at a time."""
+    uri = f"{path.absolute().as_uri()}?{options}"
+    db = sqlite3.connect(uri, seconds, uri=True, isolation_level=None, check_same_thread=not threads)
     for limit, value in _LIMITS.items():
         db.setlimit(limit, value)
     if hasattr(db, "setconfig"):

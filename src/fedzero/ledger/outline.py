@@ -90,7 +90,7 @@ class LedgerSummary(Struct):
     bounded: int = 0
     loss: float | None = None
     """the last training loss"""
-    course: EvaluationHistory = msgspec.field(default_factory=EvaluationHistory)
+    evaluations: EvaluationHistory = msgspec.field(name="course", default_factory=EvaluationHistory)
     evaluated: int = -1
     """rounds before the last evaluation, or the last queries of one"""
     logged: bool = False
@@ -123,7 +123,7 @@ class LedgerSummary(Struct):
         elif record.round != self.done:
             raise Tampered(self.done, f"an entry of round {record.round} follows round {self.done - 1}")
         elif isinstance(record, Evaluation):
-            self.course.note(record)
+            self.evaluations.note(record)
             self.evaluated = record.round
         elif isinstance(record, Asked):
             self.evaluated, self.logged = record.round, True

@@ -9,7 +9,7 @@ from fedzero.model import distributions
 from fedzero.model.decoding import decoded
 from fedzero.model.identity import Identity, Sha256
 from fedzero.model.numbers import Natural, PositiveInt
-from fedzero.oracles import Metrics, Pictures
+from fedzero.oracles import Metrics, Pictures, Sample
 
 
 class Start(Struct, frozen=True, tag="start"):
@@ -104,6 +104,13 @@ class Shown(Struct, frozen=True, tag="shown"):
     pictures: Pictures
 
 
+class Said(Struct, frozen=True, tag="said"):
+    """What a language model said after so many rounds, of prompts from the test set of whoever keeps the ledger."""
+
+    round: Natural
+    rows: tuple[Sample, ...]
+
+
 class End(Struct, frozen=True, tag="end"):
     """The run is finished, unless it is extended. `reason`: why it ended before its last round; empty if it did not."""
 
@@ -138,7 +145,7 @@ def sha256_of(model: Identity) -> bytes | UnsetType:
     return model.sha256 or UNSET
 
 
-Record = Start | Round | Saved | Asked | Evaluation | Shown | End | Extended
+Record = Start | Round | Saved | Asked | Evaluation | Shown | Said | End | Extended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

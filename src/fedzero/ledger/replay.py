@@ -22,7 +22,7 @@ from fedzero.ledger.turns import Turns
 from fedzero.methods.contract import Numbers
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
-from fedzero.model.updates import Update, decode_update
+from fedzero.model.updates import Dense, Update, decode_update
 from fedzero.protocol.replica import Replica
 
 BURST = 256
@@ -146,6 +146,8 @@ def _update(record: Round, encoded: bytes, dense: Mapping[int, bytes]) -> Update
         raise Tampered(record.round, f"the update cannot be read ({error})") from error
     if update.round != record.round:
         raise Tampered(record.round, f"its update is that of round {update.round}")
+    if isinstance(update, Dense) != record.dense:
+        raise Tampered(record.round, "its update is not of the kind that it says")
     return update
 
 

@@ -115,6 +115,16 @@ def _unlink(paths: Iterable[Path]) -> None:
             raise Unwritable(f"{path} cannot be replaced ({error.strerror}): remove it") from error
 
 
+@contextmanager
+def closed_on_failure(ledger: Ledger) -> Iterator[Ledger]:
+    """Close a ledger if the block fails, so that the next attempt may write."""
+    try:
+        yield ledger
+    except BaseException:
+        ledger.close()
+        raise
+
+
 def _check_log(path: Path) -> None:
     """Of a run that was killed, before SQLite writes it into the ledger: its entries go on from those of the file."""
     with closing(Ledger(path, None, unwritten=True)) as ledger:

@@ -24,6 +24,8 @@ class TopK(Shaper, tag="top-k"):
     def places(self, values: F32) -> NDArray[np.int64]:
         """The indices of the k largest magnitudes, in ascending order; among equal ones the first."""
         magnitudes, n = np.abs(values), len(values)
+        if not n:
+            return np.empty(0, np.int64)
         k = self.most_places(n)
         least = np.partition(magnitudes, n - k)[n - k]
         above = np.flatnonzero(magnitudes > least)

@@ -73,7 +73,7 @@ class Group(Struct, frozen=True, array_like=True):
         if not self.scalars:
             raise ValueError(f"{where} has no scalars")
         for what, data in (("scalars", self.scalars), ("weights", self.weights)):
-            if len(data) % 4 or not np.isfinite(np.frombuffer(data, "<f4")).all():
+            if data and (len(data) % 4 or not np.isfinite(np.frombuffer(data, "<f4")).all()):
                 raise ValueError(f"the {what} of {where} are not finite float32 values")
         if self.weights and len(self.weights) != 4 * len(self.clients):
             raise ValueError(f"{where} has {len(self.weights) // 4} weights for {len(self.clients)} clients")
@@ -100,14 +100,20 @@ class Stepped(Struct, frozen=True, array_like=True, tag=3):
 
 
 def _rising(numbers: Sequence[int]) -> bool:
-    return all(a < b for a, b in pairwise(numbers))
+    return len(numbers) < 2 or all(a < b for a, b in pairwise(numbers))
 
 
 OneRound = Seeded | Dense
 Update = OneRound | Stepped
 
+
+class _Head(Struct, array_like=True):
+    tag: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Update)
+_heads = msgspec.msgpack.Decoder(_Head)
 
 
 def encode_update(update: Update) -> bytes:
@@ -126,8 +132,14 @@ def _trimmed(struct: Struct, *empty: object) -> list[object]:
 
 
 def is_stepped(data: bytes) -> bool:
-    """Whether an encoded update is a `Stepped`, without decoding it."""
-    return data[:2] == b"\x93\x03"
+    """Whether an encoded update is a `Stepped`, without decoding it. msgpack has many ways to write a list or a number,
+    and readers accept all of them, so the tag is decoded."""
+    if data[:2] in (b"\x93\x01", b"\x94\x01", b"\x95\x01", b"\x93\x03"):  # as they are written
+        return data[1] == 3
+    try:
+        return _heads.decode(data).tag == 3
+    except msgspec.DecodeError:
+        return False
 
 
 def clients_of(update: Update) -> tuple[int, ...]:

@@ -5,7 +5,7 @@
 
 The attackers follow from the run's keys. They do their work first and then change their replies, so they keep the rules
 of the protocol (model digest, queries, the filters of the chain): other replies would be refused. The change happens
-between clients and server (`protocol.engine.Altered`), where all replies of an exchange are together, because some
+between clients and server (`protocol.altered.Altered`), where all replies of an exchange are together, because some
 attackers need the replies of the others. Neither methods nor the server know of it, and it does not exist at sites.
 """
 
@@ -27,8 +27,9 @@ from fedzero.links.chain import Sent
 from fedzero.model.numbers import Positive, PositiveFraction, PositiveInt
 from fedzero.model.value import TaggedConfig
 from fedzero.oracles import Shards
+from fedzero.protocol.altered import Pass
 from fedzero.protocol.coalition import Seen, most_harmful, within
-from fedzero.protocol.engine import Arrival, Pass
+from fedzero.protocol.engine import Arrival
 from fedzero.protocol.messages import decode_reply, encode_reply
 
 Wired = Callable[[int], Sequence[int]]

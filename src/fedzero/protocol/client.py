@@ -135,8 +135,6 @@ class Client:
         self.cache, self.observe, self._entropy = {} if cache is None else cache, observe, entropy
         self.keeps_memory = replica.traits.remembers or chain.feedback
         self.kept = NOTHING_KEPT
-        self.memory_round: int | None = None
-        """the round of `kept`, if it is known"""
         self._tried: tuple[int, ClientMemory] | None = None
         self._chunks: tuple[Chunk, ...] = ()
         self._written: tuple[bytes, ...] = ()
@@ -146,7 +144,6 @@ class Client:
         self._residuals: dict[int, F32] = {}
         self._read: F32 | None = None
         self._before: bytes | None = None
-        self._sharing = False
 
     def begin(self, round: int, instruction: bytes, own_replica: bool, before: bytes | None = None) -> None:
         """Start a round. A client with a shared replica, which is at the right round already, need not decode updates.
@@ -167,22 +164,14 @@ class Client:
         self._round, self._exchange, self._residuals, self._before = round, 0, {}, before
         self._reported = self.oracle.queries
         turn = Turn(round, self.number, self.replica.keys, self.kept.memory, self.cache, self.observe)
-        self._work, self._sharing = self.replica.algorithm.client(self.replica.state, turn), False
+        self._work = self.replica.algorithm.client(self.replica.state, turn)
 
     def settle(self, counted: int | None) -> None:
         """Make the new memory of the last turn permanent if that turn counted, and drop it otherwise."""
         if self._tried is not None and self._tried[0] == counted:
-            self.memory_round, self.kept = self._tried
+            self.kept = self._tried[1]
             self._written = tuple(chunk.digest for chunk in self._chunks)
         self._tried = None
-
-    def keep(self) -> tuple[tuple[int | None, ClientMemory], tuple[int, ClientMemory] | None]:
-        """The memories that must outlast this process: the one that counted, and the one that may count."""
-        return (self.memory_round, self.kept), self._tried
-
-    def recall(self, counted: tuple[int | None, ClientMemory], tried: tuple[int, ClientMemory] | None) -> None:
-        """Restore the memories that `keep` returned."""
-        (self.memory_round, self.kept), self._tried = counted, tried
 
     def remember(self, chunks: Sequence[bytes]) -> None:
         """Restore this client's memory from the pieces on the ledger."""
@@ -193,14 +182,6 @@ class Client:
         chunks, before = self.tried(), self._written
         fresh = [before[i : i + 1] != (chunk.digest,) for i, chunk in enumerate(chunks)]
         return MemoryChange(len(chunks), {i: chunk.body for i, chunk in enumerate(chunks) if fresh[i]})
-
-    def remembers(self, round: int | None) -> bool:
-        """Whether the memory of a round is here."""
-        return round is None or round == self.memory_round or (self._tried is not None and round == self._tried[0])
-
-    def waits(self, round: int, exchange: int) -> bool:
-        """Whether this client is in the middle of a round and waits for this exchange."""
-        return self._sharing and (self._round, self._exchange) == (round, exchange)
 
     def proceed(self, instruction: bytes, before: bytes | None = None) -> IntermediateResult:
         """The server's answer to this client's `Intermediate`, to be passed to `step`. before: see `begin`."""
@@ -220,7 +201,7 @@ class Client:
         return self._reply(asked) if isinstance(asked, Intermediate) else asked
 
     def _reply(self, given: Intermediate | Contribution) -> bytes:
-        exchange, self._sharing = self._exchange, isinstance(given, Intermediate)
+        exchange = self._exchange
         sent = self._sent(given, exchange)
         self._read = sent.values
         if sent.residual is not None:

@@ -10,7 +10,7 @@ Higher layers do not know which engine runs. An engine itself is a tagged value 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -43,13 +43,14 @@ class Arrival(Struct, frozen=True):
 
     host: the holder of the client's replica; clients of one host have one vote together if replicas differ. Empty: the
     client does not share its replica. memory: the change of the client's memory by this round, if the server keeps it;
-    comes with the reply of the last exchange.
+    comes with the reply of the last exchange. asked: the round of the question; None: of the client's open question.
     """
 
     client: int
     data: bytes | Exception
     host: str = ""
     memory: MemoryChange | None = None
+    asked: int | None = None
 
 
 class Joined(Struct, frozen=True):
@@ -82,13 +83,14 @@ class Clients(Protocol):
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
         """Begin an exchange of the round `asked`, or ask more clients in it. which: by client, the index of its
-        message. Replies of an earlier exchange are no longer awaited, unless they may still count
-        (`RunView.oldest`)."""
+        message. Other clients that were asked before are still awaited, if their replies may count
+        (`outstanding.may_count`, `RunView.oldest`); a client that is asked again gives up its earlier question."""
         ...
 
     def receive(self, seconds: float) -> Sequence[Event]:
-        """Events in any order; waits up to so many seconds for the first. Every client that was asked arrives once,
-        perhaps with an exception, or leaves with its host. No events after `FOREVER`: no client is awaited."""
+        """Events of all open questions, in any order; waits up to so many seconds for the first. Every client that was
+        asked arrives once, perhaps with an exception, or leaves with its host. No events after `FOREVER`: no client is
+        awaited. An engine that computes in this process finishes the evaluation that it has begun."""
         ...
 
     def settle(
@@ -118,50 +120,3 @@ def arrivals(clients: Clients) -> Iterator[Arrival]:
     """All arrivals of an exchange; other events are ignored."""
     while events := clients.receive(FOREVER):
         yield from (event for event in events if isinstance(event, Arrival))
-
-
-Pass = Callable[[int, int, Sequence[Arrival]], Sequence[Arrival]]
-"""(round, exchange, the clients' replies) → the replies that arrive"""
-
-
-class Altered:
-    """Clients whose replies are changed on the way to the server, once all replies of an exchange are known. Other
-    events pass at once."""
-
-    def __init__(self, clients: Clients, alter: Pass):
-        self.inner, self._alter = clients, alter
-        self._place = 0, 0
-        self._awaited, self._held = set[int](), list[Arrival]()
-
-    def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
-        self._place, self._awaited, self._held = (asked, exchange), set(which), []
-        self.inner.send(asked, exchange, messages, which)
-
-    def receive(self, seconds: float) -> Sequence[Event]:
-        while True:
-            found = self.inner.receive(seconds) if self._awaited else ()
-            others = [event for event in found if not isinstance(event, Arrival)]
-            self._held += [event for event in found if isinstance(event, Arrival)]
-            self._awaited -= {event.client for event in found if isinstance(event, Arrival)}
-            self._awaited -= {client for event in others if isinstance(event, Left) for client in event.clients}
-            if others or (not found and self._awaited and seconds < FOREVER):
-                return others
-            if not found or not self._awaited:
-                held, self._held, self._awaited = self._held, [], set()
-                return self._alter(*self._place, held) if held else ()
-
-    def settle(
-        self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
-    ) -> None:
-        self.inner.settle(round, update, closings, diverged)
-
-    def phase(
-        self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
-    ) -> Mapping[str, bytes | Exception]:
-        return self.inner.phase(asked, exchange, phase, bodies)
-
-    def identity(self, after: int) -> Identity:
-        return self.inner.identity(after)
-
-    def evaluate(self, after: int = 0, last: bool = False) -> tuple[Identity, Metrics]:
-        return self.inner.evaluate(after, last)

@@ -23,9 +23,10 @@ import numpy as np
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
-from fedzero.ledger.answers import Answers, Place
+from fedzero.ledger.answers import FILE, Answers, Place
 from fedzero.links.contract import Entropy
 from fedzero.methods.contract import Federation
+from fedzero.model.decoding import decoded
 from fedzero.recipe.plan import drawn_from
 from fedzero.recipe.recipe import Recipe
 
@@ -48,11 +49,21 @@ class PrivateCohorts:
     def __call__(self, round: int) -> tuple[int, ...]:
         with closing(Answers(self._folder)) as answers:
             if (found := answers.find(Place(round, COHORT))) is not None:
-                return _cohorts.decode(found.answer)
+                return self._checked(round, found.answer)
             generator = np.random.Generator(np.random.Philox(key=int.from_bytes(self._entropy(16), "little")))
             cohort = drawn_from(generator, self._federation)
             answers.keep(round, 0, {COHORT: b""}, {COHORT: msgspec.msgpack.encode(cohort)})
             return cohort
+
+    def _checked(self, round: int, kept: bytes) -> tuple[int, ...]:
+        """A kept cohort; refused unless it can have been drawn: the folder may be somebody else's."""
+        cohort = decoded(_cohorts.decode, kept, f"the cohort of round {round}", FedzeroError)
+        m, N, again = self._federation.cohort, self._federation.clients, self._federation.replacement
+        if len(cohort) != m or not all(0 <= client < N for client in cohort) or (len(set(cohort)) < m and not again):
+            raise FedzeroError(
+                f"{self._folder / FILE} has a cohort of round {round} that nobody can have drawn: delete it"
+            )
+        return cohort
 
 
 class PrivateBatches:
@@ -83,7 +94,10 @@ class PrivateBatches:
         finally:
             if self._close:
                 answers.close()
-        self._roots |= {c: new[BATCHES - c] if kept is None else kept.answer for c, kept in found.items()}
+        roots = {c: new[BATCHES - c] if kept is None else kept.answer for c, kept in found.items()}
+        if strange := [client for client, root in roots.items() if len(root) != ROOT]:
+            raise FedzeroError(f"what is kept of the batches of client {strange[0]} in round {round} is damaged")
+        self._roots |= roots
 
 
 def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:

@@ -10,6 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import msgspec
@@ -25,7 +26,7 @@ from fedzero.recipe.recipe import Recipe
 Kind = type[Struct]
 
 TABLES: dict[str, tuple[str, plugins.Group]] = {
-    "Algorithms": ("algorithm", "methods"),
+    "Methods": ("algorithm", "methods"),
     "Filters": ("filters", "filters"),
     "Rules": ("algorithm.rules", "rules"),
     "Gatherings": ("gathering", "gatherings"),
@@ -117,17 +118,25 @@ def _meaning(name: str, texts: dict[str, str]) -> str:
 
 def _texts(kind: Kind) -> dict[str, str]:
     """The text below each field, of the kind and of what it inherits from."""
-    found = {}
+    found: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
-        try:
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        except (OSError, TypeError):  # of a language's own types there is no source
-            continue
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in pairwise(definition.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                assert isinstance(field.target, ast.Name)
-                found[field.target.id] = " ".join(str(text.value.value).split())
+        found |= _own_texts(owner)
+    return found
+
+
+@cache
+def _own_texts(owner: type) -> dict[str, str]:
+    """The text below each field that a class itself has. Cached, because finding its source parses the whole file."""
+    try:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    except (OSError, TypeError):  # of a language's own types there is no source
+        return {}
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, text in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(str(text.value.value).split())
     return found
 
 

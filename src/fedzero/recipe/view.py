@@ -18,7 +18,7 @@ from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.setup import Setup
 from fedzero.tasks.contract import Phase
 
-CatchUp = tuple[tuple[bytes, int, Numbers] | None, Sequence[Update]]
+CatchUpPart = tuple[tuple[bytes, int, Numbers] | None, Sequence[Update]]
 """A part of the catch-up that brings a replica from the base model to the run's current round: a checkpoint (tensors,
 rounds, numbers), only in the first part and if there is one; and updates to fold."""
 
@@ -34,7 +34,7 @@ class Past(Protocol):
         """Encoded updates of rounds first … last − 1."""
         ...
 
-    def catch_up(self, part: int) -> Iterator[CatchUp]:
+    def catch_up(self, part: int) -> Iterator[CatchUpPart]:
         """Everything that a replica of the base model lacks, in parts of `part` updates."""
         ...
 

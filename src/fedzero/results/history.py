@@ -40,7 +40,7 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
     start, outline = reading.start, reading.outline
     recipe, toml, settings = described(start.recipe, tuple(start.needs.items()), outline.extended)
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
-    points, last = reading.points.things(), outline.course.last
+    points, last = reading.points.things(), outline.evaluations.last
     model = (last or start).identity
     return History(
         name=recipe.title or recipe.name,
@@ -60,8 +60,9 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         complete=outline.end is not None,
         earlier_events=outline.refused - len(reading.events),
         facts=start.facts,
-        diverged=recipe.stop.diverged(outline.course),
+        diverged=recipe.stop.diverged(outline.evaluations),
         pictures=reading.pictures,
+        said=dict(reading.said),
         found=None if result is None else found_by(result, recipe),
         gradients=recipe.algorithm.traits(Scale(start.parameters, outline.clients)).first_order,
         settings=settings,

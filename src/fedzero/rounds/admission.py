@@ -25,12 +25,24 @@ class Admission:
     def __init__(self, plan: Plan, tracker: ClientTracker, models: Mapping[int, bytes] | None = None):
         self.plan, self.tracker, self.models = plan, tracker, dict(models or {})
         self.remembering = plan.traits.remembers or plan.chain.feedback
+        self._round = self._oldest = 0
 
     def begin(self, round: int, replica: Replica | None, oldest: int) -> None:
         """Keep the digest of the model at which a round is asked, and the digests of the last `oldest` rounds."""
+        self._round, self._oldest = round, oldest
         if replica is not None and oldest:
             self.models = {r: digest for r, digest in self.models.items() if r >= round - oldest}
             self.models[round] = replica.digest()
+
+    def closed(self, answered: int | None, open: int | None) -> str:
+        """Why a reply to the question of round `answered` cannot count; empty if that is the client's open question.
+        A client whose question is over may have been asked again: the reply does not end its new turn."""
+        if answered is None or answered == open:
+            return ""
+        if answered + self._oldest < self._round:
+            last = f"after round {answered + self._oldest}" if self._oldest else "in a later round"
+            return f"answered round {answered} {last}: too late to count"
+        return f"answered round {answered}, and its turn was over"
 
     def limit(self, round: int, exchange: int) -> int:
         """The most bytes that a reply may have."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Refused
 from fedzero.lines import LONGEST_SAID, printable
@@ -37,8 +39,12 @@ def gather(
         left = _played(gathering, given, context, clients, tally, lost)
         if isinstance(left, Total):
             _check(left, context, tally)
+        else:
+            _check_replies(left, context, tally)
     except Refused as why:
-        tally.refused |= dict.fromkeys(tally.replies, printable(str(why), LONGEST_SAID))
+        for host, mine in given.items():
+            said = f"failed: {lost[host]}" if host in lost else printable(str(why), LONGEST_SAID)
+            tally.refused |= dict.fromkeys(mine, said)
         tally.replies = {}
         return
     if isinstance(left, Total):
@@ -70,6 +76,11 @@ def _played(
         except StopIteration as done:
             left: Replies | Total = done.value
             return left
+        except Exception as error:
+            if not phase or isinstance(error, Refused):
+                raise
+            # Hosts wrote what was being read: the round is lost, not the run.
+            raise Refused(f"the gathering could not read what hosts answered ({error!r})") from error
         if phase == MOST_PHASES or bodies.keys() - hosts.keys():
             break
         found = clients.phase(context.round, context.exchange, phase, bodies)
@@ -96,10 +107,30 @@ def _check(total: Total, context: ServerContext, tally: RoundInProgress) -> None
     clients = set(total.clients)
     if not clients or len(clients) < len(total.clients) or clients - tally.replies.keys():
         raise Refused("the gathering left a sum of others than the clients that were asked")
-    if total.values.shape != (context.numbers,) or not total.weight > 0:
-        raise Refused(f"the gathering left {total.values.shape} numbers, where {context.numbers} were expected")
-    if not (np.isfinite(total.values).all() and math.isfinite(total.weight)):
+    _expect_numbers(total.values, context)
+    if not (math.isfinite(total.weight) and total.weight > 0):
+        raise Refused(f"the gathering left a sum of weight {total.weight:g}")
+    with np.errstate(over="ignore"):
+        mean = total.mean()
+    if not np.isfinite(mean).all():
         raise Refused("the sum is NaN or infinite")
+
+
+def _check_replies(replies: Replies, context: ServerContext, tally: RoundInProgress) -> None:
+    """Refuse replies that cannot be those of the clients that were asked."""
+    if others := (replies.values.keys() | replies.refused.keys()) - tally.replies.keys():
+        raise Refused(f"the gathering left a reply of client {min(others)}, which was not asked")
+    for client, values in replies.values.items():
+        _expect_numbers(values, context, f" of client {client}")
+
+
+def _expect_numbers(values: NDArray[Any], context: ServerContext, whose: str = "") -> None:
+    if values.shape != (context.numbers,):
+        raise Refused(
+            f"the gathering left numbers{whose} of shape {values.shape}, where {context.numbers} were expected"
+        )
+    if values.dtype.kind != "f" or not np.isfinite(values).all():
+        raise Refused(f"the numbers{whose} that the gathering left are NaN or infinite")
 
 
 def loss_of(tally: RoundInProgress, least: float) -> float | None:

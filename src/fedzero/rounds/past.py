@@ -7,7 +7,7 @@ from itertools import islice
 
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.query_log import LedgerLog
-from fedzero.recipe.view import CatchUp
+from fedzero.recipe.view import CatchUpPart
 from fedzero.rounds.server import Server
 
 
@@ -36,7 +36,7 @@ class PastRounds:
         rounds = server.ledger.rounds(first, last)
         return [record.update for record in rounds if record.update is not None and not record.dense]
 
-    def catch_up(self, part: int) -> Iterator[CatchUp]:
+    def catch_up(self, part: int) -> Iterator[CatchUpPart]:
         """From the last checkpoint on, in parts of `part` updates: a ledger may have more than memory holds."""
         ledger = self._of.ledger
         kept = checkpoints.own(ledger.path.parent, ledger)

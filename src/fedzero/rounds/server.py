@@ -128,7 +128,7 @@ class Server:
             bytes_down=tally.bytes_down + sum(map(len, closings.values())),
             queries=tally.queries,
             loss=self._mean_loss(tally, [loss for c, loss in losses.items() if c not in strange]),
-            refused=tuple(sorted(tally.refused.items())),
+            refused=tuple(sorted((tally.stale_refused | tally.refused).items())),
             remembered=tuple((c, replies[c].memory) for c in sorted(replies) if replies[c].memory),
             queried=() if self.meter is None else self.meter.log.queried(round),
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
@@ -244,6 +244,9 @@ class Server:
         client, data = arrival.client, arrival.data
         if isinstance(data, bytes):
             tally.bytes_up += len(data)
+        if why := self.admission.closed(arrival.asked, found.asked.get(client)):
+            tally.stale[client] = why
+            return
         try:
             if client not in found.asked:
                 raise Refused("was not asked")

@@ -35,6 +35,8 @@ class RoundInProgress:
     totals: list[Total] = field(default_factory=list)
     """of every exchange so far, if a gathering hides the replies"""
     refused: dict[int, str] = field(default_factory=dict)
+    stale: dict[int, str] = field(default_factory=dict)
+    """clients with a reply to a question that is over; a later question of theirs may be open"""
     bounded: set[int] = field(default_factory=set)
     """clients whose values were shortened"""
     bytes_up: int = 0
@@ -64,6 +66,11 @@ class RoundInProgress:
     def ended(self) -> set[int]:
         """The clients whose turn ended in this round."""
         return self.asked.keys() & (self.replies.keys() | self.refused.keys())
+
+    @property
+    def stale_refused(self) -> dict[int, str]:
+        """The stale replies to name: those of clients that do not count in this round."""
+        return {client: why for client, why in self.stale.items() if client not in self.replies}
 
     def late(self) -> dict[int, int]:
         """By client that counts and answered the question of an earlier round: that round."""

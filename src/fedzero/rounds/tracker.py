@@ -69,11 +69,12 @@ class UpdateHistory:
         """Read earlier rounds, at least as many as are held, so that the buffer is copied a few times at most."""
         held = list(zip(self, self.between(self.first, self.next), strict=True))
         begin = max(0, min(first, 2 * self.first - self.next))
+        end = self.next  # the last rounds may have no update
         read = [(record.round, record.update) for record in self._earlier(begin, self.first) if not record.dense]
         self._data, self._rounds, self._ends = bytearray(), array("q"), array("q", [0])
         for round, update in read + held:
             self.append(round, update)
-        self.first = begin
+        self.first, self.next = begin, end
 
     def forget(self, before: int) -> None:
         """Drop the rounds before this one. Memory is released once half of the buffer is unused."""

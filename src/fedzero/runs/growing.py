@@ -81,7 +81,7 @@ def extension(folder: Path, growth: Growth) -> Extended | None:
     wanted = _extended(folder, outline, recipe, growth)
     if wanted is None:
         return None
-    if outline.end is not None and (reason := wanted.stop.reason(outline.course)):
+    if outline.end is not None and (reason := wanted.stop.reason(outline.evaluations)):
         raise FedzeroError(f"{folder} would at once end again: {reason}; give another `stop` as well")
     return extension_to(wanted, outline.done)
 

@@ -276,8 +276,8 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
                 if before is None:
                     view, start = replay.read_from(ledger, checkpoints.own(place, ledger)), ledger.start()
                     watch.begin(in_force(start, view.outline.extended), start.parameters, view.outline)
-                    if view.outline.course.last is not None:
-                        watch.evaluation(view.outline.course.last)
+                    if view.outline.evaluations.last is not None:
+                        watch.evaluation(view.outline.evaluations.last)
                 else:
                     view = replay.read(ledger, before)
                     for entry in ledger.entries(before.outline.entries, view.outline.entries):

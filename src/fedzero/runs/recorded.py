@@ -16,7 +16,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.records import Extended
-from fedzero.ledger.store import Ledger, Tampered
+from fedzero.ledger.store import Ledger, Tampered, closed_on_failure
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import fixed
 from fedzero.model.checkpoint import load_model, room
@@ -51,8 +51,7 @@ def reopen(
     (`writable`).
     """
     path = folder_of(folder) / LEDGER
-    ledger = Ledger.open(path)
-    try:
+    with closed_on_failure(Ledger.open(path)) as ledger:
         start = ledger.start()
         if start.directions != VERSION:
             raise FedzeroError(f"the run uses direction stream {start.directions}, this release has stream {VERSION}")
@@ -69,14 +68,12 @@ def reopen(
         replay.check_base(ledger, setup.problem.params)
         if not setup.problem.incomplete:
             _check_facts(start.facts, setup.problem.facts)
-    except BaseException:
-        ledger.close()
-        raise
     if writable:
         ledger.close()
         ledger = Ledger.open(path, writable=True)
-        if start.secret is not None:
-            ledger.hide()
+        with closed_on_failure(ledger):
+            if start.secret is not None:
+                ledger.hide()
     return ledger, setup
 
 

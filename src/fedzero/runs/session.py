@@ -17,9 +17,9 @@ from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
-from fedzero.ledger.records import Extended, Record, Shown, Start
+from fedzero.ledger.records import Extended, Record, Said, Shown, Start
 from fedzero.ledger.replay import LedgerView
-from fedzero.ledger.store import Claim, Ledger, Unwritable
+from fedzero.ledger.store import Claim, Ledger, Unwritable, closed_on_failure
 from fedzero.methods.contract import Observer
 from fedzero.model import files, fixed
 from fedzero.model.checkpoint import save_base, save_model
@@ -99,8 +99,8 @@ def start(
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
         with opened(setup, environment, watch, observe) as found:
-            ledger = create(folder, first, overwrite, base)
-            trust.note(first.recipe, recipe.task, environment.functions)
+            with closed_on_failure(create(folder, first, overwrite, base)) as ledger:
+                trust.note(first.recipe, recipe.task, environment.functions)
             return run_to_end(found, ledger, folder, watch)
 
 
@@ -135,8 +135,9 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
         else:
             replaced.append(folder / FIXED)
         return Ledger.create(path, first, claim, replaced=replaced)
-    except Unwritable:
-        if made:
+    except BaseException as error:
+        claim.release()
+        if made and isinstance(error, Unwritable):
             for name in (BASE, FIXED):
                 (folder / name).unlink(missing_ok=True)
             folder.rmdir()
@@ -168,16 +169,13 @@ def _resume(
     with ending(watch):
         ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase, extended=extended)
         with ExitStack() as stack:
-            try:
+            with closed_on_failure(ledger):
                 if setup.problem.incomplete:
                     raise FedzeroError(setup.problem.incomplete)
                 setup = replace(setup, recipe=recipes.with_engine(setup.recipe, engine))
                 if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
                     watch.warn(doubt)
                 found = stack.enter_context(opened(setup, replace(environment, folder=folder_of(folder)), watch))
-            except BaseException:  # the next attempt may write
-                ledger.close()
-                raise
             return run_to_end(found, ledger, folder_of(folder), watch, extended=extended)
 
 
@@ -220,15 +218,22 @@ def run_to_end(
                 return []
             return [Shown(after, setup.problem.pictures(replica.state.params))]
 
-        keeper = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
+        def samples(after: int) -> list[Record]:
+            if setup is None or replica is None or setup.problem.samples is None:
+                return []
+            return [Said(after, tuple(setup.problem.samples(replica.state.params)))]
+
+        checkpointer = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            run_rounds(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
+            run_rounds(
+                recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, checkpointer, samples
+            )
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed
         for path in answers.files_of(folder):
             path.unlink(missing_ok=True)
-        return summary(ledger, keeper.view)
+        return summary(ledger, checkpointer.view)
     finally:
         watch.end()
         ledger.close()

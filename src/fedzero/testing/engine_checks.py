@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,17 +22,18 @@ from fedzero.methods.fedavg import FedAvg
 from fedzero.methods.fzoos import FZooS
 from fedzero.methods.scaffold import ScaffoldZO
 from fedzero.protocol.engine import FOREVER, Arrival, Clients, Event, Joined, Left
+from fedzero.protocol.messages import decode_reply
 from fedzero.recipe.engines import Engine
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.recipe.setup import Setup, prepare
+from fedzero.recipe.setup import prepare
 from fedzero.rounds.server import Server
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.summary import Summary
 from fedzero.tasks.contract import BuildContext, Problem
 from fedzero.tasks.quadratic import Quadratic
-from fedzero.testing.engines import Failing
+from fedzero.testing.engines import Delayed, Failing
 from fedzero.testing.trial import Check, expect, known, recipe_of, run_checks
 
 METHODS: tuple[Method, ...] = (
@@ -42,16 +44,19 @@ METHODS: tuple[Method, ...] = (
 )
 """Seeded; whole models sent as snapshots; two exchanges and a growing memory; a memory of d numbers."""
 ROUNDS, STOP, BROKEN = 6, 2, 1
+PAUSE, SHORT, SOON = 0.03, 0.02, 0.75
+"""Seconds: of an evaluation, of a short wait; the part of the time of all clients in which a short wait has to end."""
 
 
 def check_engine(engine: Engine, checks: Sequence[Check] | None = None) -> None:
     """Make runs with an engine, and raise `CheckFailed` with what does not hold.
 
     Checks: the ledger is that of one process, to its last byte, with methods of several kinds; a client that fails is
-    refused by name, and the others count; every client that is asked arrives once, or leaves with its host; a run that
-    was stopped ends in the same ledger, also where another engine goes on.
+    refused by name, and the others count; every client that is asked arrives once, or leaves with its host, also
+    where several questions are open; waiting ends in time; a run that was stopped ends in the same ledger, also where
+    another engine goes on.
     """
-    with known(Troubled):
+    with known(Troubled), known(Slow):
         run_checks(type(engine), msgspec.structs.replace(engine, merge=False, device="cpu"), checks or CHECKS)
 
 
@@ -61,6 +66,14 @@ class Troubled(Quadratic, tag="troubled-quadratic"):
     def build(self, clients: int, context: BuildContext) -> Problem:
         problem = super().build(clients, context)
         return replace(problem, objective=Failing(problem.objective, problem.shards, context.keys, BROKEN))
+
+
+class Slow(Quadratic, tag="slow-quadratic"):
+    """A quadratic whose evaluations take a while."""
+
+    def build(self, clients: int, context: BuildContext) -> Problem:
+        problem = super().build(clients, context)
+        return replace(problem, objective=Delayed(problem.objective, PAUSE))
 
 
 class _Stop(Silent):
@@ -102,32 +115,79 @@ def names_clients_that_fail(engine: Engine, folder: Path) -> None:
             expect(why.startswith("failed: "), f"client {BROKEN} failed, and the ledger says: {why}")
 
 
-def says_what_happens(engine: Engine, folder: Path) -> None:
-    """Message by message: who is asked arrives once or leaves, what is given up does not come later."""
-    recipe = _recipe(METHODS[0], engine)
-    setup = prepare(recipe, Environment())
-    with session.opened(setup, Environment(), Silent()) as found:
+@contextmanager
+def _serving(
+    engine: Engine, folder: Path, task: Quadratic | None = None, oldest: int = 0
+) -> Iterator[tuple[Clients, Server]]:
+    """The clients of a new run, and its server, which plays no round."""
+    setup = prepare(_recipe(METHODS[0], engine, task), Environment())
+    with session.opened(setup, Environment(), Silent(), oldest=oldest) as found:
         server = Server(setup.plan, found.run.replica, session.create(folder / "run", setup.start))
         found.past.attach(server)
         try:
-            _expect_events(found.clients, server, setup)
+            yield found.clients, server
         finally:
             server.ledger.close()
 
 
-def _expect_events(clients: Clients, server: Server, setup: Setup) -> None:
-    everybody = range(setup.recipe.federation.clients)
-    sending = server.delivery.instructions(0, everybody)
-    first = {client: sending.which[client] for client in everybody[:2]}
-    clients.send(0, 0, sending.messages, first)
-    expect_each_once(_until_nothing(clients), first)
-    clients.send(0, 0, sending.messages, sending.which)  # and given up at once
-    with suppress(FedzeroError):
-        clients.receive(0.0)
-    others = {client: sending.which[client] for client in everybody[2:4]}
-    clients.send(0, 0, sending.messages, others)
-    expect_each_once(_until_nothing(clients), others)
-    expect(not clients.receive(FOREVER), "nobody is awaited, and yet something happens")
+def _send(clients: Clients, server: Server, round: int, who: Sequence[int]) -> set[int]:
+    """Ask some clients in a round; returns them."""
+    sending = server.delivery.instructions(round, who)
+    clients.send(round, 0, sending.messages, sending.which)
+    return set(who)
+
+
+def says_what_happens(engine: Engine, folder: Path) -> None:
+    """Message by message: clients that are asked arrive once or leave; those asked before are awaited beside those
+    asked now; questions of a round that is over have no answer."""
+    with _serving(engine, folder) as (clients, server):
+        asked = _send(clients, server, 0, (0, 1))
+        expect_each_once(_until_nothing(clients), asked)
+        asked = _send(clients, server, 0, (1, 0)) | _send(clients, server, 0, (2, 3))
+        expect_each_once(_until_nothing(clients), asked)
+        _send(clients, server, 0, range(server.plan.federation.clients))  # and given up
+        with suppress(FedzeroError):
+            clients.receive(0.0)
+        clients.settle(0, None, {}, ())
+        asked = _send(clients, server, 1, (2, 3))
+        expect_each_once(_until_nothing(clients), asked)
+        expect(not clients.receive(FOREVER), "nobody is awaited, and yet something happens")
+
+
+def awaits_earlier_rounds(engine: Engine, folder: Path) -> None:
+    """If replies may come late, two rounds are asked before anything is received, and each reply names its own; or the
+    engine refuses the second question in a sentence."""
+    with _serving(engine, folder, oldest=1) as (clients, server):
+        asked = dict.fromkeys(_send(clients, server, 0, (0, 1)), 0)
+        try:
+            asked |= dict.fromkeys(_send(clients, server, 1, (2, 3)), 1)
+        except FedzeroError as why:
+            expect(bool(str(why)), "a second question is refused without a reason")
+        events = _until_nothing(clients)
+        expect_each_once(events, set(asked))
+        for event in events:
+            if isinstance(event, Arrival) and isinstance(event.data, bytes):
+                reply, wanted = decode_reply(event.data, len(event.data)), asked[event.client]
+                expect(reply.round == wanted, f"asked in round {wanted}, client {event.client} answers {reply.round}")
+                expect(event.asked in (None, wanted), f"its arrival names round {event.asked}, not {wanted}")
+        _send(clients, server, 0, (0, 1))
+        clients.settle(0, None, {}, ())
+        clients.settle(1, None, {}, ())
+        late = _send(clients, server, 2, (2, 3))
+        expect_each_once(_until_nothing(clients), late)
+
+
+def waits_as_long_as_it_is_told(engine: Engine, folder: Path) -> None:
+    """`receive` returns before all clients are done if its time is over, and misses nobody."""
+    with _serving(engine, folder, Slow(dimension=20)) as (clients, server):
+        _send(clients, server, 0, (0, 1))
+        _until_nothing(clients)  # whatever has to be got ready, is ready now
+        asked, began = _send(clients, server, 0, range(2, 8)), time.monotonic()
+        events = list(clients.receive(SHORT))
+        first = time.monotonic() - began
+        expect_each_once([*events, *_until_nothing(clients)], asked)
+        whole = time.monotonic() - began
+        expect(first < SOON * whole, f"receive({SHORT}) took {first:.2f} s, and all that there was {whole:.2f} s")
 
 
 def _until_nothing(clients: Clients) -> list[Event]:
@@ -137,9 +197,8 @@ def _until_nothing(clients: Clients) -> list[Event]:
     return found
 
 
-def expect_each_once(events: Sequence[Event], asked: object) -> None:
-    """Of an exchange: every client that was asked arrives once, or leaves with its host."""
-    assert isinstance(asked, dict)
+def expect_each_once(events: Sequence[Event], asked: Collection[int]) -> None:
+    """Every client that was asked arrives once, or leaves with its host."""
     arrived = Counter(event.client for event in events if isinstance(event, Arrival))
     left = {client for event in events if isinstance(event, Left) for client in event.clients}
     expect(set(arrived) <= set(asked), f"clients {sorted(set(arrived) - set(asked))} arrive, who were not asked")
@@ -168,5 +227,7 @@ CHECKS: tuple[Check, ...] = (
     writes_the_ledger_of_one_process,
     names_clients_that_fail,
     says_what_happens,
+    awaits_earlier_rounds,
+    waits_as_long_as_it_is_told,
     resumes_what_was_stopped,
 )

@@ -3,6 +3,7 @@ breaks when told to."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from fedzero.engines.remote.transport import Answers, Gone, News
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.updates import Update
 from fedzero.oracles import ALL_DATA
-from fedzero.protocol.engine import Altered, Arrival, Clients, Interrupted, Undelivered
+from fedzero.protocol.altered import Altered
+from fedzero.protocol.engine import Arrival, Clients, Interrupted, Undelivered
 from fedzero.protocol.messages import decode_reply
 
 Sent = tuple[int, bytes | Exception]
@@ -98,6 +100,20 @@ class Failing:
         return self.objective.losses(base, points, batches, basis)
 
 
+class Delayed:
+    """An objective whose evaluations take so many seconds longer."""
+
+    def __init__(self, objective: Any, seconds: float):
+        self.objective, self._seconds = objective, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.objective, name)
+
+    def losses(self, base: Any, points: Any, batches: Any, basis: Any = None) -> Any:
+        time.sleep(self._seconds)
+        return self.objective.losses(base, points, batches, basis)
+
+
 @dataclass(frozen=True)
 class SiteProgram:
     """A site, as what the host of a transport runs; it keeps what outlasts it in the folder of its name."""
@@ -115,6 +131,8 @@ class LocalSites:
     breaks(asked): whether the epoch ends after so many answers of all epochs. `forgetful` sites have no folder to come
     back to.
     """
+
+    several = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedzero.callbacks import always_false
 from fedzero.engines.remote import Remote
-from fedzero.engines.remote.transport import Gone, Link, News, NoAnswer, Pending, Transport
+from fedzero.engines.remote.transport import Gone, Link, News, NoAnswer, Pending, Transport, Waiting
 from fedzero.errors import FedzeroError
 from fedzero.protocol.engine import Interrupted, Undelivered
 from fedzero.testing import engine_checks
@@ -25,8 +25,8 @@ def check_transport(transport: Transport, checks: Sequence[Check] | None = None)
 
     Checks: bytes arrive as they were, each of its host; whoever is done first is heard first; an answer that comes too
     late, or whose order was given up, is not taken for that of another order; an answer beyond the limit is refused and
-    nothing else; a host that dies keeps nobody waiting; a run writes the ledger of one process, and clients that fail
-    are named.
+    nothing else; where a link carries several orders at a time, each has its answer; a host that dies keeps nobody
+    waiting; a run writes the ledger of one process, and clients that fail are named.
     """
     run_checks(type(transport), transport, checks or CHECKS)
 
@@ -59,7 +59,7 @@ def _opened(transport: Transport) -> Iterator[tuple[Link, list[str]]]:
 def _asked(link: Link, orders: Mapping[str, bytes], seconds: float = LONG) -> dict[str, bytes | Exception]:
     found: dict[str, bytes | Exception] = {}
     for host, answer in link.ask(orders, seconds, LIMIT, always_false):
-        if isinstance(answer, News):
+        if isinstance(answer, News | Waiting):
             continue
         expect(host in orders, f"{host} answers, which was not asked")
         expect(host not in found, f"{host} answers twice")
@@ -101,6 +101,21 @@ def answers_later(transport: Transport, folder: Path) -> None:
             time.sleep(0.01)
         expect(found == [(first, first.encode() + b" sleep 0.3")], f"answered later: {found!r}")
         expect(list(link.late()) == [], "what was answered later is said twice")
+
+
+def asks_several_at_once(transport: Transport, folder: Path) -> None:
+    """For a link that says so: a host obeys two orders one after the other, and whoever is free is heard first."""
+    with _opened(transport) as (link, (first, second, *_)):
+        if not getattr(link, "several", False):
+            return
+        slow = link.ask({first: b"sleep 0.5"}, LONG, LIMIT, always_false)
+        came = next(slow)
+        expect(isinstance(came[1], Waiting), f"an order takes half a second, and this comes meanwhile: {came!r}")
+        found = _asked(link, {first: b"x", second: b"y"})
+        wanted = {first: first.encode() + b" x", second: second.encode() + b" y"}
+        expect(found == wanted, f"asked beside another order: {found!r}")
+        left = [each for each in slow if not isinstance(each[1], News | Waiting)]
+        expect(left == [(first, first.encode() + b" sleep 0.5")], f"the first order is answered by {left!r}")
 
 
 def refuses_what_is_too_long(transport: Transport, folder: Path) -> None:
@@ -149,6 +164,7 @@ CHECKS: tuple[Check, ...] = (
     carries_bytes,
     hears_who_is_done,
     keeps_answers_apart,
+    asks_several_at_once,
     answers_later,
     refuses_what_is_too_long,
     notices_who_dies,

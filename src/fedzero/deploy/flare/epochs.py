@@ -48,7 +48,7 @@ from fedzero.deploy.flare.project import (
     Project,
     kit_of,
 )
-from fedzero.engines.remote.transport import Answers, Gone, NoAnswer, Pending
+from fedzero.engines.remote.transport import Answers, Gone, NoAnswer, Pending, Waiting
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model import files
 from fedzero.model.numbers import NonNegative, Positive, PositiveInt
@@ -148,6 +148,7 @@ class Epochs:
             while missing and not enough():
                 if not readable(epoch.bridge, NOTICE_EVERY):
                     self._expect_server()
+                    yield "", Waiting()
                     continue
                 asked, site, ok, answer = receive(epoch.bridge, Answered)
                 if asked == self._asks and site in missing:

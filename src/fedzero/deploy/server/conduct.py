@@ -22,7 +22,7 @@ from fedzero.engines.remote.messages import Prepare, Prepared, PrepareExtended
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Extended, Start, sha256_of
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, closed_on_failure
 from fedzero.protocol.engine import Tied
 from fedzero.recipe import coalitions, trust
 from fedzero.recipe import recipe as recipes
@@ -110,16 +110,17 @@ def _run(
     clients = RemoteClients(service, prepare, assigned, None if setup is None else setup.problem.objective, fits)
     now = _start(recipe, setup, clients.agreed())
     _expect_same(now, then)
-    ledger = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
-    if given:
-        trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
-    if now.secret is not None:
-        ledger.hide()
     past = PastRounds()
     plan = plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
-    clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
-    opened = session.Opened(clients.run, clients, past, tied)
-    summary = session.run_to_end(opened, ledger, folder, watch, extended=extended)
+    opened = Ledger.open(folder / LEDGER, writable=True) if then else session.create(folder, now, overwrite)
+    with closed_on_failure(opened) as ledger:
+        if given:
+            trust.note(then.recipe if then else now.recipe, recipe.task, environment.functions)
+        if now.secret is not None:
+            ledger.hide()
+        clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
+    found = session.Opened(clients.run, clients, past, tied)
+    summary = session.run_to_end(found, ledger, folder, watch, extended=extended)
     clients.finish(summary.rounds)
     return summary
 

@@ -2,10 +2,12 @@
 
 PROJECT/queue/*.json    recipes in the order they came, each until its run has ended
 PROJECT/serve.json      the supervisor's process, while there is one
+PROJECT/serve.lock      locked by it
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -23,7 +25,7 @@ from fedzero.model.decoding import MALFORMED
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.recipe import Recipe
 
-QUEUE, SUPERVISOR = "queue", "serve.json"
+QUEUE, SUPERVISOR, LOCK = "queue", "serve.json", "serve.lock"
 
 
 class Process(Struct, frozen=True):
@@ -73,9 +75,29 @@ def supervisor(project: Path) -> Supervisor | None:
 @contextmanager
 def supervising(project: Path) -> Iterator[Callable[[Path | None], None]]:
     """Be the only supervisor of a project inside the block; yields a function to record the run in progress."""
-    other = supervisor(project)
-    if other is not None:
-        raise FedzeroError(f"process {other.pid} already serves {project}: `fedzero stop {project}` ends it")
+    with _locked(project):
+        yield from _recording(project)
+
+
+@contextmanager
+def _locked(project: Path) -> Iterator[None]:
+    """The lock ends with the process, so nobody has to remove it; its file stays."""
+    with (project / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _served(project, supervisor(project)) from None
+        if (other := supervisor(project)) is not None:  # of a release that had no lock
+            raise _served(project, other)
+        yield
+
+
+def _served(project: Path, other: Supervisor | None) -> FedzeroError:
+    who = "another process" if other is None else f"process {other.pid}"
+    return FedzeroError(f"{who} already serves {project}: `fedzero stop {project}` ends it")
+
+
+def _recording(project: Path) -> Iterator[Callable[[Path | None], None]]:
     path = project / SUPERVISOR
     me = Process.of(os.getpid())
     assert me is not None

@@ -40,7 +40,12 @@ def sizes(keep: Path) -> dict[Path, int]:
     """Bytes of every folder, the least recently used first."""
     found = [path for path in keep.iterdir() if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
     found.sort(key=lambda path: (path.stat().st_mtime_ns, path.name))
-    return {path: sum(_size(each) for each in path.iterdir()) for path in found}
+    return {path: _whole_size(path) for path in found}
+
+
+def _whole_size(path: Path) -> int:
+    """Bytes of a folder and its subfolders; links are not followed."""
+    return sum(_size(Path(at, name)) for at, folders, files in os.walk(path) for name in (*folders, *files))
 
 
 def _size(path: Path) -> int:

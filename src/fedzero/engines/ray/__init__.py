@@ -41,6 +41,10 @@ class Ray(Engine, tag="ray"):
     """Parts of a cohort, for each worker. With more than one, a worker that is done takes parts that others have not
     begun: for cores of uneven speed, and models whose directions cost little, since each part makes them again."""
 
+    def gpus_each(self, present: float) -> float:
+        """GPUs of a worker, or of a task of `spread`, on a cluster with so many of them."""
+        return self.gpus if self.gpus is not None else float(self.device != "cpu" and present >= 1)
+
     @contextmanager
     def open(self, run: RunView) -> Iterator[Clients]:
         """Workers are made before the driver's own replica moves: objects of this process are sent as they are now."""

@@ -102,7 +102,7 @@ def workers(how: Ray) -> Iterator[Actors]:
 def _started(how: Ray) -> Iterator[Actors]:
     with connected((how.workers or 0) * how.cpus) as ray:
         has = ray.cluster_resources()
-        gpus = how.gpus if how.gpus is not None else float(how.device != "cpu" and has.get("GPU", 0) >= 1)
+        gpus = how.gpus_each(has.get("GPU", 0))
         fitting = int(has.get("GPU", 0) / gpus if gpus else has.get("CPU", 0) / how.cpus)
         actor = ray.remote(Worker).options(
             num_cpus=how.cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
@@ -160,6 +160,6 @@ class WorkerPool:
         self._ray.kill(self._actors[worker], no_restart=False)
 
 
-def inlined(crew: WorkerPool, messages: Sequence[bytes]) -> list[Any]:
+def inlined(pool: WorkerPool, messages: Sequence[bytes]) -> list[Any]:
     """Messages as arguments of calls to several workers."""
-    return [crew.put(message) if len(message) > INLINE else message for message in messages]
+    return [pool.put(message) if len(message) > INLINE else message for message in messages]

@@ -33,10 +33,14 @@ def spread(
     folder, word, found = folder.resolve(), uuid4().hex, dict[int, T]()
     folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / MARK, word)
-    options = {"num_cpus": how.cpus, "num_gpus": how.gpus or 0, "max_retries": RETRIES, "scheduling_strategy": "SPREAD"}
     try:
         with connected((how.workers or 0) * how.cpus) as ray:
-            task = ray.remote(_done).options(**options)
+            task = ray.remote(_done).options(
+                num_cpus=how.cpus,
+                num_gpus=how.gpus_each(ray.cluster_resources().get("GPU", 0)),
+                max_retries=RETRIES,
+                scheduling_strategy="SPREAD",
+            )
             common, waiting = ray.put(work), list(enumerate(calls))
             most, running = how.workers or len(calls), dict[Any, int]()
             while waiting or running:

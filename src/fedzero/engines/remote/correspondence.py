@@ -13,14 +13,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from fedzero.callbacks import always_false
-from fedzero.engines.remote.transport import Answers, Gone, News, NoAnswer, Pending
+from fedzero.engines.remote.transport import Answers, Gone, News, NoAnswer, Pending, Waiting
 from fedzero.errors import Refused
 from fedzero.protocol.engine import Interrupted, Undelivered
 
 NUMBER = 8
 """Bytes of a number."""
-LOOK_EVERY = 0.5
-"""The longest time in seconds between two calls of `enough`."""
+LOOK_EVERY = 0.1
+"""The longest time in seconds between two calls of `enough`, and until `Waiting` comes."""
+KEPT = 1 << 20
+"""Bytes of answers to earlier orders that a host keeps beside the last, to repeat them."""
 RELIABLE = math.inf
 """`resend` for a connection that loses nothing while a host is there."""
 Heard = tuple[str, bytes | Gone | News]
@@ -47,6 +49,8 @@ class Connection(Protocol):
 
 class Correspondence:
     """Numbers begin with the current time, so a restarted server continues with larger numbers."""
+
+    several = True
 
     def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic):
         self._connection, self._clock, self._number = connection, clock, time.time_ns()
@@ -83,6 +87,7 @@ class Correspondence:
     def _answers(self, mine: _Asking, seconds: float, enough: Callable[[], bool]) -> Answers:
         now = self._clock()
         end, pause, again = now + seconds, self._connection.resend, now + self._connection.resend
+        said = now
         while True:
             while mine.found:
                 yield mine.found.pop(0)
@@ -103,6 +108,10 @@ class Correspondence:
                 for host, message in list(mine.missing.items()):
                     self._send(mine, host, message)
             self._hear(min(end - now, again - now, LOOK_EVERY))
+            others = any(asking.found for asking in self._asking.values() if asking is not mine)
+            if not mine.found and not self._news and (others or self._clock() - said >= LOOK_EVERY):
+                said = self._clock()
+                yield "", Waiting()
 
     def late(self) -> Answers:
         self._hear(0.0)
@@ -175,15 +184,17 @@ def _within(answer: bytes, limit: int) -> bytes | Exception:
 
 
 class Obedient:
-    """The host's end of a correspondence. A repeated order gets the same bytes again; an older order gets no answer."""
+    """The host's end of a correspondence. A repeated order gets the same bytes again, if it is among the last; any
+    other order that is older than the latest gets no answer."""
 
     def __init__(self, answer: Callable[[bytes], bytes]):
-        self._answer, self._last, self._said = answer, -1, b""
+        self._answer, self._last = answer, -1
+        self._said: dict[int, bytes] = {}
 
     def __call__(self, message: bytes) -> bytes | None:
         number = int.from_bytes(message[:NUMBER], "big")
-        if number < self._last:
-            return None
         if number > self._last:
-            self._said, self._last = self._answer(message[NUMBER:]), number
-        return message[:NUMBER] + self._said
+            self._said[number], self._last = self._answer(message[NUMBER:]), number
+            while len(self._said) > 1 and sum(map(len, self._said.values())) > KEPT + len(self._said[number]):
+                del self._said[min(self._said)]
+        return message[:NUMBER] + self._said[number] if number in self._said else None

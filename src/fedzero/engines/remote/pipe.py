@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import selectors
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection as PipeEnd
-from multiprocessing.connection import wait
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
 from fedzero import plugins
 from fedzero.engines.remote.correspondence import RELIABLE, Correspondence, Heard, Obedient
+from fedzero.engines.remote.frames import Frames
 from fedzero.engines.remote.transport import Gone, Link, News, Program, Report, Transport
 from fedzero.errors import FedzeroError
 from fedzero.model.numbers import PositiveInt
@@ -29,6 +30,8 @@ PRELOADED = "fedzero.engines.remote.warm"
 """The process from which hosts are forked imports this module and the module of their program."""
 STARTED, ENDED = 120.0, 5.0
 """Seconds for a host to start, and to end by itself."""
+CLOSED = 0.5
+"""Seconds for a host that has closed its end to end its process, while all others wait."""
 HERE = b""
 """The first message of a host."""
 
@@ -58,7 +61,7 @@ class Pipes:
         self._names, self._program, self._report = names, _sendable(program), report
         self._context.set_forkserver_preload([PRELOADED, program.__module__])
         self.processes: dict[str, Any] = {}
-        self._ends: dict[str, PipeEnd] = {}
+        self._ends: dict[str, Frames] = {}
         self._starting = set[str]()
 
     def begin(self) -> Collection[str]:
@@ -73,32 +76,46 @@ class Pipes:
 
     def send(self, host: str, message: bytes) -> None:
         try:
-            self._ends[host].send_bytes(message)
+            self._ends[host].send(message)
         except (OSError, KeyError):
             raise Undelivered("is gone") from None
 
     def receive(self, seconds: float) -> Sequence[Heard]:
-        found: list[Heard] = []
-        names = {end: name for name, end in self._ends.items()}
-        for end in wait(list(names), seconds):
-            assert isinstance(end, PipeEnd)
-            found += self._read(names[end], end)
+        end, found = time.monotonic() + seconds, list[Heard]()
+        while not found:
+            left = end - time.monotonic()
+            with selectors.DefaultSelector() as ready:
+                for name, pipe in self._ends.items():
+                    ready.register(pipe, selectors.EVENT_READ | selectors.EVENT_WRITE * pipe.waits, name)
+                events = ready.select(max(0.0, left))
+            for key, event in events:
+                found += self._moved(key.data, event)
+            if left <= 0:
+                break
         return found
 
-    def _read(self, name: str, end: PipeEnd) -> list[Heard]:
+    def _moved(self, name: str, event: int) -> list[Heard]:
+        """What comes from a host, and what it takes."""
+        pipe = self._ends[name]
         try:
-            message = end.recv_bytes()
+            if event & selectors.EVENT_WRITE:
+                pipe.flush()
+            messages = pipe.receive() if event & selectors.EVENT_READ else []
         except (EOFError, OSError):
             return self._ended(name)
-        if name not in self._starting:
-            return [(name, message)]
-        self._starting.discard(name)
-        return [(name, News())]
+        found: list[Heard] = [(name, message) for message in messages]
+        if found and name in self._starting:
+            self._starting.discard(name)
+            found[0] = name, News()
+        return found
 
     def _ended(self, name: str) -> list[Heard]:
         self._ends.pop(name).close()
         process = self.processes.pop(name)
-        process.join(ENDED)
+        process.join(CLOSED)
+        if process.is_alive():  # it has closed its end, and stays
+            process.kill()
+            process.join()
         if name in self._starting:  # a second start would fail as well
             self._starting.discard(name)
             self._report(f"{name} did not start (exit code {process.exitcode})")
@@ -111,7 +128,7 @@ class Pipes:
         process = self._context.Process(target=serve, args=(theirs, name, self._program, _registered()), daemon=True)
         process.start()
         theirs.close()
-        self.processes[name], self._ends[name] = process, ours
+        self.processes[name], self._ends[name] = process, Frames(ours)
         self._starting.add(name)
 
     def close(self) -> None:

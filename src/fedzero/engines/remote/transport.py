@@ -74,6 +74,10 @@ class News(FedzeroError):
     """Not an answer: something else has happened, and `late` and `admit` say what."""
 
 
+class Waiting(FedzeroError):
+    """Not an answer: none has come yet. It lets whoever asks do something else meanwhile."""
+
+
 class Pending(FedzeroError):
     """A site was asked and is no longer waited for; its answer may still come."""
 
@@ -82,7 +86,10 @@ Answers = Iterator[tuple[str, bytes | Exception]]
 
 
 class Link(Protocol):
-    """A link lives in epochs; an epoch may end at any moment, for any reason (`Interrupted`)."""
+    """A link lives in epochs; an epoch may end at any moment, for any reason (`Interrupted`).
+
+    It may have the attribute `several`, see `ask`; without it one `ask` is carried at a time.
+    """
 
     def begin(self) -> Collection[str]:
         """End the epoch if there is one, and begin the next; returns the sites that take part."""
@@ -95,7 +102,9 @@ class Link(Protocol):
         the site's name in front: `NoAnswer` after `seconds`, `Undelivered` if the order could not be sent, `Refused` if
         the answer has more than `limit` bytes. `Gone` comes as soon as a site leaves. `enough` is asked now and then;
         once it is true, sites that have not answered are `Pending`. `News` may come between answers, about any site,
-        from a link that lets sites in at any time; other sites may be asked meanwhile.
+        from a link that lets sites in at any time; other sites may be asked meanwhile. `Waiting` comes a few times a
+        second while no answer does. A link with `several = True` lets a second `ask` begin, also to the same sites,
+        before the answers to the first have come; they obey one order after the other.
 
         The site of an answer is known from its certificate, never from the answer.
         """

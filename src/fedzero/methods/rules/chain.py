@@ -22,6 +22,8 @@ from fedzero.model.decoding import decoded
 from fedzero.model.params import Params, Slots
 
 R = TypeVar("R", bound=RuleState)
+MOST_RULES = 32
+"""Of a chain: every two of them are compared, and all of them run in every step."""
 
 
 @dataclass(frozen=True)

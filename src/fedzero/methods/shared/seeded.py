@@ -49,7 +49,7 @@ from fedzero.methods.contract import (
 )
 from fedzero.methods.rules.auto_rate import AutoRate, Rate
 from fedzero.methods.rules.averaging import Averaging
-from fedzero.methods.rules.chain import Chain, check_rules
+from fedzero.methods.rules.chain import MOST_RULES, Chain, check_rules
 from fedzero.methods.rules.contract import Answered, At, Fact, KernelRule, Line, Rule, Step
 from fedzero.methods.rules.kernels import Sgd
 from fedzero.methods.rules.reuse_factor import ReuseFactor, with_factors
@@ -169,6 +169,8 @@ class SeededMethod(Sampling):
             rules = tuple(self.rules)
             if not rules or not all(isinstance(rule, Rule) for rule in rules):
                 raise Invalid(f"{self.name}: rules = {quoted(self.rules)} is not valid: give rules, one at least")
+            if len(rules) > MOST_RULES:
+                raise Invalid(f"{self.name}: {len(rules):,} rules where a chain has at most {MOST_RULES}")
             msgspec.structs.force_setattr(self, "rules", rules)
 
     @property
