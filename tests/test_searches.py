@@ -92,7 +92,7 @@ def test_a_run_that_has_enough_rounds_is_not_continued(tmp_path: Path) -> None:
         ({"rate": (0.1, 1.0)}, {"rounds": 8}, "take lists of values, or a study"),
         ({"rate": 0.1}, {"rounds": 8}, "give a list of values"),
         ({"rate": [0.1]}, {}, "rounds: say how many"),
-        ({"rate": [0.1]}, {"rounds": 8, "web": True}, "web, resume and stop"),
+        ({"rate": [0.1]}, {"rounds": 8, "web": True}, "web, exist and stop"),
         ({"rate": [0.1]}, {"rounds": 8, "set": {"seed": 1}}, "of recipes"),
         ({"rate": [0.1]}, {"rounds": 8, "study": "mine"}, "study is a str"),
     ],

@@ -75,6 +75,30 @@ def test_it_resumes_and_refuses_other_rows(tmp_path: Path, small_model) -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "train"), [(False, "all"), (True, "lora"), pytest.param(True, "all", marks=pytest.mark.slow)]
+)
+def test_a_run_goes_on_and_its_model_with_it(tmp_path: Path, small_model, named: bool, train: str) -> None:
+    folder = small_model("smollm")
+
+    def model() -> tuple[Any, ...]:
+        return (str(folder),) if named else opened(folder)
+
+    long = go(tmp_path / "long", *model(), train=train, rounds=4)
+    grown = go(tmp_path / "grown", *model(), train=train, rounds=2).resume(progress=False, rounds=4)
+    assert grown.summary.model_sha256 == long.summary.model_sha256
+    right = long.model.state_dict()
+    assert all(torch.equal(tensor, right[name]) for name, tensor in grown.model.state_dict().items())
+    grown.verify()
+
+
+def test_a_run_whose_model_has_adapters_goes_on_by_the_same_call(tmp_path: Path, small_model) -> None:
+    run = go(tmp_path / "run", *opened(small_model("smollm")), train="lora", rounds=2)
+    with pytest.raises(FedzeroError, match="has adapters already: load it again"):
+        run.resume(progress=False, rounds=4)
+    assert go(tmp_path / "run", *opened(small_model("smollm")), train="lora", rounds=4).summary.rounds == 4
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"clients": ROWS}, "count = …"),
@@ -168,9 +192,21 @@ def test_another_frozen_model_is_refused(tmp_path: Path, small_model) -> None:
         _ = fedzero.Run.open(tmp_path / "run", model=lambda: other).model
 
 
-@pytest.mark.parametrize("rewarded", [False, True])
-def test_rows_for_validation_and_metrics_of_other_rows(tmp_path: Path, small_model, rewarded: bool) -> None:
-    changes: dict[str, Any] = {"train": "lora", "validation": 0.25} | (REWARDED | {"reward": short} if rewarded else {})
+KINDS: dict[str, dict[str, Any]] = {
+    "a word": {},
+    "a reward": REWARDED | {"reward": short},
+    "several tokens": {"answers": {0: "terrible", 1: "really quite great"}},
+    "a completion": {
+        "answers": None,
+        "completion": "{sentence}",
+        "options": {"generated": 2, "generate": {"max_tokens": 4}},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_for_validation_and_metrics_of_other_rows(tmp_path: Path, small_model, kind: str) -> None:
+    changes: dict[str, Any] = {"train": "lora", "validation": 0.25} | KINDS[kind]
     run = go(tmp_path / "run", *opened(small_model("smollm")), rounds=2, **changes)
     assert run.history["test loss"][-1] == run.evaluate(ROWS[:6])["loss"]
     assert run.evaluate(ROWS[:6], round=0)["loss"] == run.history["test loss"][0]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedzero.api import given
 from fedzero.api.table import Table
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.best import Mode, mode_of
@@ -46,9 +47,7 @@ def evaluate(
     """Metrics by name of a model on data, which are given as test data are."""
     local = material(functions)
     if isinstance(local, InMemoryModel):
-        from fedzero.api.finetune import rows_of
-
-        return _measured(local, tensors, rows_of(data, "data"))
+        return _measured(local, tensors, given.rows(data, "data"))
     parts = data if isinstance(data, list) else [data]
     return _measured(local, tensors, [_samples(local, part, collate, "data") for part in parts])
 

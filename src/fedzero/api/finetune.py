@@ -1,8 +1,14 @@
-"""Fine-tuning language models of `transformers` by what clients evaluate: rows, a prompt, and words to choose from.
+"""Fine-tuning language models of `transformers` by what clients evaluate: rows, a prompt, and answers to choose from.
 
 run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], test=rows, prompt="{sentence} It was",
                        answers={"0": "terrible", "1": "great"}, rounds=500, out="runs/reviews")
 run.model.save_pretrained("reviews")
+
+With a completion the loss is that of the response, with the end of the text:
+
+run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], prompt="Question: {question}\nAnswer:",
+                       completion="{answer}", rounds=500, out="runs/answers")
+run.generate([{"question": "Why?"}])
 
 With a reward the model generates, and a function of the row and the text says how good that is:
 
@@ -44,8 +50,10 @@ def finetune(
     tokenizer: Any = None,
     *,
     clients: Sequence[Any],
-    prompt: str,
+    prompt: str = "",
     answers: Mapping[Any, str] | None = None,
+    completion: str | None = None,
+    messages: str | None = None,
     reward: Callable[[Row, str], float] | Reward | Mapping[str, Any] | None = None,
     test: Sequence[Row] | None = None,
     label: str = "label",
@@ -66,25 +74,33 @@ def finetune(
     model: a model of `transformers`, trained in place, with its tokenizer; or the name of one (hub, folder, GGUF file),
         which is loaded as `dtype`.
     clients: a list with the rows (dictionaries) of each client; or, with `count`, a list of rows dealt out to so many.
-    prompt: with fields of a row in braces. answers: by label, the word that should follow the prompt.
+    prompt: with fields of a row in braces. answers: by label, what should follow the prompt, to choose from.
+    completion: in their place, what the model shall say after the prompt, with fields of a row in braces.
+    messages: in the place of prompt and completion, the field with a list of {role, content}, as TRL has it: the last
+        turn, the assistant's, is the response.
     reward: in their place, a function of a row and the text that the model generates for it, which returns a number and
         always the same; or a table as `[task.reward]` of a recipe: {"kind": "exact"}. 1 − its mean is minimised.
     test: rows of evaluations; default: the clients' own.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
-    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
+    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}};
+        {"text": {"overlong": "drop"}} adds to `[task.text]`.
     validation: as of `fedzero.train`: a share of every client's rows, or rows.
     method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
-    own = chosen(finetune, run, folder=True)
+    own = chosen(finetune, run, folder=True).of_the_run()
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
     cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
     dealt = _dealt(clients, count, own.seed or 0)
-    reported = [] if test is None else rows_of(test, "test")
+    reported = [] if test is None else given.rows(test, "test")
     dealt, tested = _validated(validation, dealt, reported, own.seed or 0)
     rewarded, functions = _rewarded(reward)
+    completion, messages = given.each(str | None, completion=completion, messages=messages)
     text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
+    text |= {key: value for key, value in (("completion", completion), ("messages", messages)) if value is not None}
+    more = _options(options)
+    text |= given.table(more.pop("text", {}), "options['text']", Checked, "{'overlong': 'drop'}")
     task = {
         "kind": "language",
         "model": model if module is None else GIVEN + type(model).__name__,
@@ -93,7 +109,7 @@ def finetune(
         "batch": batch,
         "dtype": dtype,
         **rewarded,
-        **_options(options),
+        **more,
     }
     engine = {"kind": "local", "device": device if module is None else _place(module)}
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
@@ -150,14 +166,14 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _dealt(clients: Sequence[Any], count: int | None, seed: int) -> list[list[Row]]:
     """The rows of every client."""
     if count is not None:
-        rows = rows_of(clients, "clients")
+        rows = given.rows(clients, "clients")
         parts = split(Iid(), np.zeros(len(rows), np.int64), count, Keys.of_seed(seed))
         return [[rows[i] for i in part] for part in parts]
     if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
         raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")
     if isinstance(clients[0], Mapping):
         raise Invalid("clients is one list of rows: give a list with the rows of each client, or count = …")
-    return [rows_of(rows, f"client {number}") for number, rows in enumerate(clients)]
+    return [given.rows(rows, f"client {number}") for number, rows in enumerate(clients)]
 
 
 def _validated(
@@ -170,23 +186,8 @@ def _validated(
         own = list(zip(dealt, halves, strict=True))
         return [[rows[i] for i in kept] for rows, (kept, _) in own], [rows[i] for rows, (_, held) in own for i in held]
     if validation is not None:
-        return dealt, rows_of(validation, "validation")
+        return dealt, given.rows(validation, "validation")
     return dealt, test or [row for rows in dealt for row in rows]
-
-
-def rows_of(rows: Any, whose: str) -> list[Row]:
-    """Rows as dictionaries, of a list or a frame of pandas."""
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        rows = rows.to_dict("records")
-    if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
-        raise Invalid(f"{whose} has {quoted(rows)} as rows: give a list of dictionaries")
-    found = list(rows)
-    if not found:
-        raise Invalid(f"{whose} has no rows: give at least one")
-    odd = next((row for row in found if not isinstance(row, Mapping)), None)
-    if odd is not None:
-        raise Invalid(f"{whose} has the row {quoted(odd)}: give a list of dictionaries")
-    return found
 
 
 def _word(label: Any) -> str:

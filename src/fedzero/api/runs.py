@@ -36,12 +36,13 @@ from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import secret_of
+from fedzero.recipe.stopping import Stop
 from fedzero.report import page
 from fedzero.report.units import human_bytes
 from fedzero.results import history as histories
 from fedzero.results import whole
 from fedzero.rounds.loop import Watch
-from fedzero.runs import recorded, session, summary
+from fedzero.runs import growing, recorded, session, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
 from fedzero.runs.summary import Summary
@@ -140,14 +141,29 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True, trust: bool = False, engine: Wanted = None) -> Run:
+    def resume(
+        self,
+        progress: bool | Watch = True,
+        trust: bool = False,
+        engine: Wanted = None,
+        *,
+        rounds: int | None = None,
+        evaluate_every: int | None = None,
+        stop: Stop | Mapping[str, Any] | None = None,
+    ) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
+        rounds: extend it to so many rounds; it has the updates and the model of a run of so many from the start.
+        evaluate_every, stop: from the extension on; a run that ended early goes on with another `stop`.
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
         """
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
-        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
+        named = {"rounds": rounds, "evaluate_every": evaluate_every, "stop": stop}
+        growth = chosen(Run.resume, named).said
+        with in_place.training(self.trained, self.folder):
+            session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine, growth)
+        in_place.load_result(self.trained, self.folder)
         return self
 
     def verify(self) -> None:
@@ -163,6 +179,13 @@ class Run:
         """All that `run.model.state_dict()` has, at the end of the run: trained parameters, from the model file, frozen
         weights, buffers, and every name of tied ones; for `load_state_dict(…, strict=True)`. Adapters stay adapters."""
         return whole.state_dict_of(self.folder, lambda: self.model, self.trained is not None)
+
+    def generate(self, rows: Sequence[Mapping[str, Any]], tokenizer: Any = None) -> list[str]:
+        """What the trained language model says after the prompts of rows, by the recipe's `[task.generate]`.
+
+        rows: with the fields of the prompt. tokenizer: of a run with a model object that another process began.
+        """
+        return whole.said_of(self.folder, self.environment, self.model, tokenizer, given.rows(rows, "rows"))
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
@@ -264,15 +287,16 @@ def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: C
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     recipe, watch = recipes.with_engine(recipe, options.engine), watch_of(options.progress)
     begun = (folder / LEDGER).exists()
-    if begun and not options.resume:
-        raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    if begun and options.exist == "error":
+        why = "exist = 'error' (resume = False)"
+        raise FedzeroError(f"out = {str(folder)!r} already holds a run, and {why}: choose another folder")
     with serving_if(folder, options.web, lambda text: print(text, file=sys.stderr)):
-        if begun:
-            recorded.recipe_in(folder, recipe)
+        if begun and options.exist == "resume":
+            growth = growing.asked(folder, recipe, options.said)
             # Whoever calls names the same boxes.
-            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
+            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine, growth=growth)
         else:
-            session.start(recipe, folder, environment, watch)
+            session.start(recipe, folder, environment, watch, overwrite=options.exist == "overwrite")
 
 
 def run(
@@ -283,14 +307,18 @@ def run(
     secret: bytes | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed.
+    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed, and
+    extended if the recipe has more rounds.
 
     set: values to change, such as {"algorithm.directions": 20}.
     options: see `fedzero.RunOptions`; those that are left out are what the recipe says. out: default: runs/NAME.
     """
     own = chosen(run, options)
-    loaded = loaded_with(recipe, set, own)
+    table = table_with(recipe, set, own, "fedzero.run")
+    loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
     folder = own.folder or given.folder(Path("runs") / loaded.name)
+    if own.exist == "resume" and (folder / LEDGER).exists():
+        loaded = growing.completed(folder, loaded, table)
     environment = environment_of(data, secret)
     carry_out(loaded, folder, environment, own)
     return Run(folder, environment)
@@ -298,6 +326,11 @@ def run(
 
 def loaded_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: str = "fedzero.run") -> Recipe:
     """The recipe of a call: a file, the name of a packaged one, or a table; with the call's values."""
+    return recipes.decode(table_with(recipe, set, own, verb), verb if isinstance(recipe, Mapping) else str(recipe))
+
+
+def table_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: str) -> dict[str, Any]:
+    """The same as a table."""
     if not isinstance(recipe, Mapping):
         recipe = given.path(recipe, "recipe")
     changes = {} if set is None else set
@@ -307,4 +340,4 @@ def loaded_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: s
     named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop")}
     for path, value in {**{key: value for key, value in named.items() if value is not None}, **changes}.items():
         recipes.put(table, path, copy.deepcopy(value), verb)
-    return recipes.decode(table, verb if isinstance(recipe, Mapping) else str(recipe))
+    return table

@@ -119,8 +119,8 @@ def sweep(
     """
     own = chosen(sweep, options, folder=True)
     assert own.folder is not None
-    if not own.resume:
-        raise Invalid("resume = False is for one run: a sweep keeps the runs that have ended")
+    if own.exist != "resume":
+        raise Invalid("exist is for one run: a sweep keeps the runs that have ended")
     values: dict[str, Sequence[Any]] = dict(grid or {})
     if seeds is not None:
         seeds = list(seeds)

@@ -13,15 +13,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedzero.api import given
-from fedzero.api.in_place import TRAINED
+from fedzero.api import given, in_place
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
 from fedzero.api.validation import share_of
@@ -29,15 +27,12 @@ from fedzero.api.validation import split as split_off
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
-from fedzero.model.checkpoint import load_model
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.params import Params
 from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.tasks.contract import BASE
 from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
@@ -88,10 +83,10 @@ def train(
     collate: makes a batch of a list of items, as in torch's DataLoader.
     validation: a share of every client's samples that is kept from training (0.1), or data as `test`. What is chosen
         (`run.best`, stop, a patch) is chosen by their metrics; those of `test` are reported beside them ("test loss").
-    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, resume, progress, web: see
-        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed.
+    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, exist, progress, web: see
+        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed, with more rounds extended.
     """
-    own, model = chosen(train, options, folder=True), given.module(model)
+    own, model = chosen(train, options, folder=True).of_the_run(), given.module(model)
     batch, count = given.each(PositiveInt, batch=batch, count=count)
     (cohort,) = given.each(PositiveInt | None, cohort=cohort)
     merge, exact = given.each(bool, merge=merge, exact=exact)
@@ -128,17 +123,12 @@ def trained(model: nn.Module | None, recipe: Recipe, environment: Environment, o
     """Run a recipe, or resume it, on a module of this process (None: the task loads one)."""
     folder = options.folder
     assert folder is not None
-    if model is not None:
-        _from_its_base(model, folder)
-        base = Params.of_module(model).digest()
     try:
-        carry_out(recipe, folder, environment, options)
+        with in_place.training(model, folder):
+            carry_out(recipe, folder, environment, options)
     except KeyboardInterrupt:
         print(f"stopped; the same call resumes {folder} from the last completed round", file=sys.stderr)
         raise
-    finally:
-        if model is not None:
-            TRAINED[model] = folder.resolve(), base, Params.of_module(model).digest()
     return Run(folder, environment, model)
 
 
@@ -184,17 +174,6 @@ def criterion_of(
         raise Invalid(f"loss = {loss.__name__} is a class: give a value of it, {loss.__name__}()")
     named = given.functions(metrics, "metrics", "a function that returns a number, such as fedzero.accuracy")
     return Stepwise(objective, named) if loss is None else Supervised(per_sample(loss), named)  # type: ignore[arg-type]
-
-
-def _from_its_base(model: nn.Module, folder: Path) -> None:
-    """Give a module that this process trained in this folder the parameters back that it began with: whoever repeats
-    a call in a notebook has only one module."""
-    place, base, now = TRAINED.get(model, (None, b"", b""))
-    params = Params.of_module(model)
-    if place == folder.resolve() and params.digest() == now != base and (folder / BASE).exists():
-        tensors = load_model(folder / BASE)
-        if tensors.keys() == set(params.names):
-            params.load(tensors)
 
 
 def site_task(

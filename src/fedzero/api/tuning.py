@@ -95,8 +95,8 @@ def tune(
     assert own.folder is not None
     if not fields:
         raise Invalid('search = {} has no field: give one, such as {"algorithm.rate": [1e-3, 1e-2]}')
-    if own.web or not own.resume or own.stop:
-        raise Invalid("web, resume and stop are for one run: a search ends its runs, and continues them")
+    if own.web or own.exist != "resume" or own.stop:
+        raise Invalid("web, exist and stop are for one run: a search ends its runs, and continues them")
     if callable(what):
         if set is not None or data is not None or secret is not None:
             raise Invalid("set, data and secret are of recipes: pass them on in your function")

@@ -10,21 +10,8 @@ import msgspec
 import typer
 from rich.table import Table
 
-from fedzero.cli.common import (
-    AsJson,
-    Data,
-    Engine,
-    Overrides,
-    RecipeName,
-    Secret,
-    Seed,
-    app,
-    environment_of,
-    err,
-    out,
-    say,
-    tell,
-)
+from fedzero.cli import options
+from fedzero.cli.common import app, environment_of, err, out, say, tell
 from fedzero.cli.runs import PANEL
 from fedzero.errors import FedzeroError
 
@@ -35,27 +22,19 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=PANEL)
 def tune(
-    recipe: RecipeName,
-    set_: Overrides = None,
+    recipe: options.RecipeName,
+    set_: options.Overrides = None,
     key: Annotated[str, typer.Option(help="A key of the recipe that takes a number.")] = "algorithm.rate",
     trials: Annotated[int, typer.Option(help="Values to try.")] = 8,
-    rounds: Annotated[
-        int | None, typer.Option(help="Of the longest runs; default: half of the recipe's.", show_default=False)
-    ] = None,
-    low: Annotated[
-        float | None, typer.Option("--from", help="The smallest value to begin with.", show_default=False)
-    ] = None,
-    high: Annotated[
-        float | None, typer.Option("--to", help="The largest value to begin with.", show_default=False)
-    ] = None,
-    seed: Seed = None,
-    engine: Engine = None,
-    data: Data = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the runs; default runs/tune-NAME.", show_default=False)
-    ] = None,
-    secret: Secret = None,
-    as_json: AsJson = False,
+    rounds: Annotated[int | None, options.optional(help="Of the longest runs; default: half of the recipe's.")] = None,
+    low: Annotated[float | None, options.optional("--from", help="The smallest value to begin with.")] = None,
+    high: Annotated[float | None, options.optional("--to", help="The largest value to begin with.")] = None,
+    seed: options.Seed = None,
+    engine: options.Engine = None,
+    data: options.Data = None,
+    out_: Annotated[Path | None, options.optional("--out", help="Folder for the runs; default runs/tune-NAME.")] = None,
+    secret: options.Secret = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
 

@@ -28,7 +28,7 @@ from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
-from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
+from fedzero.model.schedules import SCHEDULES
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Engine, Wanted, chosen, local
 from fedzero.recipe.environment import Environment
@@ -270,7 +270,7 @@ def _at(recipe: Recipe, key: str) -> Any:
 def _present(recipe: Recipe, key: str) -> float:
     """The recipe's present number; the largest one of a schedule."""
     value = _at(recipe, key)
-    if isinstance(value, Piecewise | Steps | InverseSqrt):
+    if isinstance(value, SCHEDULES):
         value = max(value.at(round) for round in range(recipe.rounds))
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise FedzeroError(f"--key {key}: the recipe has no positive number there to begin with: give --from and --to")
