@@ -42,6 +42,7 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python -m bench.cpu.fzoos
 	$(BIN)/python -m bench.gpu.directions
 	$(BIN)/python -m bench.gpu.llm
+	$(BIN)/python -m bench.gpu.completions
 	$(BIN)/python -m bench.network.flare
 	$(BIN)/python -m bench.network.blind_server
 	$(BIN)/python -m bench.scale.ray_scaling

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 import torch
 
+from fedzero.callbacks import ignore
+
 
 def machine() -> str:
     """What the figures were measured on."""
@@ -19,15 +21,23 @@ def machine() -> str:
     return f"{device} · torch {torch.__version__} · {datetime.now(UTC):%Y-%m-%d}"
 
 
-def best(work: Callable[[], object], repeats: int = 5) -> float:
-    """Seconds of the quickest of several runs after a warm-up: the least disturbed by neighbours."""
-    work()
+def seconds(work: Callable[[], object], repeats: int, warm: int = 0, wait: Callable[[], None] = ignore) -> list[float]:
+    """On the clock, of several runs after `warm` others; wait: until a device has done what it was given."""
+    for _ in range(warm):
+        work()
     times = []
     for _ in range(repeats):
+        wait()
         began = time.perf_counter()
         work()
+        wait()
         times.append(time.perf_counter() - began)
-    return min(times)
+    return times
+
+
+def best(work: Callable[[], object], repeats: int = 5, warm: int = 1) -> float:
+    """Seconds of the quickest of several runs: the least disturbed by neighbours."""
+    return min(seconds(work, repeats, warm))
 
 
 def show(title: str, rows: list[tuple[str, ...]], header: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -10,7 +9,6 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from outcome import Outcome
 from sampling import mark_rest_slow
 
 # A loaded machine is no fault of the code: nothing here is timed.
@@ -205,30 +204,6 @@ def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     and of processes that tests start do."""
     if "ledger" not in request.path.parts:
         monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Unsynced))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left behind: exit status and both streams."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        last: dict[str, Any] = json.loads(self.out.splitlines()[-1])
-        return last
-
-    def refused(self, *words: str) -> None:
-        """Bad input: exit status 2 and one sentence with these words in it."""
-        assert self.code == 2, (self.code, self.err)
-        assert self.out == ""
-        assert "Traceback" not in self.err
-        (sentence,) = self.err.splitlines()
-        assert sentence.startswith("fedzero: ")
-        for word in words:
-            assert word in sentence, sentence
 
 
 @pytest.fixture

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.model.updates import Update
 from fedzero.protocol.engine import Arrival, Clients, Event, arrivals
@@ -93,18 +90,6 @@ class Stopped(Exception):
     """The process dies."""
 
 
-class StopsAt(Silent):
-    """Dies behind a round."""
-
-    def __init__(self, round: int):
-        super().__init__()
-        self.at = round
-
-    def round(self, record: Round) -> None:
-        if record.round == self.at:
-            raise Stopped
-
-
 def recipe_of(algorithm: Mapping[str, Any], replicas: bool = False, **federation: Any) -> recipes.Recipe:
     return recipes.decode(
         {
@@ -142,8 +127,3 @@ def play(
 def resume(recipe: recipes.Recipe, folder: Path, away: dict[tuple[int, int], Arrival], **options: Any) -> Summary:
     ledger, _ = reopen(folder, Environment(), writable=True)
     return play(recipe, folder, away, ledger=ledger, **options)
-
-
-def rounds_of(folder: Path) -> list[Round]:
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
-        return list(ledger.rounds())

@@ -26,6 +26,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks.language import rows
+from stops import StopAt
 
 SOURCES = Path(fedzero.__file__).parents[1]
 BATCH = """
@@ -48,14 +49,6 @@ def score(row, text): return 1.0
 def f(x): return 1.0
 """
 MODULES = ("evil", "torch", "msgspec", "numpy", "pathlib", "typing", "sqlite3", "yaml", "datasets", "sitecustomize")
-
-
-class Stop(Silent):
-    """Leaves a run after a round, so that it can be resumed."""
-
-    def round(self, record: Any) -> None:
-        if record.round == 1:
-            raise KeyboardInterrupt
 
 
 def recipe_of(task: Mapping[str, Any]) -> recipes.Recipe:
@@ -157,7 +150,7 @@ def ledger(sent: Sent, monkeypatch) -> Callable[..., Path]:
         functions = {"evil:score": lambda row, text: 1.0, "evil:f": lambda x: 1.0}
         folder = sent.folder / name
         try:
-            session.start(recipe_of(task), folder, Environment(functions=functions), Silent() if whole else Stop())
+            session.start(recipe_of(task), folder, Environment(functions=functions), Silent() if whole else StopAt(1))
         except KeyboardInterrupt:
             assert not whole
         return folder
@@ -373,7 +366,7 @@ def test_the_same_recipe_in_another_folder(tmp_path: Path, small_model, monkeypa
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "mine")
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe, tmp_path / "run", Environment(), Stop())
+        session.start(recipe, tmp_path / "run", Environment(), StopAt(1))
     monkeypatch.chdir(tmp_path / "theirs")
     with pytest.raises(FedzeroError, match="--trust"):
         session.resume(tmp_path / "run", Environment(), Silent())

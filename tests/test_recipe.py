@@ -96,3 +96,20 @@ def test_an_error_says_whether_the_file_or_an_option_is_wrong(tmp_path):
     with pytest.raises(FedzeroError, match=r"own\.toml: rounds = -"):
         recipes.load(own, seed=2)
     assert recipes.load(own, rounds=5).rounds == 5
+
+
+HASHES = {
+    "demo": "0f282535b8b78b7dba6edaef",
+    "demo-cnn": "584143d6ea2a9e9f018be178",
+    "demo-fedavg": "a460d54852878ef11824eb24",
+    "reward-addition": "fd11c20ecb12715cd1a042ce",
+    "reward-larger": "7921220f27c4e37c8eefd584",
+    "reward-length": "5d60de2b46f417cac6c4e2c4",
+    "reward-sst2": "b45d46fc26e1471cfe825b2b",
+}
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_packaged_recipes_keep_their_bytes(name) -> None:
+    """Approvals, salts and folders of sites derive from them; new fields are absent until a recipe uses them."""
+    assert recipes.hash_of(recipes.load(name)).startswith(HASHES[name])

@@ -32,6 +32,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import patches, recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.testing.engines import LocalSites
+from stops import StopAt
 
 SECRET, WEAK = b"known to the clients alone", b"hospital2024"
 HERE = Environment(secret=SECRET)
@@ -92,13 +93,8 @@ def old_run(folder: Path, monkeypatch) -> Path:
     monkeypatch.setattr(secret, "SHORTEST_SECRET", 1)
     monkeypatch.setattr(secret, "fingerprint", lambda key, salt: fingerprint(key))
 
-    class Stop(Silent):
-        def round(self, record) -> None:
-            if record.round == 1:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe_for(private=True), folder, Environment(secret=WEAK), Stop())
+        session.start(recipe_for(private=True), folder, Environment(secret=WEAK), StopAt(1))
     monkeypatch.undo()
     (folder / LEDGER).chmod(0o644)
     assert start_of(folder).secret == fingerprint(WEAK)

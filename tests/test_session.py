@@ -20,6 +20,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.testing.trial import recipe_of
+from stops import StopAt
 
 
 def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
@@ -43,13 +44,8 @@ def test_a_ledger_from_a_gpu_replays_without_one(tmp_path: Path) -> None:
 
 
 def test_a_resume_that_is_refused_keeps_no_ledger_from_the_next_one(tmp_path: Path, tiny: Path) -> None:
-    class Stopping(Silent):
-        def round(self, record: Any) -> None:
-            if record.round == 3:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipes.load(str(tiny)), tmp_path / "run", Environment(), Stopping())
+        session.start(recipes.load(str(tiny)), tmp_path / "run", Environment(), StopAt(3))
     with pytest.raises(FedzeroError, match="rey") as refused:
         session.resume(tmp_path / "run", Environment(), Silent(), engine="rey")
     assert session.resume(tmp_path / "run", Environment(), Silent()).complete

@@ -23,10 +23,10 @@ HERE = Environment()
 
 
 def after(*losses: float) -> EvaluationHistory:
-    course = EvaluationHistory()
+    evaluations = EvaluationHistory()
     for n, loss in enumerate(losses):
-        course.note(Evaluation(2 * n, b"", Metrics(loss)))
-    return course
+        evaluations.note(Evaluation(2 * n, b"", Metrics(loss)))
+    return evaluations
 
 
 def view_of(folder: Path) -> LedgerView:

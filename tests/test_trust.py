@@ -14,15 +14,11 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks.blackbox import BlackBox
+from stops import StopAt
 
 PROGRAM = (
     "import sys, json, pathlib; x = json.loads(sys.stdin.readline()); pathlib.Path({path!r}).touch(); print(sum(x))"
 )
-
-
-class Stop(Silent):
-    def round(self, record) -> None:
-        raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def begun(tmp_path: Path, state: Path) -> tuple[Path, Path]:
     folder, trace = tmp_path / "run", tmp_path / "trace"
     box = api.command(sys.executable, "-c", PROGRAM.format(path=str(trace)))
     with pytest.raises(KeyboardInterrupt):
-        api.minimise([box], [(-1, 1)] * 2, rounds=2, out=folder, progress=Stop())
+        api.minimise([box], [(-1, 1)] * 2, rounds=2, out=folder, progress=StopAt(0))
     trace.unlink()
     return folder, trace
 
@@ -75,7 +71,7 @@ def test_a_folder_where_nothing_can_be_noted(tmp_path: Path, monkeypatch) -> Non
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDZERO_STATE", str(tmp_path / "file" / "state"))
     with pytest.raises(KeyboardInterrupt):
-        api.minimise([api.command("echo", "1")], [(-1, 1)] * 2, rounds=2, out=tmp_path / "run", progress=Stop())
+        api.minimise([api.command("echo", "1")], [(-1, 1)] * 2, rounds=2, out=tmp_path / "run", progress=StopAt(0))
     with pytest.raises(FedzeroError, match="--trust"):
         session.resume(tmp_path / "run", Environment(), Silent())
 

@@ -6,6 +6,8 @@ The patterns are directions that fedzero makes from the keys of a round; server 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -50,13 +52,19 @@ def model(x: float, y: float, theme: Theme) -> str:
     shades = 0.14 + 0.5 * np.clip(np.abs(gaussian(7, 0, rows * columns)) / 2.2, 0, 1).reshape(rows, columns)
     fade = np.clip((columns - np.arange(columns)) / 5, 0.15, 1)
     pitch = side + 0.9
-    cells = [
-        f'<rect x="{x + column * pitch:.1f}" y="{y + row * pitch:.1f}" width="{side}" height="{side}" rx="2" '
-        f'fill-opacity="{shades[row, column] * fade[column]:.2f}"/>'
-        for row in range(rows)
-        for column in range(columns)
-    ]
-    return f'<g fill="{theme.ink}">{"".join(cells)}</g>'
+
+    def square(row: int, column: int) -> str:
+        return (
+            f'<rect x="{x + column * pitch:.1f}" y="{y + row * pitch:.1f}" width="{side}" height="{side}" rx="2" '
+            f'fill-opacity="{shades[row, column] * fade[column]:.2f}"/>'
+        )
+
+    return grid(rows, columns, square, theme.ink)
+
+
+def grid(rows: int, columns: int, square: Callable[[int, int], str], colour: str) -> str:
+    """Squares of one colour in rows and columns."""
+    return f'<g fill="{colour}">{"".join(square(*place) for place in product(range(rows), range(columns)))}</g>'
 
 
 def tile(x: float, y: float, key: int, colour: str) -> str:
@@ -64,13 +72,13 @@ def tile(x: float, y: float, key: int, colour: str) -> str:
     pitch = TILE / CELLS
     side = pitch - 1.2
     signs = rademacher(key, 0, CELLS * CELLS).reshape(CELLS, CELLS)
-    cells = [
-        f'<rect x="{x + column * pitch:.2f}" y="{y + row * pitch:.2f}" width="{side:.2f}" height="{side:.2f}" '
-        f'rx="1.6"{"" if signs[row, column] > 0 else f""" fill-opacity="{MINUS_OPACITY}" """}/>'
-        for row in range(CELLS)
-        for column in range(CELLS)
-    ]
-    return f'<g fill="{colour}">{"".join(cells)}</g>'
+
+    def square(row: int, column: int) -> str:
+        pale = "" if signs[row, column] > 0 else f' fill-opacity="{MINUS_OPACITY}" '
+        place = f'x="{x + column * pitch:.2f}" y="{y + row * pitch:.2f}"'
+        return f'<rect {place} width="{side:.2f}" height="{side:.2f}" rx="1.6"{pale}/>'
+
+    return grid(CELLS, CELLS, square, colour)
 
 
 def card(left: float, name: str, does: str, theme: Theme, behind: int) -> str:

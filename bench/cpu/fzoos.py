@@ -13,13 +13,12 @@ printed below the table.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-from bench.table import show
+from bench.table import best, show
 from torch import Tensor
 
 from fedzero.directions import Keys
@@ -34,6 +33,7 @@ from fedzero_papers.tasks.synthetic import Synthetic
 
 N, T, D, M, HISTORY, CANDIDATES, A_STEP, AROUND, AROUND_CANDIDATES = 5, 10, 300, 10_000, 3000, 100, 5, 20, 200
 NOISE, FEATURE_NOISE = 1e-6, 1e-5
+quickest = partial(best, warm=0)
 KEYS = Keys.of_seed(1)
 PROBLEM = Synthetic(dimension=D).build(N, BuildContext(KEYS, torch.device("cpu"), None))
 
@@ -180,30 +180,20 @@ class Straightforward:
     def estimated(self, x: Tensor) -> float:
         """Seconds of a round, from its parts: a candidate costs what any other does."""
         ten = x + 0.01 * torch.rand(10, D, dtype=torch.float64)
-        factor = seconds(lambda: self._factor(self._held(x)[0]), 1)
-        candidate = (seconds(lambda: self.uncertainty(ten), 1) - factor) / 10
-        gradient = seconds(lambda: self.gradient(x), 1) + seconds(lambda: self.correction(x), 1)
+        factor = quickest(lambda: self._factor(self._held(x)[0]), 1)
+        candidate = (quickest(lambda: self.uncertainty(ten), 1) - factor) / 10
+        gradient = quickest(lambda: self.gradient(x), 1) + quickest(lambda: self.correction(x), 1)
         step = gradient + factor + CANDIDATES * candidate
-        return T * step + factor + AROUND_CANDIDATES * candidate + seconds(lambda: self.weights(x), 1)
-
-
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The quickest of several: the least disturbed by neighbours."""
-    taken = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        return T * step + factor + AROUND_CANDIDATES * candidate + quickest(lambda: self.weights(x), 1)
 
 
 def main() -> None:
     rows, notes = [], []
     for window, words in ((Nearest(150), "150 nearest of 3,000"), (Everything(), "all of 3,000")):
         ours = Ours(window)
-        mine = seconds(ours.round, 3)
+        mine = quickest(ours.round, 3)
         plain, x = Straightforward(0, window), PROBLEM.params.vector().double()
-        theirs = N * seconds(plain.round, 1) if isinstance(window, Nearest) else N * plain.estimated(x)
+        theirs = N * quickest(plain.round, 1) if isinstance(window, Nearest) else N * plain.estimated(x)
         rows.append((words, f"{mine:.2f} s", f"{theirs:.1f} s", f"{theirs / mine:.0f}×"))
         held = _surrogate_bytes(ours)
         notes.append(f"{words}: the surrogate of one client takes {held / 1e6:.0f} MB ({HISTORY}+ queries, d = {D})")

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from bench.cpu import e1_round
-from bench.table import machine, show
+from bench.table import machine, seconds, show
 from torch import nn
 
 from fedzero.directions import Domain, Keys, Terms
@@ -146,14 +146,7 @@ def around(stream: Domain, count: int) -> list[Terms]:
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 10) -> float:
-    times = []
-    for _ in range(repeats + 2):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return 1e3 * median(times[2:])
+    return 1e3 * median(seconds(work, repeats, 2, torch.cuda.synchronize))
 
 
 class Gpu:
@@ -178,7 +171,7 @@ class Gpu:
         losses = self.objective.losses(self.params, points, [batch])
         first = time.perf_counter() - began
         ask = milliseconds(lambda: self.objective.losses(self.params, points, [batch]), repeats)
-        recorder = self.objective.recorder
+        recorder = self.objective.passes.recorder
         assert recorder is not None
         (*_, last) = recorder._recordings.values()
         replays = -(-len(points) // last.passes.outputs[0].shape[0]) if last.passes.outputs[0].dim() == 3 else 0
@@ -216,7 +209,7 @@ def gpu(given: argparse.Namespace) -> None:
     dense = around(Domain.RADEMACHER, POINTS)
     tried("dense 256", lambda: model.line("64 points × 4 prompts × 64, dense ±1 by views", dense, 4, 3))
     tried("dense 64", lambda: model.line("64 points × 1 prompt × 64, dense ±1 by views", dense, 1, 3))
-    model.objective.sides = None
+    model.objective.passes.sides = None
     tried("views 256", lambda: model.line("64 points × 4 prompts × 64, rank one by views", rank1, 4, 3))
     for size in ("256", "64"):
         plain, beside, views = (found.get(f"{way} {size}") for way in ("plain", "beside", "dense"))

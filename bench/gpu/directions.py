@@ -11,12 +11,12 @@ import datetime
 import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 import triton
+from bench.table import seconds
 
 from fedzero.directions import gpu
 from fedzero.directions.spec import Domain
@@ -43,15 +43,7 @@ def milliseconds(call: Callable[[], object], repeats: int = 15) -> float:
 
 def wall(call: Callable[[], object], repeats: int = 10) -> float:
     """Milliseconds on the clock, launches included."""
-    call()
-    times = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+    return 1e3 * statistics.median(seconds(call, repeats, 1, torch.cuda.synchronize))
 
 
 def fold_of(stream: Domain, terms: int, rule: Rule = Rule.SGD) -> Program:

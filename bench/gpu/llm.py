@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 import transformers
-from bench.table import show
+from bench.table import seconds, show
 
 from fedzero.directions import Domain, Program, Terms
 from fedzero.model.params import Params
@@ -39,16 +39,7 @@ def opt(hidden: int = 2048, layers: int = 24, heads: int = 32) -> torch.nn.Modul
 
 def median(work: Callable[[], object], repeats: int = 15) -> float:
     """Seconds on the clock, all that Python does included."""
-    for _ in range(3):
-        work()
-    taken = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        taken.append(time.perf_counter() - began)
-    return sorted(taken)[repeats // 2]
+    return sorted(seconds(work, repeats, 3, torch.cuda.synchronize))[repeats // 2]
 
 
 class Straightforward:

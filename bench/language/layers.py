@@ -30,7 +30,8 @@ from bench.language.looking import take, trained
 from bench.table import show
 
 from fedzero.model.params import Params
-from fedzero.oracles.language import NO_TERMS, Texts
+from fedzero.oracles.language import Texts
+from fedzero.oracles.passes import NO_TERMS
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import Setup, prepare

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from fedzero.directions import Keys
 from fedzero.oracles.generation import ENDED, left_padded
-from fedzero.oracles.language import NO_TERMS
 from fedzero.oracles.packing import mask_of
+from fedzero.oracles.passes import NO_TERMS
 from fedzero.oracles.products import products
 from fedzero.oracles.reward import Prompts, RewardObjective
 from fedzero.recipe import recipe as recipes

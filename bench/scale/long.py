@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from bench.recipe import quadratic
 from bench.table import show
 
 from fedzero.ledger.folder import LEDGER
@@ -41,16 +42,7 @@ EVERY, BLOCK, SPARE = 1000, 250, 50_000
 
 
 def recipe_of(rounds: int) -> recipes.Recipe:
-    return recipes.decode(
-        {
-            "name": "long",
-            "rounds": rounds,
-            "evaluate_every": EVERY,
-            "algorithm": {"kind": "decomfl", "rate": 0.001, "directions": 2, "distribution": "rademacher"},
-            "task": {"kind": "quadratic", "dimension": 100},
-            "federation": {"clients": 10, "cohort": 2},
-        }
-    )
+    return quadratic("long", rounds, clients=10, cohort=2, directions=2, dimension=100, evaluate_every=EVERY)
 
 
 def make(folder: Path, rounds: int) -> None:

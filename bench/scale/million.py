@@ -15,11 +15,11 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from bench.recipe import quadratic
 from bench.table import show
 
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Round
-from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -27,7 +27,7 @@ from fedzero.runs.progress import Silent
 PARTS = 6
 
 
-class Pace(Silent):
+class Marks(Silent):
     """When each part of the rounds was done, and how much memory the process had by then."""
 
     def __init__(self, rounds: int):
@@ -47,23 +47,10 @@ def resident() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def recipe_of(clients: int, cohort: int, rounds: int) -> recipes.Recipe:
-    return recipes.decode(
-        {
-            "name": "million",
-            "rounds": rounds,
-            "evaluate_every": rounds,
-            "algorithm": {"kind": "decomfl", "rate": 0.001, "directions": 10, "distribution": "rademacher"},
-            "task": {"kind": "quadratic", "dimension": 10},
-            "federation": {"clients": clients, "cohort": cohort},
-        }
-    )
-
-
 def measure(clients: int, cohort: int, rounds: int, folder: Path) -> None:
-    pace, began, ticks = Pace(rounds), time.perf_counter(), time.process_time()
-    session.start(recipe_of(clients, cohort, rounds), folder / "run", Environment(), pace)
-    marks = [(0, began, ticks, 0.0), *pace.seen]
+    noted, began, ticks = Marks(rounds), time.perf_counter(), time.process_time()
+    session.start(quadratic("million", rounds, clients, cohort, directions=10), folder / "run", Environment(), noted)
+    marks = [(0, began, ticks, 0.0), *noted.seen]
     rows = []
     for before, after in pairwise(marks):
         played, took, used = (after[i] - before[i] for i in range(3))
@@ -74,7 +61,7 @@ def measure(clients: int, cohort: int, rounds: int, folder: Path) -> None:
     rows.append(("at most", "", "", "", f"{peak:,.0f} MB"))
     header = ("", "replies/s of processor", "replies/s of wall", "wall a round", "resident")
     show(f"{clients:,} clients, cohorts of {cohort:,}", rows, header)
-    size, sent = (folder / "run" / LEDGER).stat().st_size / rounds, pace.sent / rounds / cohort
+    size, sent = (folder / "run" / LEDGER).stat().st_size / rounds, noted.sent / rounds / cohort
     print(f"ledger {size:,.0f} bytes a round; sent to a client in a turn {sent:,.0f} bytes")
 
 

@@ -6,6 +6,8 @@
     fedzero.run("demo", out=…)                     a recipe: packaged, a file, or a table
     fedzero.estimate(fedzero.train, …)             seconds, bytes and memory of a call, by two rounds of it
     fedzero.RunOptions(out=…, rounds=…)            keywords that these share
+    fedzero.sweep("demo", {…}, seeds=…, out=…)     several seeds and settings: a run for each, means over seeds
+    fedzero.tune("demo", {…}, out=…)               a search over several fields: short runs, or an optuna study
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Integer(1, 10), Choice("a", "b")       bounds of coordinates that are no real numbers
@@ -40,8 +42,10 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.api.options import RunOptions as RunOptions
     from fedzero.api.runs import Run as Run
     from fedzero.api.runs import run as run
+    from fedzero.api.sweeping import sweep as sweep
     from fedzero.api.train import site_task as site_task
     from fedzero.api.train import train as train
+    from fedzero.api.tuning import tune as tune
     from fedzero.errors import FedzeroError as FedzeroError
     from fedzero.ledger.store import Tampered as Tampered
     from fedzero.links.contract import Coder as Coder
@@ -93,6 +97,8 @@ _PUBLIC = {
     "Integer": "fedzero.api.coordinates",
     "Choice": "fedzero.api.coordinates",
     "Optimiser": "fedzero.api.ask_tell",
+    "sweep": "fedzero.api.sweeping",
+    "tune": "fedzero.api.tuning",
     "register": "fedzero.plugins",
     "FedzeroError": "fedzero.errors",
     "Tampered": "fedzero.ledger.store",

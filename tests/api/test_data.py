@@ -16,10 +16,9 @@ from torch import nn
 
 import fedzero
 from fedzero.api import tables
-from fedzero.directions import Keys
+from fedzero.api.validation import split
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.oracles.chunked import pieces
-from fedzero.tasks.held_out import held_out
 from fedzero.tasks.own import Own
 from fedzero.tasks.samples import Dealt, samples
 
@@ -88,8 +87,10 @@ def test_a_frame_a_dataset_with_columns_and_tensors_are_the_same_run(tmp_path: P
 def test_classes_have_the_same_numbers_everywhere() -> None:
     frame = table()
     parts = [frame[frame.kind != "ant"], frame[frame.kind == "ant"]]
-    clients, test, _ = tables.opened(parts, frame[frame.kind == "cow"], None, None, "kind")
-    assert [set(y.tolist()) for _, y in clients] == [{1, 2}, {0}] and set(test[1].tolist()) == {2}
+    apart = {"test": frame[frame.kind == "cow"], "validation": [frame[frame.kind == "bee"]]}
+    clients, found, _ = tables.opened(parts, apart, None, None, "kind")
+    assert [set(y.tolist()) for _, y in clients] == [{1, 2}, {0}]
+    assert set(found["test"][1].tolist()) == {2} and set(found["validation"][0][1].tolist()) == {1}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,6 @@ def test_classes_have_the_same_numbers_everywhere() -> None:
         ({"features": "a", "label": "kind"}, "features = 'a' is not valid: give a list"),
         ({}, "name its column of targets, label = …"),
         ({"label": "kind", "validation": 1.5}, "validation = 1.5 is not valid"),
-        ({"label": "kind", "validation": 0.5, "test": table(6)}, "test and validation are given"),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path: Path, named: dict[str, Any], message: str) -> None:
@@ -152,15 +152,15 @@ def test_a_partitioner_of_somebody_else_deals_out(tmp_path: Path) -> None:
 def test_a_client_keeps_a_share_of_its_samples(dealt: bool) -> None:
     data = [samples((torch.arange(n)[:, None], torch.arange(n))) for n in (2, 10, 11)]
     clients: Any = Dealt(data[2], [np.arange(5), np.arange(5, 11)]) if dealt else data
-    trained, held = held_out(clients, 0.3, Keys.of_seed(1))
+    trained, held = split(clients, 0.3, 1)
     for whole, left, kept in zip(clients, trained, held, strict=True):
         parts = [each.batch(np.arange(len(each)), torch.device("cpu"))[1].tolist() for each in (whole, left, kept)]
         assert sorted(parts[1] + parts[2]) == parts[0] and len(parts[2]) == max(1, round(0.3 * len(parts[0])))
-    again, other = held_out(clients, 0.3, Keys.of_seed(1)), held_out(clients, 0.3, Keys.of_seed(2))
+    again, other = split(clients, 0.3, 1), split(clients, 0.3, 2)
     assert [part.digest() for part in again[1]] == [part.digest() for part in held]
     assert [part.digest() for part in other[1]] != [part.digest() for part in held]
-    with pytest.raises(Invalid, match="client 0 has one sample"):
-        held_out([samples((torch.zeros(1, 2), torch.zeros(1)))], 0.5, Keys.of_seed(0))
+    with pytest.raises(Invalid, match="client 0 has 1 sample: validation"):
+        split([samples((torch.zeros(1, 2), torch.zeros(1)))], 0.5, 0)
 
 
 def test_evaluations_are_of_what_clients_keep_and_bad_numbers_in_it_are_found(tmp_path: Path) -> None:
@@ -172,6 +172,11 @@ def test_evaluations_are_of_what_clients_keep_and_bad_numbers_in_it_are_found(tm
     tested = torch.cat([part.batch(np.arange(len(part)), torch.device("cpu"))[0] for part in task.test])
     labels = torch.cat([part.batch(np.arange(len(part)), torch.device("cpu"))[1] for part in task.test])
     assert run.history["loss"][0] == pytest.approx(float(F.cross_entropy(model(tested), labels).detach()), rel=1e-5)
+    frames: dict[str, Any] = {"validation": table(9, seed=1), "test": table(6, seed=2)}
+    beside = go(tmp_path / "beside", frame, label="kind", partition="iid", count=4, **frames)
+    assert beside.history["test loss"][-1] != beside.history["loss"][-1]
+    site = fedzero.site_task(linear(), frame, loss=F.cross_entropy, label="kind", **(frames | {"validation": 0.25}))
+    assert [sum(map(len, part)) for part in (site.clients, site.test, site.reported)] == [30, 10, 6]
     frame.loc[7, "b"] = np.nan
     for named in ({"partition": "iid", "count": 4}, {}):
         with pytest.raises(FedzeroError, match=r"client \d.*has nan in row 7, x, column 1"):

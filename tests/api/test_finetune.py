@@ -76,6 +76,30 @@ def test_it_resumes_and_refuses_other_rows(tmp_path: Path, small_model) -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "train"), [(False, "all"), (True, "lora"), pytest.param(True, "all", marks=pytest.mark.slow)]
+)
+def test_a_run_goes_on_and_its_model_with_it(tmp_path: Path, small_model, named: bool, train: str) -> None:
+    folder = small_model("smollm")
+
+    def model() -> tuple[Any, ...]:
+        return (str(folder),) if named else opened(folder)
+
+    long = go(tmp_path / "long", *model(), train=train, rounds=4)
+    grown = go(tmp_path / "grown", *model(), train=train, rounds=2).resume(progress=False, rounds=4)
+    assert grown.summary.model_sha256 == long.summary.model_sha256
+    right = long.model.state_dict()
+    assert all(torch.equal(tensor, right[name]) for name, tensor in grown.model.state_dict().items())
+    grown.verify()
+
+
+def test_a_run_whose_model_has_adapters_goes_on_by_the_same_call(tmp_path: Path, small_model) -> None:
+    run = go(tmp_path / "run", *opened(small_model("smollm")), train="lora", rounds=2)
+    with pytest.raises(FedzeroError, match="has adapters already: load it again"):
+        run.resume(progress=False, rounds=4)
+    assert go(tmp_path / "run", *opened(small_model("smollm")), train="lora", rounds=4).summary.rounds == 4
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"clients": ROWS}, "count = …"),
@@ -189,7 +213,29 @@ def test_rows_are_dealt_out_by_their_labels_and_a_share_is_kept(tmp_path: Path, 
         ({"partition": "shards"}, "partition is given and no count"),
         ({"partition": "shard", "count": 2}, "did you mean shards"),
         ({"partition": "shards", "count": 2, "label": "kind"}, "without 'kind'"),
-        ({"validation": 0.5, "count": 2}, "test and validation are given"),
     ):
         with pytest.raises(FedzeroError, match=message):
             go(tmp_path / "odd", folder, **({"clients": ROWS} | changes))
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "a word": {},
+    "a reward": REWARDED | {"reward": short},
+    "several tokens": {"answers": {0: "terrible", 1: "really quite great"}},
+    "a completion": {
+        "answers": None,
+        "completion": "{sentence}",
+        "options": {"generated": 2, "generate": {"max_tokens": 4}},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_for_validation_and_metrics_of_other_rows(tmp_path: Path, small_model, kind: str) -> None:
+    changes: dict[str, Any] = {"train": "lora", "validation": 0.25} | KINDS[kind]
+    run = go(tmp_path / "run", *opened(small_model("smollm")), rounds=2, **changes)
+    assert run.history["test loss"][-1] == run.evaluate(ROWS[:6])["loss"]
+    assert run.evaluate(ROWS[:6], round=0)["loss"] == run.history["test loss"][0]
+    table = run.evaluate_clients()
+    assert table["rows"].tolist() == [9, 9] and set(table) >= {"client", "loss"}
+    assert run.load_best("loss").value == run.history["loss"].min()

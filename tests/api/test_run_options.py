@@ -8,20 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from test_bad_arguments import PAIR, TABLE
 from torch import nn
 
 import fedzero
 from fedzero.errors import FedzeroError, Misnamed
 
-X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-PAIR = (X, X[:, :3].argmax(1))
-RECIPE = {
-    "name": "table",
-    "rounds": 4,
-    "algorithm": {"kind": "decomfl", "rate": 0.01},
-    "task": {"kind": "quadratic", "dimension": 4},
-    "federation": {"clients": 2, "cohort": 2},
-}
+RECIPE = TABLE | {"rounds": 4}
 
 
 def train(**options: Any) -> fedzero.Run:
@@ -52,7 +45,7 @@ def test_a_run_ends_early(tmp_path: Path) -> None:
 def test_a_run_that_is_there_is_resumed_or_refused(tmp_path: Path) -> None:
     first = train(out=tmp_path / "run", rounds=2).summary.model_digest
     assert train(out=tmp_path / "run", rounds=2).summary.model_digest == first
-    with pytest.raises(FedzeroError, match="already holds a run and resume = False"):
+    with pytest.raises(FedzeroError, match="already holds a run"):
         train(out=tmp_path / "run", rounds=2, resume=False)
 
 

@@ -18,6 +18,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.oracles.criteria import per_sample
 from fedzero.runs.progress import Silent
+from stops import StopAt
 
 
 def mlp(seed: int = 0, outputs: int = 3) -> nn.Sequential:
@@ -116,17 +117,6 @@ def test_killed_the_same_call_resumes(tmp_path: Path, warm_server) -> None:
         assert again.exitcode == 0
     resumed, whole = (fedzero.Run.open(tmp_path / name).summary for name in ("killed", "whole"))
     assert (resumed.rounds, resumed.model_digest) == (whole.rounds, whole.model_digest)
-
-
-class StopAt(Silent):
-    """Interrupts a run, as Ctrl-C does."""
-
-    def __init__(self, round: int):
-        self.at = round
-
-    def round(self, record: Any) -> None:
-        if record.round == self.at:
-            raise KeyboardInterrupt
 
 
 def test_in_a_notebook_the_same_module_resumes(tmp_path: Path, capsys) -> None:

@@ -27,7 +27,7 @@ from fedzero.report.page import page
 from fedzero.results.history import history
 from fedzero.results.outcome import result_of
 from fedzero.runs import recorded, session
-from fedzero.runs.progress import Silent
+from stops import StopAt
 
 CENTRES = np.array([[1.0, -2.0, 3.0], [2.0, 0.0, 1.0], [3.0, -1.0, -1.0]])
 BOUNDS = [(-5.0, 5.0), (-4.0, 4.0), (-2.0, 8.0)]
@@ -359,8 +359,8 @@ def test_the_best_is_a_value_of_the_mean_and_not_of_one_party(tmp_path, parties,
     """Of all points at which every party was really asked; also of one found in an early round, and after a crash."""
     boxes = Boxes()
     options = {"algorithm": FedZO(rate=0.008, directions=2), "rounds": 7, "out": tmp_path, "evaluate": evaluate}
-    with pytest.raises(StopError):
-        blackbox.minimise(boxes.functions[:parties], BOUNDS, progress=Stopping(4), **options)
+    with pytest.raises(KeyboardInterrupt):
+        blackbox.minimise(boxes.functions[:parties], BOUNDS, progress=StopAt(4), **options)
     result = blackbox.minimise(boxes.functions[:parties], BOUNDS, **options)
     askers = {}
     for client, x in boxes.points:
@@ -434,24 +434,11 @@ def test_noise_is_added_to_what_the_method_sees_and_is_the_same_every_time(tmp_p
 # ---- going on
 
 
-class StopError(Exception):
-    pass
-
-
-class Stopping(Silent):
-    def __init__(self, at):
-        self.at = at
-
-    def round(self, record):
-        if record.round == self.at:
-            raise StopError
-
-
 def test_the_same_call_goes_on_with_an_unfinished_run(tmp_path):
     whole = minimise(Boxes(), tmp_path / "whole")
     boxes = Boxes()
-    with pytest.raises(StopError):
-        minimise(boxes, tmp_path / "run", progress=Stopping(1))
+    with pytest.raises(KeyboardInterrupt):
+        minimise(boxes, tmp_path / "run", progress=StopAt(1))
     result = minimise(boxes, tmp_path / "run")
     assert boxes.calls == dict.fromkeys(range(3), 4 * TURN)
     assert story_of(tmp_path / "run").entries[-1].chain == story_of(tmp_path / "whole").entries[-1].chain
@@ -463,16 +450,16 @@ def test_the_same_call_goes_on_with_an_unfinished_run(tmp_path):
 def test_another_recipe_is_refused_and_says_what_differs(tmp_path):
     minimise(Boxes(), tmp_path)
     before = (tmp_path / LEDGER).read_bytes()
-    with pytest.raises(FedzeroError, match=r"rounds = 4 there and 5 here.*choose another folder"):
-        minimise(Boxes(), tmp_path, rounds=5)
+    with pytest.raises(FedzeroError, match=r"seed = \d+ there and 99 here.*choose another folder"):
+        minimise(Boxes(), tmp_path, seed=99)
     with pytest.raises(FedzeroError, match="resume = False"):
         minimise(Boxes(), tmp_path, resume=False)
     assert (tmp_path / LEDGER).read_bytes() == before
 
 
 def test_resume_from_the_command_line_says_what_to_call(tmp_path, fedzero):
-    with pytest.raises(StopError):
-        minimise(Boxes(), tmp_path, progress=Stopping(1))
+    with pytest.raises(KeyboardInterrupt):
+        minimise(Boxes(), tmp_path, progress=StopAt(1))
     before = story_of(tmp_path).entries
     fedzero("resume", tmp_path).refused("'f0'", "call fedzero.minimise again", "same `out`")
     assert story_of(tmp_path).entries == before

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_minimise_surface import StopAt, Stopped
 
 import fedzero
 from fedzero.errors import FedzeroError
@@ -25,6 +24,7 @@ from fedzero.methods.contract import Scale
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+from stops import StopAt
 
 
 class Parties:
@@ -189,7 +189,7 @@ def test_a_party_that_always_fails_is_named_and_the_others_are_not_asked_for_not
 
 def test_a_party_that_dies_on_the_way_stops_the_run_where_it_was(tmp_path):
     parties = Parties(0, 3, (0.0, 0.0))
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         run(parties, 3, tmp_path, rounds=50, progress=StopAt(4))
     parties.rates = (0.0, 1.0)
     result = run(parties, 3, tmp_path, rounds=50)
@@ -238,7 +238,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_ledger_and_result(tmp_path):
     def heads(name, *stops):
         parties = Parties(5, 3, (0.3, 0.3), lambda x: x[1] > 0.8)
         for at in stops:
-            with pytest.raises(Stopped):
+            with pytest.raises(KeyboardInterrupt):
                 run(parties, 3, tmp_path / name, rounds=12, retries=1, progress=StopAt(at))
         result = run(parties, 3, tmp_path / name, rounds=12, retries=1)
         parties.check(result, 1)

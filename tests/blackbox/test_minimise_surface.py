@@ -11,20 +11,7 @@ from fedzero import api
 from fedzero.errors import FedzeroError
 from fedzero.report import sentence
 from fedzero.results.history import history
-from fedzero.runs.progress import Silent
-
-
-class Stopped(Exception):
-    pass
-
-
-class StopAt(Silent):
-    def __init__(self, round: int):
-        self.at = round
-
-    def round(self, record):
-        if record.round == self.at:
-            raise Stopped
+from stops import StopAt
 
 
 def test_the_value_is_that_at_the_point_found_to_the_last_bit(tmp_path):
@@ -65,7 +52,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_ledger(tmp_path):
     options = {"budget": 48, "seed": 5}
     whole = fedzero.minimise(Boxes().functions, BOUNDS, out=tmp_path / "whole", **options)
     for at in (0, 3, 7):
-        with pytest.raises(Stopped):
+        with pytest.raises(KeyboardInterrupt):
             fedzero.minimise(Boxes().functions, BOUNDS, out=tmp_path / "run", progress=StopAt(at), **options)
     again = fedzero.minimise(Boxes().functions, BOUNDS, out=tmp_path / "run", **options)
     assert (again.x.tolist(), again.value, again.queries) == (whole.x.tolist(), whole.value, whole.queries)
@@ -106,7 +93,7 @@ def test_constraints_are_kept_but_for_what_the_penalty_leaves(tmp_path):
 
 def test_constraints_have_to_be_given_again(tmp_path):
     f, limits = lambda x: x.sum(), [lambda x: 0.0]
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         fedzero.minimise([f], [(0, 4)] * 2, budget=90, constraints=limits, progress=StopAt(2), out=tmp_path)
     with pytest.raises(FedzeroError, match="was not given"):
         fedzero.Run.open(tmp_path).resume()

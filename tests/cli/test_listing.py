@@ -91,10 +91,10 @@ def table(text: str, title: str) -> dict[str, str]:
 def test_what_comes_from_where_and_what_cannot_be_used(acme: Path) -> None:
     done = fedzero(acme, "list")
     assert done.returncode == 0, done.stderr
-    assert table(done.stdout, "Algorithms: acme-kit 1.5") == {"acme": "A method of another distribution [not markup]."}
-    ours = table(done.stdout, "Algorithms")
+    assert table(done.stdout, "Methods: acme-kit 1.5") == {"acme": "A method of another distribution [not markup]."}
+    ours = table(done.stdout, "Methods")
     assert "decomfl" in ours and "acme" not in ours
-    broken = table(done.stdout, "Algorithms: cannot be used")
+    broken = table(done.stdout, "Methods: cannot be used")
     assert set(broken) == {"acme-gone", "acme-misnamed", "mezo"}
     assert "acme-kit 1.5 cannot be imported: ModuleNotFoundError" in broken["acme-gone"]
     assert "has the tag 'other'" in broken["acme-misnamed"]

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import forked_command
@@ -22,6 +21,7 @@ from fedzero.ledger.database import Unreadable
 from fedzero.ledger.outline import GENESIS
 from fedzero.ledger.records import End, Start, decode_record, encode_record
 from fedzero.ledger.store import Ledger, Unwritable, _seal, link
+from outcome import Outcome
 
 KILOBYTES = 400
 
@@ -38,11 +38,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def process(warm_server, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outcome]:
+def process(warm_server, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
     """process("run", path, …, limit=None): the command in a process of its own; limit: the largest file it may write,
     in bytes; memory: of addresses."""
 
-    def call(*arguments: object, limit: int | None = None, memory: int | None = None) -> Outcome:
+    def call(*arguments: object, limit: int | None = None, memory: int | None = None) -> Ended:
         folder = tmp_path_factory.mktemp("streams")
         streams = str(folder / "out"), str(folder / "err")
         process = warm_server.Process(
@@ -51,16 +51,13 @@ def process(warm_server, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
         process.start()
         process.join(300)
         assert process.exitcode is not None, "the process hangs"
-        return Outcome(process.exitcode, *(Path(stream).read_text() for stream in streams))
+        return Ended(process.exitcode, *(Path(stream).read_text() for stream in streams))
 
     return call
 
 
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
+class Ended(Outcome):
+    """A process that may have shown its progress."""
 
     @property
     def refusal(self) -> str:

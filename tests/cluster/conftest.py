@@ -57,7 +57,7 @@ def killing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         ref = call(engine, worker, round, exchange, *rest)
         if (round, exchange) in when:
             when.remove((round, exchange))
-            os.kill(engine.dealer.alive[worker].pid, signal.SIGKILL)
+            os.kill(engine.scheduler.alive[worker].pid, signal.SIGKILL)
         return ref
 
     monkeypatch.setattr(ClusterClients, "_call", fatal)

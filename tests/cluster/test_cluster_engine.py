@@ -36,6 +36,7 @@ from fedzero.runs.recorded import verified
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing import check_engine, engine_checks
 from late import TakesWhatArrived
+from stops import StopAt
 
 METHODS: list[dict[str, Any]] = [
     {"kind": "decomfl", "rate": 0.01, "directions": 3, "local_steps": 2, "optimizer": {"kind": "momentum"}},
@@ -112,23 +113,18 @@ def test_a_worker_that_is_behind_begins_with_the_checkpoint_beside_the_ledger(
     made, folder = recipe(METHODS[0], rounds=12), tmp_path / "spread"
     session.start(made, tmp_path / "whole", Environment(), Silent())
 
-    class Stopping(Silent):
-        def round(self, record: Any) -> None:
-            if record.round == 8:
-                raise KeyboardInterrupt
-
     monkeypatch.setattr(checkpoints, "EVERY", 4)
     monkeypatch.setattr(engine, "PART", 2)
     with pytest.raises(KeyboardInterrupt):
-        session.start(made, folder, Environment(), Stopping())
-    standing, sent = engine.ClusterClients._standing, []
+        session.start(made, folder, Environment(), StopAt(8))
+    catch_up, sent = engine.ClusterClients._catch_up, []
 
     def noting(driver: Any) -> Any:
-        for part in standing(driver):
+        for part in catch_up(driver):
             sent.append((part.checkpoint is not None, [update.round for update in part.updates]))
             yield part
 
-    monkeypatch.setattr(engine.ClusterClients, "_standing", noting)
+    monkeypatch.setattr(engine.ClusterClients, "_catch_up", noting)
     session.resume(folder, Environment(), Silent(), engine="ray:2")
     assert sent == [(True, [6, 7]), (False, [8])] * 2  # to each of the workers; the checkpoint is that of six rounds
     assert content_of(folder) == content_of(tmp_path / "whole")
@@ -244,9 +240,9 @@ def test_a_worker_that_is_done_takes_slices_of_one_that_is_slow(
 
     begin, moved = Scheduler._begin, list[tuple[int, int]]()
 
-    def noting(dealer: Any, job: Any, worker: int, step: Any) -> None:
+    def noting(scheduler: Any, job: Any, worker: int, step: Any) -> None:
         moved.append((job.slice.worker, worker))
-        begin(dealer, job, worker, step)
+        begin(scheduler, job, worker, step)
 
     monkeypatch.setattr(Scheduler, "_begin", noting)
     boxes = [box(seconds) for seconds in (0.2, 0.2, 0.2, 0.0, 0.0, 0.0)]

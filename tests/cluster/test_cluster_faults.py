@@ -117,3 +117,15 @@ def test_tuning_spreads_whole_runs(tiny: Path, tmp_path: Path) -> None:
         tuned = json.loads(out.splitlines()[-1])
         found.append([(trial["value"], trial["rounds"], trial["loss"]) for trial in tuned["trials"]])
     assert found[0] == found[1]
+
+
+def test_sweeps_spread_whole_runs(tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    found = []
+    for engine in ("local", "ray:2"):
+        options = ["--seeds", "0..1", "--set", "algorithm.rate=0.01,0.02", "--set", "engine.merge=false", "--json"]
+        process = fedzero("run", tiny, *options, "--engine", engine, "--out", tmp_path / engine)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
+        found.append({name: run["ledger_head"] for name, run in json.loads(out.splitlines()[-1]).items()})
+    assert found[0] == found[1] and len(found[0]) == 4

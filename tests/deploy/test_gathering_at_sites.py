@@ -3,7 +3,6 @@ two of them, orders out of place."""
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from fedzero import plugins
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Phase, Phased, Prepare, Replies, decode_answer, decode_order, encode
-from fedzero.ledger.records import Round
-from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL, ScaffoldZO
 from fedzero.model.updates import decode_update, unpack
 from fedzero.protocol.messages import decode_reply
@@ -27,6 +24,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.testing.engines import LocalSites
+from ledgers import rounds_of
 
 SITES = ["north", "south", "west"]
 ROUNDS, PHASES = 3, 2
@@ -46,11 +44,6 @@ def recipe(summed: bool = True, algorithm: Any = None) -> recipes.Recipe:
 
 def run(tmp_path: Path, link: LocalSites) -> Any:
     return run_at_sites(recipe(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES))
-
-
-def rounds_of(folder: Path) -> list[Round]:
-    with closing(Ledger.open(folder / "ledger.db")) as ledger:
-        return list(ledger.rounds())
 
 
 class Spied(LocalSites):

@@ -11,14 +11,13 @@ from harness import recipe_of
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import RemoteClients, Service
 from fedzero.engines.remote.messages import Exchange, Prepare, decode_order
-from fedzero.ledger import replay
-from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL, FZooS
 from fedzero.protocol.engine import Event, Joined, Left
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
 from fedzero.testing.engines import LocalSites
+from ledgers import rounds_of
 
 SITES = ["north", "south", "west"]
 
@@ -77,18 +76,10 @@ def run(tmp_path: Path, link: LocalSites, method, monkeypatch) -> list[Event]:
     return seen
 
 
-def rounds_of(tmp_path: Path):
-    ledger = Ledger.open(tmp_path / "run" / "ledger.db")
-    try:
-        return replay.read(ledger).rounds
-    finally:
-        ledger.close()
-
-
 def test_a_site_joins_in_the_middle_of_an_exchange_and_another_leaves(tmp_path: Path, monkeypatch) -> None:
     link = Asked(tmp_path / "sites", comes=(1, 0), leaves=(3, 0), returns=(4, 0))
     events = run(tmp_path, link, DeComFL(rate=2e-3, directions=4), monkeypatch)
-    refused = [dict(record.refused) for record in rounds_of(tmp_path)]
+    refused = [dict(record.refused) for record in rounds_of(tmp_path / "run")]
     away = dict.fromkeys((2, 5), "failed: its site west is away")
     left = dict.fromkeys((1, 4), "failed: its site south left the federation")
     gone = dict.fromkeys((1, 4), "failed: its site south is not here")
@@ -111,7 +102,7 @@ def test_between_the_exchanges_of_a_round(tmp_path: Path, monkeypatch) -> None:
     """Who comes back has not played the first exchange: its clients sit the round out, and no one is asked again."""
     link = Asked(tmp_path / "sites", comes=(1, 0), leaves=(2, 0), returns=(2, 1))
     run(tmp_path, link, FZooS(rate=1e-2), monkeypatch)
-    refused = [sorted(dict(record.refused)) for record in rounds_of(tmp_path)]
+    refused = [sorted(dict(record.refused)) for record in rounds_of(tmp_path / "run")]
     assert refused == [[2, 5], [2, 5], [1, 4], [], [], []]
     assert set(link.exchanges.values()) == {1}
     assert link.epochs == 1

@@ -19,7 +19,7 @@ from fedzero.callbacks import always_false
 from fedzero.deploy.server import queue
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.server.supervisor import check_name_free, serve_queue
-from fedzero.deploy.site import site as at_site
+from fedzero.deploy.site import run as at_site
 from fedzero.deploy.site.site import Settings, Site
 from fedzero.engines.remote.assignment import SiteAssignment, assign
 from fedzero.engines.remote.engine import RemoteClients, Service
@@ -53,6 +53,7 @@ from fedzero.runs.progress import Silent
 from fedzero.runs.summary import Summary
 from fedzero.tasks import Quadratic
 from fedzero.testing.engines import LocalSites
+from ledgers import rounds_of
 
 SITES = ["north", "south", "west"]
 METHOD = DeComFL(rate=2e-3, directions=4)
@@ -67,14 +68,6 @@ def run(tmp_path: Path, link: LocalSites, recipe=None, **service):
     return run_at_sites(
         recipe or recipe_for(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES, **service)
     )
-
-
-def rounds_of(tmp_path: Path):
-    ledger = Ledger.open(tmp_path / "run" / "ledger.db")
-    try:
-        return replay.read(ledger).rounds
-    finally:
-        ledger.close()
 
 
 # ---- replies that do not count
@@ -112,7 +105,7 @@ def test_a_reply_that_does_not_count_is_refused_by_name(tmp_path: Path, kind) ->
     link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = spoiled
     run(tmp_path, link)
-    for record in rounds_of(tmp_path):
+    for record in rounds_of(tmp_path / "run"):
         refused = dict(record.refused)
         out = {1, 4} if kind == "10 MB" else {1}  # an answer too long is not read at all
         assert refused.keys() == out, refused
@@ -131,7 +124,7 @@ def test_a_site_speaks_for_its_own_clients_only(tmp_path: Path) -> None:
     link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = spoiled
     run(tmp_path, link)
-    for record in rounds_of(tmp_path):
+    for record in rounds_of(tmp_path / "run"):
         assert dict(record.refused) == dict.fromkeys(
             (1, 4), "failed: south answered for client 0, which it was not asked about"
         )
@@ -141,7 +134,7 @@ def test_a_site_that_answers_something_else(tmp_path: Path) -> None:
     link = LocalSites(tmp_path / "sites", SITES)
     link.spoil = lambda site, answer: encode(Failed("no disk left")) if _late(link, site) else answer
     run(tmp_path, link)
-    refused = [dict(record.refused) for record in rounds_of(tmp_path)]
+    refused = [dict(record.refused) for record in rounds_of(tmp_path / "run")]
     assert refused[-1] == dict.fromkeys((2, 5), "failed: no disk left")
 
 
@@ -165,7 +158,7 @@ def test_a_replica_that_was_corrupted_is_rebuilt(tmp_path: Path) -> None:
 
     link.spoil = corrupted
     found = run(tmp_path, link, recipe)
-    refused = {r.round: dict(r.refused) for r in rounds_of(tmp_path) if r.refused}
+    refused = {r.round: dict(r.refused) for r in rounds_of(tmp_path / "run") if r.refused}
     assert list(refused) == [4]
     assert all("must rebuild" in why for why in refused[4].values())
     assert refused[4].keys() == {2, 5}
@@ -213,7 +206,7 @@ def test_what_a_client_remembered_is_asked_for(tmp_path: Path) -> None:
     )
     link = LocalSites(tmp_path / "sites", SITES, {12}.__contains__, forgetful=True)
     run(tmp_path, link, recipe)
-    reasons = {why for record in rounds_of(tmp_path) for _, why in record.refused}
+    reasons = {why for record in rounds_of(tmp_path / "run") for _, why in record.refused}
     assert reasons
     assert all("has lost what it remembered of round" in why for why in reasons)
 
@@ -232,7 +225,7 @@ def test_a_site_that_is_away_sits_out_and_one_that_comes_is_let_in(tmp_path: Pat
 
     link.spoil = arriving
     run(tmp_path, link)
-    records = rounds_of(tmp_path)
+    records = rounds_of(tmp_path / "run")
     assert link.epochs == 1, "nobody else begins anew"
     assert [sorted(dict(r.refused)) for r in records] == [[2, 5]] * 3 + [[]] * 5
     assert dict(records[0].refused)[2] == "failed: its site west is away"
@@ -261,7 +254,7 @@ def test_a_site_that_is_gone_is_said_once_and_what_it_was_not_sent_is_not_counte
         "site south is gone (did not answer in 5 s): clients 1, 4 are left out until it returns",
         "site south is back",
     ]
-    records = rounds_of(tmp_path)
+    records = rounds_of(tmp_path / "run")
     reasons = [sorted({why for _, why in r.refused}) for r in records]
     late, silent = "failed: its site south did not answer in 5 s", "failed: its site south is silent"
     assert reasons == [[], [], [late], [silent], [silent], [], [], []]
@@ -309,7 +302,7 @@ def test_a_site_with_another_base_is_left_out(tmp_path: Path) -> None:
     link.spoil = other
     run(tmp_path, link, report=said.append)
     assert any("south starts from model 3837363534333231 (SHA-256 " in text for text in said)
-    assert all(sorted(dict(r.refused)) == [1, 4] for r in rounds_of(tmp_path))
+    assert all(sorted(dict(r.refused)) == [1, 4] for r in rounds_of(tmp_path / "run"))
 
 
 def test_no_site_is_ready(tmp_path: Path) -> None:
@@ -506,7 +499,7 @@ def test_a_site_says_what_to_install_and_the_others_go_on(tmp_path: Path, theirs
     assert f"{group[:-1]} {tag!r} is not installed: pip install" in sentence
     assert "their-package" in sentence
     assert "1.2" in sentence
-    for record in rounds_of(tmp_path):
+    for record in rounds_of(tmp_path / "run"):
         assert dict(record.refused) == dict.fromkeys((1, 4), f"failed: its site {sentence}")
         assert record.update is not None
     assert recorded.verified(tmp_path / "run", Environment()).end is not None

@@ -151,7 +151,7 @@ def test_orders_that_cannot_be_obeyed_leave_no_files_open(tmp_path: Path, monkey
     site = site_with(tmp_path)
     monkeypatch.setattr(type(site), "log", lambda *_: None)
     begin(site, "run")
-    monkeypatch.setattr("fedzero.deploy.site.site._keep_private", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedzero.deploy.site.run._keep_private", lambda *_: 1 / 0)
     asked(site, prepare(recipe_for(), run="before"))
     files = Path("/proc/self/fd")
     before = len(list(files.iterdir())) if files.exists() else pytest.skip("no /proc")

@@ -123,3 +123,23 @@ def test_an_embedding_at_many_points(monkeypatch, terms):
     for point, rows, each in zip(near, ids, found, strict=True):
         assert torch.allclose(each, base.view(point).tensors()["weight"][rows], atol=1e-6)
     assert not torch.allclose(found[0], module(ids[0]), atol=1e-2)
+
+
+@pytest.mark.parametrize(("points", "n", "size", "terms"), [(3, 2, 1500, 1), (1, 4, 70, 0), (2, 1, 40, 3)])
+def test_log_sum_exp_of_a_part_of_the_vocabulary(points, n, size, terms):
+    """The part begins with token 8 of a larger vocabulary; the second row has its target elsewhere."""
+    y, scaled, shift = (
+        made(points * n, size, seed=1),
+        made(terms, points, n, 1, seed=2),
+        made(points, size + 20, seed=3),
+    )
+    left = signs(terms, points, size + 20, 4) if terms else None
+    targets = torch.arange(points * n, device=DEVICE) * 7 % size
+    targets[1] = size + 3
+    added = sum((scaled[t] * left[t] for t in range(terms)), torch.zeros(points, n, size + 20, device=DEVICE))
+    wanted = y.double() + (added + shift[:, None])[..., 8 : 8 + size].reshape(points * n, size).double()
+    vocabulary: Any = importlib.import_module("fedzero.directions.gpu.vocabulary")
+    sums, at = vocabulary.log_sum_exp(y, targets, scaled if terms else None, left, shift, 8, points)
+    assert torch.allclose(sums.double(), wanted.logsumexp(1), atol=1e-5)
+    assert at[1] == 0
+    assert torch.allclose(at.double()[2:], wanted.gather(1, targets.clamp(max=size - 1)[:, None])[2:, 0], atol=1e-5)

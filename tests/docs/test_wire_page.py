@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import fields
 
 from fedzero.deploy.site import admission, reasons
-from fedzero.engines.remote import engine, measuring, messages
+from fedzero.engines.remote import engine, measuring, messages, replicas, sites
 from fedzero.errors import Refused
 from fedzero.lines import LONGEST_SAID
 from fedzero.model import distributions
@@ -163,11 +163,11 @@ def test_limits_are_those_of_the_code():
     table = PAGE.split("\n## Limits\n")[1].split("\n## ")[0]
     assert admission.SMALL == 64 << 20
     assert table.count("64 MiB") == 2
-    assert f"{engine.OVERHEAD:,} bytes" in table
-    assert f"| updates in a Recover | {engine.BURST} |" in table
+    assert f"{replicas.OVERHEAD:,} bytes" in table
+    assert f"| updates in a Recover | {replicas.BURST} |" in table
     assert f"| {distributions.MOST}, names and versions of at most {distributions.LONGEST} characters |" in table
     assert f"| {measuring.MOST_METRICS}, names of 1 to {measuring.LONGEST_NAME} printable characters |" in table
     assert f"{reasons.LONGEST:,} characters are sent; {LONGEST_SAID} are kept" in table
-    assert f"{engine.PREPARING:,.0f} s" in table
+    assert f"{sites.PREPARING:,.0f} s" in table
     assert f"| {engine.FINISHING:.0f} s |" in table
-    assert f"{engine.Service.deadline:.0f} s unless said" in table
+    assert f"{sites.Service.deadline:.0f} s unless said" in table

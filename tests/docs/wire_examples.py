@@ -56,6 +56,9 @@ EXAMPLES: dict[str, dict[str, bytes]] = {
         "Deliver": encode(messages.Deliver({0: encode_close(1, encode_update(Seeded(1, numbers(0.5))))})),
         "Measure": encode(messages.Measure((encode_update(UPDATE),), 10)),
         "Finish": encode(messages.Finish(10)),
+        "PrepareExtended": encode(
+            messages.PrepareExtended("3f7a0c1d2b4e5f60", b'{"name":"tiny"}', (0, 2), {}, None, 100, 10, b"{}")
+        ),
         "Phase": encode(messages.Phase(1, 0, 1, b"body")),
     },
     "Answers": {

@@ -104,7 +104,7 @@ def test_an_answer_too_long_and_a_host_that_is_gone(asking) -> None:
 
 def test_silence_ends_and_what_may_be_lost_is_sent_again(asking) -> None:
     connection, link = asking
-    *waiting, (host, silence) = link.ask({"a": b"1"}, 0.1, 10)
+    *waiting, (host, silence) = link.ask({"a": b"1"}, 0.35, 10)
     assert {type(each) for _, each in waiting} == {Waiting}
     assert (host, type(silence)) == ("a", NoAnswer)
     assert len(connection.sent) > 2

@@ -27,7 +27,8 @@ from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.runs.recorded import verified
 from fedzero.runs.summary import Summary
-from late import OLDEST, TakesWhatArrived, recipe_of, rounds_of
+from late import OLDEST, TakesWhatArrived, recipe_of
+from ledgers import rounds_of
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ def counted(layer):
 def test_the_same_losses_to_the_last_bit(small_model, kind, train, pack):
     model, plain = opened(small_model(kind), train), opened(small_model(kind), train)
     spared, whole = objective_of(model, pack), objective_of(plain, pack)
-    assert spared.prefix is not None
-    assert whole.prefix is not None
-    whole.prefix.unwrap()
-    whole.prefix = None
+    assert spared.passes.prefix is not None
+    assert whole.passes.prefix is not None
+    whole.passes.prefix.unwrap()
+    whole.passes.prefix = None
     found = spared.losses(Params.of_module(model.module), POINTS, [TEXTS])
     wanted = whole.losses(Params.of_module(plain.module), POINTS, [TEXTS])
     assert found.tolist() == wanted.tolist()
@@ -88,13 +88,13 @@ def test_what_is_kept_is_bounded(small_model, room):
     model = opened(small_model("smollm"), Layers(first=-1))
     below, _ = map(counted, layers_of(model))
     objective, params = objective_of(model), Params.of_module(model.module)
-    objective.tokens = 2 * 9
+    objective.passes.tokens = 2 * 9
     sizes = [2 * 3 * 32 * 4, 2 * 9 * 32 * 4]
-    objective.prefix.capacity = sum(sizes[:room])
+    objective.passes.prefix.capacity = sum(sizes[:room])
     objective.losses(params, POINTS, [TEXTS])
-    assert objective.prefix.bytes == 0
+    assert objective.passes.prefix.bytes == 0
     first = objective.evaluate(params)
-    assert objective.prefix.bytes == objective.prefix.capacity
+    assert objective.passes.prefix.bytes == objective.passes.prefix.capacity
     below.clear()
     assert objective.evaluate(params) == first
     assert len(below) == 2 - room
@@ -112,12 +112,12 @@ def test_the_gradient_goes_through_all_layers_as_ever(small_model):
 
 @pytest.mark.parametrize("train", [Full(), Lora(rank=4), Names(("*.0.*weight",)), Layers()])
 def test_no_layer_is_spared_where_the_first_is_trained(small_model, train):
-    assert objective_of(opened(small_model("smollm"), train)).prefix is None
+    assert objective_of(opened(small_model("smollm"), train)).passes.prefix is None
 
 
 def test_a_trained_embedding_is_below_all_layers(small_model):
     """Tied to the head, in this model: whoever trains the head trains it."""
-    assert objective_of(opened(small_model("smollm"), Names(("*embed_tokens*", "*.1.*")))).prefix is None
+    assert objective_of(opened(small_model("smollm"), Names(("*embed_tokens*", "*.1.*")))).passes.prefix is None
 
 
 def test_a_model_that_reaches_past_its_layers_is_left_alone(small_model):

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_language import KINDS, transformers
+from small_language import KINDS, transformers, words
 
 from fedzero.directions import Keys
 from fedzero.model.checkpoint import load_model
+from fedzero.oracles.responses import ChoiceObjective
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.setup import prepare
 from fedzero.runs import recorded, session
 from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language.texts import Text
@@ -254,9 +256,25 @@ def test_a_model_that_looks_ahead(fedzero, written, reviews, small_model, tmp_pa
 
 
 def test_answers_of_several_tokens(fedzero, written, reviews, tmp_path):
-    refused(fedzero, written, reviews, tmp_path, 'task.text.answers={bad="dreadful", good="great"}').refused(
-        "'dreadful' is", "task.text.answers"
-    )
+    """The one with the likeliest tokens on average is chosen, as plain `transformers` finds it."""
+    run, answers = tmp_path / "run", 'task.text.answers={bad="dreadful", good="great"}'
+    found = fedzero("run", written("smollm"), "--out", run, "--data", reviews, "--set", answers, "--json").json
+    setup = prepare(recipes.load(written("smollm"), [answers]), Environment(reviews))
+    setup.problem.params.load(load_model(run / "model.safetensors"))
+    objective = setup.problem.objective
+    assert isinstance(objective, ChoiceObjective)
+    module, tokenizer = objective.scorer.passes.module, words()
+    right = 0
+    for row in map(json.loads, (reviews / "test.jsonl").read_text().splitlines()):
+        scores = []
+        for answer in ("dreadful", "great"):
+            ids = tokenizer(f"{row['review']} It was {answer}", return_tensors="pt")["input_ids"]
+            before = len(tokenizer(f"{row['review']} It was")["input_ids"])
+            with torch.no_grad():
+                logs = module(input_ids=ids).logits[0, before - 1 : -1].log_softmax(-1)
+            scores.append(float(logs.gather(1, ids[0, before:, None]).mean()))
+        right += ("bad", "good")[int(np.argmax(scores))] == row["verdict"]
+    assert found["final_accuracy"] == pytest.approx(right / 20)
 
 
 def test_shares_of_labels_there_are_not(fedzero, written, reviews, tmp_path):
@@ -279,8 +297,8 @@ def test_a_patch_for_another_base(fedzero, written, reviews, small_model, tmp_pa
     run, patch = tmp_path / "run", tmp_path / "p.patch"
     fedzero("run", written("smollm"), "--out", run, "--data", reviews, "--rounds", 1)
     fedzero("patch", "export", run, "--out", patch, "--data", reviews)
-    for other, words in (("opt", "does not have the parameters"), ("llama", "another base model")):
-        fedzero("patch", "apply", patch, "--base", small_model(other), "--out", tmp_path / "t").refused(words)
+    for other, why in (("opt", "does not have the parameters"), ("llama", "another base model")):
+        fedzero("patch", "apply", patch, "--base", small_model(other), "--out", tmp_path / "t").refused(why)
     changed = transformers.AutoModelForCausalLM.from_pretrained(small_model("smollm"))
     with torch.no_grad():
         changed.model.norm.weight[0] += 1

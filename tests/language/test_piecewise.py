@@ -200,10 +200,10 @@ def test_a_few_tokens_at_a_time_give_the_same(small_model):
     params, objective = Params.of_module(model.module), objective_of(model)
     batch = Texts(tuple([i + 1] * (1 + i % 7) for i in range(20)), tuple(i % 2 for i in range(20)))
     whole = objective.losses(params, (TERMS,), [batch])
-    objective.tokens = 16
+    objective.passes.tokens = 16
     assert objective.losses(params, (TERMS,), [batch]) == pytest.approx(whole, rel=1e-5)
     few = objective.evaluate(params)
-    objective.tokens = 10_000
+    objective.passes.tokens = 10_000
     assert few.loss == pytest.approx(objective.evaluate(params).loss, rel=1e-5)
 
 

@@ -10,7 +10,7 @@ from torch import _dynamo as dynamo
 
 from fedzero.directions import Domain, Keys, LowRank, Terms
 from fedzero.model.params import Params
-from fedzero.oracles import language
+from fedzero.oracles import passes
 from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.low_rank import neighbours
 from fedzero.oracles.side_by_side import SideBySide, agree
@@ -51,10 +51,10 @@ def test_losses_are_those_of_views(small_model, monkeypatch, kind, train, pack):
     _, exact = opened(small_model(kind), train, pack=pack, exact=True)
     before = params.digest()
     for rank, tokens in ((1, 1 << 12), (3, 40)):  # all points in one pass, and a few at a time
-        monkeypatch.setitem(language.BESIDE, "cpu", tokens)
+        monkeypatch.setitem(passes.BESIDE, "cpu", tokens)
         found = objective.losses(params, points(rank), BATCHES)
         wanted = exact.losses(params, points(rank), BATCHES)
-        assert objective.sides is not None
+        assert objective.passes.sides is not None
         assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted - wanted[:, :1]).max()
         assert len(np.unique(wanted)) == wanted.size
     params.changed()
@@ -71,7 +71,7 @@ def test_compiled_layers(small_model):
         dynamo.utils.counters.clear()
         found = objective.losses(params, points(), BATCHES)
         assert found == pytest.approx(exact.losses(params, points(), BATCHES), rel=1e-5)
-        assert objective.sides is not None
+        assert objective.passes.sides is not None
         assert 1 <= dynamo.utils.counters["stats"]["unique_graphs"] <= 2, kind
         assert not dynamo.utils.counters["graph_break"], kind
     dynamo.reset()
@@ -82,10 +82,10 @@ def test_a_model_whose_rows_depend_on_each_other_is_evaluated_at_views(small_mod
     params, objective = opened(small_model("opt"), pack=0, dtype=dtype)
     _, exact = opened(small_model("opt"), pack=0, exact=True, dtype=dtype)
     for each in (objective, exact):
-        each.module.model.decoder.layers[0].register_forward_hook(lambda _, __, output: output - output.mean(0))
+        each.passes.module.model.decoder.layers[0].register_forward_hook(lambda _, __, output: output - output.mean(0))
     with pytest.warns(RuntimeWarning, match="points are evaluated one by one"):
         found = objective.losses(params, points(), BATCHES)
-    assert objective.sides is None
+    assert objective.passes.sides is None
     assert np.array_equal(found, exact.losses(params, points(), BATCHES))
 
 
@@ -103,7 +103,7 @@ def test_a_weight_read_elsewhere(small_model):
     _, exact = opened(small_model("opt"), pack=0, exact=True)
     objective.losses(params, points(), BATCHES)
     for each in (objective, exact):
-        layer = each.module.model.decoder.layers[0]
+        layer = each.passes.module.model.decoder.layers[0]
         layer.fc2.register_forward_hook(lambda _, __, output, layer=layer: output + layer.fc1.weight.sum())
     found = objective.losses(params, points(), BATCHES)
     assert np.array_equal(found, exact.losses(params, points(), BATCHES))
@@ -119,7 +119,7 @@ def test_sixteen_bits(small_model):
     many = points(count=300)
     right = reference.losses(wide, many, BATCHES)
     found, views = (each.losses(params, many, BATCHES) for each in (objective, exact))
-    assert objective.sides is not None
+    assert objective.passes.sides is not None
     assert np.abs(found - right).max() < 0.1 * np.abs(right - right[:, :1]).max()
     assert np.abs(found - right).mean() < np.abs(views - right).mean()
 

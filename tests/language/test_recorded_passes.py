@@ -11,10 +11,14 @@ from small_language import KINDS
 
 from fedzero.directions import Domain, Keys, LowRank, Terms
 from fedzero.model.params import Params
-from fedzero.oracles import graphs, language
+from fedzero.oracles import graphs, passes, vocabulary
 from fedzero.oracles.language import LanguageObjective, Texts
+from fedzero.oracles.passes import Passes
+from fedzero.oracles.responses import ResponseObjective, Responses, Scorer
 from fedzero.tasks.language import Full, Layers, Lora
+from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.pretrained import adapt, compile_layers, load
+from fedzero.tasks.language.saying import Speaker
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -45,7 +49,7 @@ def points(stream):
 def test_compiled_layers_can_be_recorded(small_model, kind):
     params, objective = objective_on_gpu(small_model(kind), compiled=True)
     _, plain = objective_on_gpu(small_model(kind))
-    plain.recorder = None
+    plain.passes.recorder = None
     for batches in BATCHES + BATCHES:
         found = objective.losses(params, points(Domain.GAUSSIAN), batches)
         assert found == pytest.approx(plain.losses(params, points(Domain.GAUSSIAN), batches), rel=1e-4)
@@ -61,9 +65,9 @@ def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
     before = params.digest()
     for batches in BATCHES + BATCHES:  # once to record, once to replay
         found = objective.losses(params, points(stream), batches)
-        recorder, objective.recorder = objective.recorder, None
+        recorder, objective.passes.recorder = objective.passes.recorder, None
         wanted = objective.losses(params, points(stream), batches)
-        objective.recorder = recorder
+        objective.passes.recorder = recorder
         assert found == pytest.approx(wanted, rel=1e-5)
     params.changed()
     assert params.digest() == before
@@ -75,13 +79,13 @@ def test_replayed_is_eager(small_model, monkeypatch, kind, stream, pack, lanes):
 def test_layers_below_the_first_trained_one_are_replayed_once_for_all_points(small_model, kind, pack, compiled):
     params, objective = objective_on_gpu(small_model(kind), pack, compiled=compiled, train=Layers(first=-1))
     whole, plain = objective_on_gpu(small_model(kind), pack, train=Layers(first=-1))
-    plain.prefix.unwrap()
-    plain.prefix = plain.recorder = None
+    plain.passes.prefix.unwrap()
+    plain.passes.prefix = plain.passes.recorder = None
     for batches in BATCHES + BATCHES:
         found = objective.losses(params, points(Domain.GAUSSIAN), batches)
         assert found == pytest.approx(plain.losses(whole, points(Domain.GAUSSIAN), batches), rel=1e-4)
         assert len(set(found[0])) == len(points(Domain.GAUSSIAN))
-    inputs = {recording.inputs for recording in objective.recorder._recordings.values()}
+    inputs = {recording.inputs for recording in objective.passes.recorder._recordings.values()}
     assert len(inputs) == len(BATCHES)
     assert all(each.prefix is not None for each in inputs)
     assert objective.evaluate(params).loss == pytest.approx(plain.evaluate(whole).loss, rel=1e-4)
@@ -94,7 +98,7 @@ def test_a_fold_is_seen_by_what_was_recorded_before_it(small_model):
     first = objective.losses(params, points(stream), BATCHES[0])
     params.fold(Terms.of([11], [0.1], stream))
     second = objective.losses(params, points(stream), BATCHES[0])
-    objective.recorder = None
+    objective.passes.recorder = None
     assert second == pytest.approx(objective.losses(params, points(stream), BATCHES[0]), rel=1e-5)
     assert (first != second).all()
 
@@ -103,7 +107,7 @@ def test_points_with_more_terms_than_a_recording_holds_are_evaluated_eagerly(sma
     params, objective = objective_on_gpu(small_model("opt"))
     many = Terms.of(range(graphs.MAX_TERMS + 1), [1e-5] * (graphs.MAX_TERMS + 1), Domain.RADEMACHER)
     assert objective.losses(params, [many], BATCHES[0]).shape == (2, 1)
-    assert not objective.recorder._recordings
+    assert not objective.passes.recorder._recordings
 
 
 def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):
@@ -121,7 +125,7 @@ def test_graphs_of_an_earlier_run_do_not_spoil_a_recording(small_model):
         found = second.losses(params, points(Domain.GAUSSIAN), BATCHES[0])
     finally:
         gc.set_threshold(*thresholds)
-    second.recorder = None
+    second.passes.recorder = None
     assert found == pytest.approx(second.losses(params, points(Domain.GAUSSIAN), BATCHES[0]), rel=1e-5)
 
 
@@ -137,23 +141,67 @@ def test_points_side_by_side_are_replayed(small_model, monkeypatch, kind, train,
     """All in one pass and a few at a time, at other points than those recorded, and after a fold."""
     params, objective = objective_on_gpu(small_model(kind), compiled=compiled, train=train)
     own, plain = objective_on_gpu(small_model(kind), train=train)
-    plain.sides = plain.recorder = None
+    plain.passes.sides = plain.passes.recorder = None
     for rank, tokens in ((1, 1 << 15), (3, 1 << 15), (1, 600)):
-        monkeypatch.setitem(language.BESIDE, "cuda", tokens)
+        monkeypatch.setitem(passes.BESIDE, "cuda", tokens)
         for batches in BATCHES:
             for some in (around(rank), around(rank)[::-1]):
                 found, wanted = objective.losses(params, some, batches), plain.losses(own, some, batches)
                 assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted - wanted.mean()).max()
         for each in (params, own):
             each.fold(Terms.of([rank], [0.05], Domain.RANK1))
-    assert objective.sides is not None
+    assert objective.passes.sides is not None
 
 
 def test_points_side_by_side_in_sixteen_bits(small_model):
     params, objective = objective_on_gpu(small_model("opt"), dtype=torch.bfloat16)
     wide, plain = objective_on_gpu(small_model("opt"))
     wide.load({name: tensor.float() for name, tensor in params.tensors.items()})
-    plain.sides = plain.recorder = None
+    plain.passes.sides = plain.passes.recorder = None
     found, wanted = objective.losses(params, around(), BATCHES[1]), plain.losses(wide, around(), BATCHES[1])
-    assert objective.sides is not None
+    assert objective.passes.sides is not None
     assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted - wanted.mean()).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("train", [Full(), Layers(first=-1), Lora(rank=4)], ids=lambda train: type(train).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_responses_are_replayed(small_model, monkeypatch, kind, train, dtype):
+    """Side by side and at views, batches of several shapes; the vocabulary in parts, the last of which is shorter."""
+    monkeypatch.setattr(vocabulary, "LEAST", 64)
+    monkeypatch.setitem(vocabulary.NUMBERS, "cuda", 64)
+    many = [Responses(([5, 17, 9, 40, 2], [8, 3]), (2, 1)), Responses(([99, 1, 250, 7, 7, 7, 7], [6, 6, 2]), (4, 1))]
+
+    def opened(on, dtype):
+        model = adapt(load(str(small_model(kind)), dtype, torch.device(on)), train, Keys.of_seed(5))
+        scorer = Scorer(Passes(model.module, model.head, None), 64)
+        return Params.of_module(model.module), ResponseObjective(scorer, many[0])
+
+    params, objective = opened("cuda", dtype)
+    own, plain = opened("cpu", torch.float32)
+    own.load({name: tensor.float().cpu() for name, tensor in params.tensors.items()})
+    plain.scorer.passes.sides = None
+    share = 1e-3 if dtype == torch.float32 else 0.2
+    for some in (around(), points(Domain.GAUSSIAN)):
+        for batches in (many[:1], many, many[1:], many[:1]):
+            found, wanted = objective.losses(params, some, batches), plain.losses(own, some, batches)
+            assert np.abs(found - wanted).max() < share * np.abs(wanted - wanted[:, :1]).max() + 1e-4
+    assert objective.scorer.passes.by_head
+    assert objective.scorer.passes.sides is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_responses_after_generation(small_model, kind):
+    """What a GPU says, twice, and a gradient after it, are a CPU's."""
+    rows, found = Responses(([5, 17, 9, 40, 2], [8, 3]), (2, 1)), []
+    for on in ("cuda", "cpu"):
+        model = load(str(small_model(kind)), torch.float32, torch.device(on))
+        objective = ResponseObjective(Scorer(Passes(model.module, model.head, None), 64), rows)
+        params, speaker = Params.of_module(model.module), Speaker(model, Generate(max_tokens=4), 8)
+        said = [speaker.said(params, [[5, 17, 9], [8]]) for _ in range(2)]
+        assert said[0] == said[1]
+        found.append((said[0], *objective.gradient(params, rows)))
+    (here, loss, gradient), (there, wanted, right) = found
+    assert here == there
+    assert loss == pytest.approx(wanted, rel=1e-5)
+    assert torch.allclose(gradient.cpu(), right, atol=1e-4)

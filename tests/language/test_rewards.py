@@ -28,6 +28,7 @@ from fedzero.tasks.language.generating import Generate
 from fedzero.tasks.language.pretrained import adapt, load
 from fedzero.tasks.language.rewards import Exact, Function, Length, Program, Regex
 from fedzero.tasks.partition import Iid
+from stops import StopAt
 
 CPU = torch.device("cpu")
 WORDS = Text(prompt="{x} It was", answers={"0": "terrible", "1": "great"}, train="made:pairs:train", test="b")
@@ -312,18 +313,12 @@ def test_a_run_raises_its_reward_and_replays(small_model, tmp_path: Path):
     recorded.verified(tmp_path / "run", Environment())
 
 
-class Stop(Silent):
-    def round(self, record: Any) -> None:
-        if record.round == 1:
-            raise KeyboardInterrupt
-
-
 def test_a_sampled_run_resumes_to_the_same_bits(small_model, tmp_path: Path):
     recipe = recipe_of(small_model("smollm"), generate={"max_tokens": 6, "temperature": 0.9})
     recipe = msgspec.structs.replace(recipe, rounds=4, evaluate_every=2)
     whole = session.start(recipe, tmp_path / "whole", Environment(), Silent())
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe, tmp_path / "cut", Environment(), Stop())
+        session.start(recipe, tmp_path / "cut", Environment(), StopAt(1))
     again = session.resume(tmp_path / "cut", Environment(), Silent())
     assert (again.model_digest, again.ledger_head) == (whole.model_digest, whole.ledger_head)
 
@@ -342,7 +337,7 @@ def test_a_ledger_of_others_runs_no_program(small_model, tmp_path: Path, monkeyp
     recipe = recipe_of(small_model("smollm"), reward=table, testing=2, batch=1)
     recipe = msgspec.structs.replace(recipe, rounds=3, evaluate_every=3)
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe, tmp_path / "run", Environment(), Stop())
+        session.start(recipe, tmp_path / "run", Environment(), StopAt(1))
     (tmp_path / "trace").unlink()
     monkeypatch.setenv("FEDZERO_STATE", str(tmp_path / "of another user"))
     with pytest.raises(FedzeroError, match="--trust"):

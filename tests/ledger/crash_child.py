@@ -31,6 +31,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.recipe.sampling import PrivateBatches, PrivateCohorts
 from fedzero.rounds.admission import Admission
 from fedzero.runs import recorded, session
+from fedzero.runs.growing import Growth
 from fedzero.runs.progress import Silent
 
 LOST = 2
@@ -191,3 +192,12 @@ def looked_at(folder: Path) -> dict[str, Any]:
         "model": hashlib.sha256(b"".join(model[name].numpy().tobytes() for name in sorted(model))).hexdigest(),
         "working": hashlib.sha256(repr(working).encode()).hexdigest(),
     }
+
+
+def grow(folder: str, rounds: int, fuse: tuple[int, str], report: str) -> None:
+    """Extend the run in the folder; `report` gets the steps by which it changed its disk."""
+    torch.set_num_threads(1)
+    lit = Fuse(*fuse)
+    lit.light(Path(folder))
+    session.resume(Path(folder), Environment(), Quiet(), growth=Growth(rounds))
+    Path(report).write_text(json.dumps(lit.kinds))

@@ -32,7 +32,7 @@ from fedzero.ledger.store import GENESIS, Ledger, link
 from fedzero.model import updates
 from fedzero.model.device import threads
 from fedzero.model.params import Params
-from fedzero.oracles import Metrics, Pictures
+from fedzero.oracles import Metrics, Pictures, Sample
 from fedzero.oracles.combination import wide_coordinates
 from fedzero.protocol import messages
 from fedzero.tasks.quadratic import QuadraticShards
@@ -251,9 +251,11 @@ RECORDS: tuple[records.Record, ...] = (
     records.Evaluation(4, b"8 bytes.", METRICS, b"s" * 32),
     records.Evaluation(4, b"8 bytes.", Metrics(1.5)),
     records.Shown(12, Pictures("title", ("row",), ("a", "b"), 1, 2, 3, bytes(range(12)))),
+    records.Said(12, (Sample("prompt", "said", "right"),)),
     records.End(12, b"8 bytes.", "stopped", b"s" * 32),
     records.End(12, b"8 bytes."),
     records.Round(7, (1, 4), updates.encode_update(STEPPED_UPDATE), False, 99, 7, 6, 0.125, asked=(2, 4)),
+    records.Extended(12, 20, 5, b'{"above":null,"patience":null}'),
 )  # fmt: skip
 INSTRUCTIONS: tuple[messages.Instruction, ...] = (
     messages.Work(8, 1, (SEEDED_UPDATE, DENSE_UPDATE), 6),
@@ -275,6 +277,7 @@ ORDERS: tuple[remote.Order, ...] = (
     remote.Measure((b"one",), 8),
     remote.Finish(12),
     remote.Phase(8, 1, 2, b"body"),
+    remote.PrepareExtended("run", b"{}", (0, 3), {"theirs": "1.0"}, "fingerprint", 100, 5, b"{}"),
 )
 ANSWERS: tuple[remote.Answer, ...] = (
     remote.Prepared(b"8 bytes.", 12, {"data": "digits"}, None, 4, b"s" * 32),

@@ -3,8 +3,6 @@ the same place is refused."""
 
 from __future__ import annotations
 
-import json
-import signal
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import closing
@@ -14,6 +12,7 @@ from typing import Any
 import crash_child
 import pytest
 from harness import small
+from killed import KilledRun
 from noise import Noise
 from test_crash import together
 
@@ -28,30 +27,18 @@ from fedzero.rounds.server import Server
 from fedzero.testing.engines import Changing
 from fedzero.testing.trial import Trial
 
-RECIPES = {
-    "scalars": """
+RECIPE = """
 name = "noisy"
 rounds = 3
 seed = 3
 evaluate_every = 2
-algorithm = { kind = "decomfl", rate = 0.01, directions = 2 }
+algorithm = { kind = %s, rate = 0.01, directions = 2 }
 task = { kind = "quadratic", dimension = 6, noise = 0.1 }
 filters = [{ kind = "test-noise" }]
 federation = { clients = 3, cohort = 2 }
 engine = { kind = "local", merge = false }
-""",
-    "two exchanges": """
-name = "noisy"
-rounds = 3
-seed = 3
-evaluate_every = 2
-algorithm = { kind = "scaffold-zo", rate = 0.01, directions = 2, type = "I" }
-task = { kind = "quadratic", dimension = 6, noise = 0.1 }
-filters = [{ kind = "test-noise" }]
-federation = { clients = 3, cohort = 2 }
-engine = { kind = "local", merge = false }
-""",
-}
+"""
+RECIPES = {"scalars": RECIPE % '"decomfl"', "two exchanges": RECIPE % '"scaffold-zo", type = "I"'}
 """One that sends scalars once a round, and one whose clients go on in a second exchange and keep a memory."""
 
 
@@ -60,23 +47,16 @@ def known() -> None:
     plugins.register(Noise)
 
 
-class Case:
+class Case(KilledRun):
     """A recipe, and a folder for its runs."""
 
     def __init__(self, server: Any, folder: Path, recipe: str):
-        self.server, self.folder, self.path = server, folder, folder / "recipe.toml"
-        self.path.write_text(RECIPES[recipe])
-
-    def process(self, name: str, at: int = -1) -> Any:
-        arguments = (str(self.path), str(self.folder / name), str(self.folder / f"{name}.heard"), (at, "before"))
-        process = self.server.Process(target=crash_child.go_noisy, args=arguments, daemon=True)
-        process.start()
-        return process
+        super().__init__(server, folder, RECIPES[recipe], crash_child.go_noisy, "heard")
 
     def heard(self, name: str) -> dict[tuple[str, ...], Counter[str]]:
         """By round, exchange and client: how often which bytes reached the server."""
         found: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-        path = self.folder / f"{name}.heard"
+        path = self.beside(name)
         for line in path.read_text().splitlines() if path.exists() else ():
             *place, data = line.split()
             found[tuple(place)][data] += 1
@@ -84,23 +64,18 @@ class Case:
 
     def killed_at(self, at: int) -> Generator[Any, Any, tuple[list[str], int]]:
         """What is wrong after a kill and a resume; how many replies left twice."""
-        name = str(at)
-        if (code := (yield self.process(name, at))) != -signal.SIGKILL:
-            return [f"not killed at {at}: exit code {code}"], 0
-        if (code := (yield self.process(name))) != 0:
-            return [f"killed at {at}: exit code {code} on resume"], 0
-        heard, report = self.heard(name), json.loads((self.folder / f"{name}.json").read_text())
+        if why := (yield from self.resumed(at)):
+            return [why], 0
+        heard, report = self.heard(str(at)), self.report(str(at))
         wrong = [f"{place} left as {len(sent)} replies" for place, sent in heard.items() if len(sent) > 1]
         if not report["summary"]["complete"] or report["summary"]["refused"]:
             wrong.append("somebody was refused")
         return [f"killed at {at}: {why}" for why in wrong], sum(sent.total() > 1 for sent in heard.values())
 
     def steps(self) -> int:
-        process = self.process("whole")
-        process.join(60)
-        assert process.exitcode == 0
+        report = self.undisturbed()
         assert not any(path.exists() for path in files_of(self.folder / "whole")), "a finished run asks nobody again"
-        return int(json.loads((self.folder / "whole.json").read_text())["steps"])
+        return int(report["steps"])
 
 
 def all_of(case: Case, every: int) -> None:

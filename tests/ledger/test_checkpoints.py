@@ -22,6 +22,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
+from stops import StopAt
 
 HERE = Environment()
 SGD = {"kind": "decomfl", "rate": 0.01, "directions": 2}
@@ -34,19 +35,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "dense": {"kind": "fedavg", "rate": 0.01},
     "memories": {"kind": "scaffold-zo", "rate": 0.01, "directions": 2, "local_steps": 2},
 }
-
-
-class Stopped(Exception):
-    """Enough."""
-
-
-class StopAfter(Silent):
-    def __init__(self, rounds: int):
-        self.rounds = rounds
-
-    def round(self, record: Round) -> None:
-        if record.round + 1 == self.rounds:
-            raise Stopped
 
 
 def recipe_of(method: dict[str, Any], **federation: Any) -> recipes.Recipe:
@@ -64,11 +52,11 @@ def recipe_of(method: dict[str, Any], **federation: Any) -> recipes.Recipe:
 
 
 def stopped(recipe: recipes.Recipe, folder: Path, after: int, resumed: bool = False) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         if resumed:
-            session.resume(folder, HERE, StopAfter(after))
+            session.resume(folder, HERE, StopAt(after - 1))
         else:
-            session.start(recipe, folder, HERE, StopAfter(after))
+            session.start(recipe, folder, HERE, StopAt(after - 1))
 
 
 @pytest.fixture(autouse=True)
@@ -189,8 +177,8 @@ def test_one_that_somebody_else_wrote_is_not_believed(
     stopped(recipe, tmp_path / "run", 11)
     kept = kept_in(tmp_path / "run")
     assert kept is not None and kept.state is not None
-    course = kept.outline.course
-    assert course.last is not None and (course.last.round == kept.outline.done) == (evaluate_every == 2)
+    evaluations = kept.outline.evaluations
+    assert evaluations.last is not None and (evaluations.last.round == kept.outline.done) == (evaluate_every == 2)
     forged = msgspec.structs.replace(kept, state=b"\x01" + kept.state[1:])
     written_elsewhere(tmp_path / "run", forged, monkeypatch)
     assert kept_in(tmp_path / "run") == forged and believed(tmp_path / "run") is None
@@ -242,8 +230,8 @@ def test_verify_computes_what_it_says_anew(tmp_path: Path, what: str) -> None:
 
 def test_of_a_private_run_nobody_else_can_read_it(tmp_path: Path) -> None:
     recipe, secret = recipe_of(SGD, private=True, server_model=False), Environment(secret=b"s" * 32)
-    with pytest.raises(Stopped):
-        session.start(recipe, tmp_path / "run", secret, StopAfter(11))
+    with pytest.raises(KeyboardInterrupt):
+        session.start(recipe, tmp_path / "run", secret, StopAt(10))
     assert stat.S_IMODE((tmp_path / "run" / checkpoints.FILE).stat().st_mode) == 0o600
     session.resume(tmp_path / "run", secret, Silent())
     recorded.verified(tmp_path / "run", secret)
@@ -251,8 +239,8 @@ def test_of_a_private_run_nobody_else_can_read_it(tmp_path: Path) -> None:
 
 def test_another_run_in_the_folder_begins_without_it(tmp_path: Path) -> None:
     stopped(recipe_of(SGD), tmp_path / "run", 11)
-    with pytest.raises(Stopped):
-        session.start(recipe_of(SGD), tmp_path / "run", HERE, StopAfter(1), overwrite=True)
+    with pytest.raises(KeyboardInterrupt):
+        session.start(recipe_of(SGD), tmp_path / "run", HERE, StopAt(0), overwrite=True)
     assert not (tmp_path / "run" / checkpoints.FILE).exists()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
@@ -15,14 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 from harness import recipe_of
-from test_crash import SAME, together
+from killed import SameEnd
 
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers, Place, files_of
-from fedzero.ledger.records import Round
-from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL, ScaffoldZO
 from fedzero.methods.contract import Federation
 from fedzero.recipe import recipe as recipes
@@ -34,6 +30,7 @@ from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.testing.engines import LocalSites
 from fedzero.testing.trial import Trial, trial
+from ledgers import rounds_of
 
 SITES = ["north", "south", "west"]
 RECIPE = """
@@ -52,11 +49,6 @@ engine = { kind = "local", merge = false }
 def private(method: Any = None, rounds: int = 4, **options: Any) -> recipes.Recipe:
     recipe = recipe_of(method or DeComFL(rate=2e-3, directions=3), **{"clients": 8, "cohort": 3, **options})
     return recipes.decode(msgspec.to_builtins(recipe) | {"rounds": rounds, "evaluate_every": 2, "sampling": "private"})
-
-
-def rounds_of(folder: Path) -> list[Round]:
-    with closing(Ledger.open(folder / "ledger.db")) as ledger:
-        return list(ledger.rounds())
 
 
 def counting(step: int = 0) -> Any:
@@ -146,44 +138,26 @@ def test_at_sites_an_epoch_that_ends_draws_nothing_again(tmp_path: Path, method:
     assert recorded.verified(tmp_path / "run", Environment()).end is not None
 
 
-class Case:
-    """The recipe, and what it gives when nobody disturbs it."""
+class Drawn(SameEnd):
+    """Beside its folder are the numbers that it drew."""
 
     def __init__(self, server: Any, folder: Path):
-        self.server, self.folder, self.path = server, folder, folder / "recipe.toml"
-        self.path.write_text(RECIPE)
-        process = self.process("whole")
-        process.join(300)
-        assert process.exitcode == 0
-        self.right = json.loads((folder / "whole.json").read_text())
-
-    def process(self, name: str, at: int = -1) -> Any:
-        arguments = str(self.path), str(self.folder / name), str(self.folder / f"{name}.drawn"), (at, "before")
-        process = self.server.Process(target=crash_child.go_drawn, args=arguments, daemon=True)
-        process.start()
-        return process
+        super().__init__(server, folder, RECIPE, crash_child.go_drawn, "drawn")
 
     def killed_at(self, at: int) -> Generator[Any, Any, list[str]]:
-        if (code := (yield self.process(str(at), at))) != -signal.SIGKILL:
-            return [f"not killed at {at}: exit code {code}"]
-        if (code := (yield self.process(str(at)))) != 0:
-            return [f"killed at {at}: exit code {code} on resume"]
-        found = json.loads((self.folder / f"{at}.json").read_text())
-        whole, drawn = (len((self.folder / f"{name}.drawn").read_bytes()) for name in ("whole", str(at)))
-        if drawn > whole:  # drawn, and killed before it was durable: nobody had seen it
-            fine = found["summary"]["complete"] and not found["summary"]["refused"]
-            return [] if fine else [f"killed at {at}: somebody was refused"]
-        return [f"killed at {at}: another {name}" for name in SAME if found[name] != self.right[name]]
-
-    def check(self, every: int) -> None:
-        wrong = together(self.killed_at(at) for at in crash_child.changing(self.right["kinds"])[every - 1 :: every])
-        assert [line for lines in wrong for line in lines] == []
+        wrong = yield from super().killed_at(at)
+        whole, drawn = (len(self.beside(name).read_bytes()) for name in ("whole", str(at)))
+        if drawn <= whole or not (self.folder / f"{at}.json").exists():
+            return wrong
+        # Drawn, and killed before it was durable: nobody had seen it.
+        found = self.report(str(at))["summary"]
+        return [] if found["complete"] and not found["refused"] else [f"killed at {at}: somebody was refused"]
 
 
 def test_killed_now_and_then(warm_server: Any, tmp_path: Path) -> None:
-    Case(warm_server, tmp_path).check(every=29)
+    Drawn(warm_server, tmp_path).check(every=29)
 
 
 @pytest.mark.slow
 def test_killed_at_every_step(warm_server: Any, tmp_path: Path) -> None:
-    Case(warm_server, tmp_path).check(every=1)
+    Drawn(warm_server, tmp_path).check(every=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from importlib import resources
 from pathlib import Path
@@ -11,6 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from recompute import decomfl, fedavg, rounds, short, stream
 from recompute.digits import Digits, first_model, normalised, parts
 from recompute.file import File, floats, read, tensors_of
@@ -20,9 +23,11 @@ from recompute.zofedht import ZOFedHT
 import fedzero
 from fedzero.directions import Keys
 from fedzero.ledger.store import Ledger
+from fedzero.model import schedules
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
-from fedzero.runs.session import start
+from fedzero.runs.growing import Growth
+from fedzero.runs.session import resume, start
 from fedzero.tasks import images, partition
 
 SMALL = ["task.batch=4", "algorithm.directions=3", "federation.clients=8", "federation.cohort=4", "engine.device=cpu"]
@@ -185,6 +190,17 @@ def test_rounding_of_16_bits(tmp_path: Path):
     assert stream.digest(end, "bfloat16") == file.of("end")[0]["model"] != file.start["base"]
 
 
+def test_a_ledger_that_was_extended(made, tmp_path: Path, quiet):
+    made(recipes.decode(FEDAVG | {"rounds": 7, "evaluate_every": 3}))
+    resume(tmp_path / "run", Environment(), quiet, growth=Growth(rounds=12, evaluate_every=5))
+    file = read(tmp_path / "run" / "ledger.db")
+    assert [entry["round"] for entry in file.of("extended")] == [7]
+    assert file.recipe == json.loads(recipes.canonical(recipes.decode(FEDAVG)))
+    last = fedavg.restored(file)
+    assert stream.digest({"x": last}) == file.of("end")[-1]["model"] != file.of("end")[0]["model"]
+    assert close(fedavg.trained(file.recipe, stream.root_of(file.recipe["seed"])), last)
+
+
 def test_the_head_of_the_chain(made, tmp_path: Path):
     file, _ = made(recipes.decode(FEDAVG | {"rounds": 2}))
     ledger = Ledger.open(tmp_path / "run" / "ledger.db")
@@ -220,3 +236,18 @@ def test_pixels_are_normalised_by_three_operations(dataset: images.Dataset):
     found = normalised(data.train_x, mean, deviation)
     assert x.shape == (4000, 1, 28, 28)
     assert x[:, 0].numpy().tobytes() == found.tobytes()
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(1, 4000), st.integers(0, 5000), st.floats(1e-6, 10), st.floats(0, 1), st.integers(1, 60))
+def test_schedules(length: int, round: int, start: float, share: float, other: int):
+    end = start * share
+    tables = [
+        {"kind": "cosine", "start": start, "rounds": length, "end": end},
+        {"kind": "exponential", "start": start, "factor": 1 - share / 2, "every": other, "end": end / 9},
+        {"kind": "one-cycle", "start": end, "peak": start, "rise": length, "rounds": length + other, "end": end / 9},
+    ]
+    tables.append({"kind": "warmup", "rounds": other, "then": tables[round % 3]})
+    for table in tables:
+        made = msgspec.convert(table, schedules.Schedule)
+        assert rounds.rate_at(msgspec.to_builtins(made), round) == schedules.rate_at(made, round)

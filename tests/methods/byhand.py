@@ -228,14 +228,19 @@ def fedzo(world: World, rounds: int, K: int, eta: float, how: How) -> Vector:
     """K steps of every client from the received model; the server averages, a client drawn twice twice."""
     x = start()
     for r in range(rounds):
-        ends = []
-        for i in world.cohort(r):
-            y = x.copy()
-            for k in range(K):
-                y = y - eta * world.estimate(y, r, i, k, how)
-            ends.append(y)
-        x = np.mean(ends, axis=0)
+        x = np.mean(walks(world, r, x, K, eta, how), axis=0)
     return x
+
+
+def walks(world: Any, r: int, x: Vector, K: int, eta: float, how: Any) -> list[Vector]:
+    """Where each client of the cohort of round r ends, K steps from x."""
+    ends = []
+    for i in world.cohort(r):
+        y = x.copy()
+        for k in range(K):
+            y = y - eta * world.estimate(y, r, i, k, how)
+        ends.append(y)
+    return ends
 
 
 def steps_along(world: Any, r: int, x: Vector, along: Sequence[Sequence[Vector]], how: Any, eta: float) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byhand import How, assert_near, federation, model, start
+from byhand import How, assert_near, federation, model, start, walks
 from harness import Free
 
 from fedzero.methods import ZOAdaFL
@@ -24,13 +24,7 @@ def by_hand(world, rounds: int, K: int, eta: float, alpha, rule: str, at: str, v
     x, m, v = start(), np.zeros(world.d), np.full(world.d, v0)
     vhat = v.copy()
     for r in range(rounds):
-        changes = []
-        for i in world.cohort(r):
-            y = x.copy()
-            for k in range(K):
-                y = y - eta * world.estimate(y, r, i, k, how)
-            changes.append(y - x)
-        delta = np.mean(changes, axis=0)
+        delta = np.mean([y - x for y in walks(world, r, x, K, eta, how)], axis=0)
         m = beta1 * m + (1 - beta1) * delta
         match rule:
             case "adagrad":

@@ -22,6 +22,7 @@ from fedzero.model.schedules import InverseSqrt
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from stops import StopAt
 
 TAU = 3
 
@@ -170,19 +171,6 @@ def test_q_stays_when_nobody_answers_in_the_last_round_of_a_block(tmp_path: Path
     assert not np.array_equal(columns_of(run), first)
 
 
-class StopError(Exception):
-    pass
-
-
-class Quiet(Silent):
-    def __init__(self, stop: int | None = None):
-        self.stop = stop
-
-    def round(self, record) -> None:
-        if record.round == self.stop:
-            raise StopError
-
-
 def test_a_resumed_run_knows_of_a_round_without_answers_before_its_checkpoint(tmp_path: Path, monkeypatch) -> None:
     """Nobody answers in round 9, the checkpoint is of round 10, and the run is interrupted in round 10."""
     arriving = LocalClients._arrivals
@@ -194,10 +182,10 @@ def test_a_resumed_run_knows_of_a_round_without_answers_before_its_checkpoint(tm
     monkeypatch.setattr(LocalClients, "_arrivals", losing)
     recipe = small(tmp_path / "x", ZOFedHT(rate=1e-3, tau=TAU, local_steps=2, form="dense")).setup.recipe
     recipe, environment = msgspec.structs.replace(recipe, rounds=14), Environment()
-    whole = session.start(recipe, tmp_path / "whole", environment, Quiet())
-    with pytest.raises(StopError):
-        session.start(recipe, tmp_path / "stopped", environment, Quiet(10))
-    resumed = session.resume(tmp_path / "stopped", environment, Quiet())
+    whole = session.start(recipe, tmp_path / "whole", environment, Silent())
+    with pytest.raises(KeyboardInterrupt):
+        session.start(recipe, tmp_path / "stopped", environment, StopAt(10))
+    resumed = session.resume(tmp_path / "stopped", environment, Silent())
     assert resumed.model_digest == whole.model_digest
 
 

@@ -12,6 +12,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from stops import StopAt
 
 RECIPE = {
     "name": "digits",
@@ -28,12 +29,6 @@ def recipe_for(rank: int = 1, steps: int = 1, exact: bool = False, **engine):
     algorithm |= {"distribution": "rank1", "rank": rank}
     table = RECIPE | {"algorithm": algorithm, "engine": {"kind": "local", "device": "cpu", **engine}}
     return recipes.decode(table | {"task": RECIPE["task"] | {"exact": exact}})
-
-
-class Stopping(Silent):
-    def round(self, record) -> None:
-        if record.round == 1:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -56,7 +51,7 @@ def test_resumed_replayed_and_with_replicas(tmp_path: Path, ways, rank, steps) -
     whole = session.start(recipe, tmp_path / "whole", Environment(), Silent())
     assert ways == {"same"}
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe, tmp_path / "run", Environment(), Stopping())
+        session.start(recipe, tmp_path / "run", Environment(), StopAt(1))
     resumed = session.resume(tmp_path / "run", Environment(), Silent())
     assert (resumed.ledger_head, resumed.model_digest) == (whole.ledger_head, whole.model_digest)
     replicas = recipe_for(rank, steps, merge=False, replicas=True)

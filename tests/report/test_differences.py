@@ -64,7 +64,7 @@ def test_every_run_of_a_comparison_has_a_heading_of_its_own(
         options = ["--seed", seed, "--set", f"algorithm.directions={directions}", "--rounds", 2]
         assert fedzero("run", tiny, "--out", tmp_path / folder, *options).code == 0
     done = fedzero("report", *(tmp_path / folder for folder in runs), "--out", tmp_path / "all.html")
-    heading = done.out.partition("algorithm")[0]
+    heading = done.out.partition("method")[0]
     wide = ["tiny (directions 3, seed 1, north)", "tiny (directions 3, seed 1, south)", "tiny (directions 3, seed 2)",
             "tiny (directions 4, seed 1, west)", "tiny (directions 4, seed 1, up)"]  # fmt: skip
     assert sorted(heading.split()) == sorted(" ".join(wide).split())

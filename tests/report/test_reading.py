@@ -24,6 +24,7 @@ from fedzero.results.history import history, history_of
 from fedzero.results.reading import Reading
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from stops import StopAt
 
 HERE = Environment()
 CLIENTS = 6
@@ -85,15 +86,6 @@ def test_reasons_are_told_apart_up_to_a_number(monkeypatch: pytest.MonkeyPatch) 
     assert [p.reason for p in found.parties()] == ["sent 0"] * 3 + ["sent 1"] * 3 + [attendance.OTHER] * 3
 
 
-class Stopping(Silent):
-    def __init__(self, after: int):
-        self._after = after
-
-    def round(self, record: Round) -> None:
-        if record.round + 1 == self._after:
-            raise KeyboardInterrupt
-
-
 def test_a_ledger_that_grows_is_read_bit_by_bit(tmp_path: Path) -> None:
     """After every piece the history is that of the whole ledger; another ledger in its place is noticed."""
     table = {
@@ -102,7 +94,7 @@ def test_a_ledger_that_grows_is_read_bit_by_bit(tmp_path: Path) -> None:
     }  # fmt: skip
     for folder, seed in (("a", 0), ("b", 1)):
         with pytest.raises(KeyboardInterrupt):
-            session.start(recipes.decode(table | {"seed": seed}), tmp_path / folder, HERE, Stopping(3))
+            session.start(recipes.decode(table | {"seed": seed}), tmp_path / folder, HERE, StopAt(2))
     seen, path = Reading(), tmp_path / "a" / LEDGER
     for after in (4, 7, None):
         with closing(Ledger.open(path)) as ledger:
@@ -112,7 +104,7 @@ def test_a_ledger_that_grows_is_read_bit_by_bit(tmp_path: Path) -> None:
             session.resume(tmp_path / "a", HERE, Silent())
             break
         with pytest.raises(KeyboardInterrupt):
-            session.resume(tmp_path / "a", HERE, Stopping(after))
+            session.resume(tmp_path / "a", HERE, StopAt(after - 1))
     with closing(Ledger.open(path)) as ledger:
         seen.more(ledger)
         rounds = replay.read(ledger).rounds

@@ -29,7 +29,9 @@ from fedzero.results.history import history
 from fedzero.rounds.guard import Guard, size_of
 from fedzero.rounds.schedule import StepSoFar, Synchronous, check_several_steps
 from fedzero.runs.recorded import replayed, verified
-from late import OLDEST, Late, Stopped, StopsAt, TakesWhatArrived, play, recipe_of, resume, rounds_of
+from late import OLDEST, Late, Stopped, TakesWhatArrived, play, recipe_of, resume
+from ledgers import rounds_of
+from stops import StopAt
 
 PLAIN = MIXING["plain"]
 ALL = list(MIXING)
@@ -69,7 +71,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_ledger(name: str, tmp_path: 
     for at in (0, 5):
         folder, away = tmp_path / f"stopped-{at}", dict[tuple[int, int], Arrival]()
         with pytest.raises(Stopped):
-            play(recipe, folder, away, StopsAt(at))
+            play(recipe, folder, away, StopAt(at, Stopped))
         assert resume(recipe, folder, away).ledger_head == whole.ledger_head
 
 
@@ -253,7 +255,7 @@ def test_a_cohort_that_depends_on_who_is_there_is_an_input_that_the_record_keeps
     assert replayed(tmp_path / "run", Environment(), None).identity.sha256.hex() == run.model_sha256
     folder = tmp_path / "stopped"
     with pytest.raises(Stopped):
-        play(recipe_of(PLAIN), folder, {}, StopsAt(5), engine=Prompt, schedule=WhoIsThere)
+        play(recipe_of(PLAIN), folder, {}, StopAt(5, Stopped), engine=Prompt, schedule=WhoIsThere)
     assert resume(recipe_of(PLAIN), folder, {}, engine=Prompt, schedule=WhoIsThere).ledger_head == run.ledger_head
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from test_images import layers
 from torch.func import functional_call
 
 from fedzero.directions import Domain, Keys, Terms, derive, reference
@@ -59,16 +60,7 @@ def test_pixels_become_standard_scores(subset):
 def test_large_cnn_has_1206590_parameters():
     shapes = {name: tuple(tensor.shape) for name, tensor in Params.of_module(LargeCnn()).tensors.items()}
     assert sum(math.prod(shape) for shape in shapes.values()) == 1_206_590
-    assert shapes == {
-        "conv1.weight": (32, 1, 3, 3),
-        "conv1.bias": (32,),
-        "conv2.weight": (64, 32, 3, 3),
-        "conv2.bias": (64,),
-        "linear1.weight": (128, 9216),
-        "linear1.bias": (128,),
-        "linear2.weight": (62, 128),
-        "linear2.bias": (62,),
-    }
+    assert shapes == layers(conv1=(32, 1, 3, 3), conv2=(64, 32, 3, 3), linear1=(128, 9216), linear2=(62, 128))
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

@@ -168,6 +168,12 @@ def test_pixels_become_standard_scores(subset):
 # ---- the CNN
 
 
+def layers(**weights: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes by name: of each layer's weights, and of its biases, one for each output."""
+    kinds = {"weight": lambda shape: shape, "bias": lambda shape: shape[:1]}
+    return {f"{layer}.{kind}": of(shape) for layer, shape in weights.items() for kind, of in kinds.items()}
+
+
 @pytest.fixture
 def cnn() -> SmallCnn:
     torch.manual_seed(3)
@@ -177,14 +183,7 @@ def cnn() -> SmallCnn:
 def test_cnn_has_28938_parameters(cnn):
     assert Params.of_module(cnn).size == sum(p.numel() for p in cnn.parameters()) == 28_938
     shapes = {name: tuple(tensor.shape) for name, tensor in Params.of_module(cnn).tensors.items()}
-    assert shapes == {
-        "conv1.weight": (16, 1, 5, 5),
-        "conv1.bias": (16,),
-        "conv2.weight": (32, 16, 5, 5),
-        "conv2.bias": (32,),
-        "linear.weight": (10, 1568),
-        "linear.bias": (10,),
-    }
+    assert shapes == layers(conv1=(16, 1, 5, 5), conv2=(32, 16, 5, 5), linear=(10, 1568))
 
 
 def test_cnn_is_conv_relu_pool_twice_and_linear(cnn):

@@ -244,3 +244,18 @@ def test_looks_are_as_rare_as_their_cost_demands(tmp_path: Path, monkeypatch: py
     assert seen.look() == 1
     now[0] += 0.2
     assert seen.look() == 2
+
+
+def test_a_folder_of_runs_is_followed_while_they_come(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    with serving(folder, "127.0.0.1:0", several=True) as address:
+        client = Client(address)
+        assert "has not begun yet" in client.get()[1]
+        start(folder / "seed=0", seed=0)
+        start(folder / "seed=1", rounds=6, stop_after=3, seed=1)
+        sent = client.events()
+        assert "seed=0" in client.get()[1] or "2 seeds" in next(sent)
+        start(folder / "rate", rounds=4, seed=5)
+        assert any("rounds 4" in html.unescape(page) for page in sent)
+    with serving(folder, "127.0.0.1:0") as address:
+        assert "What differs" in Client(address).get()[1], "a folder that holds runs is known as one"

@@ -9,25 +9,21 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedzero.cli.common import AsJson, Data, Engine, err, out
+from fedzero.cli import options
+from fedzero.cli.common import err, out
 
 app = typer.Typer()
 
-Experiment = Annotated[str | None, typer.Argument(help="Which one; without it, all are listed.", show_default=False)]
+Experiment = Annotated[str | None, options.argument(help="Which one; without it, all are listed.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small setting: at most three minutes on two cores.")]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder of the results; default runs/reproduce/EXPERIMENT.", show_default=False),
+    Path | None, options.optional("--out", help="Folder of the results; default runs/reproduce/EXPERIMENT.")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many repetitions.", show_default=False)]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Worker processes; default: one a core.", show_default=False)]
-Only = Annotated[
-    str | None,
-    typer.Option(metavar="PATTERN,…", help="Only parts with such a name: 'rcv1*iid,mlp'.", show_default=False),
-]
+Seeds = Annotated[int | None, options.optional(min=1, help="How many repetitions.")]
+Jobs = Annotated[int | None, options.optional(min=1, help="Worker processes; default: one a core.")]
+Only = Annotated[str | None, options.optional(metavar="PATTERN,…", help="Only parts with such a name: 'rcv1*iid,mlp'.")]
 Model = Annotated[
-    str | None,
-    typer.Option(help="For e3: another language model (a folder, a GGUF file, a hub name).", show_default=False),
+    str | None, options.optional(help="For e3: another language model (a folder, a GGUF file, a hub name).")
 ]
 
 
@@ -36,13 +32,13 @@ def reproduce(
     experiment: Experiment = None,
     quick: Quick = False,
     out_: Out = None,
-    data: Data = None,
+    data: options.Data = None,
     seeds: Seeds = None,
     jobs: Jobs = None,
-    engine: Engine = None,
+    engine: options.Engine = None,
     only: Only = None,
     model: Model = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Reproduce an experiment of a paper: makes all its runs, then writes its figure (PNG) and table (Markdown, CSV).
 

@@ -29,7 +29,7 @@ from fedzero.runs.progress import Silent
 from fedzero.runs.summary import summary as of_ledger
 from fedzero_papers.experiments import EXPERIMENTS
 from fedzero_papers.experiments.contract import Job, Options, Stage
-from fedzero_papers.experiments.display import Display, Pace
+from fedzero_papers.experiments.display import Display, TimeEstimate
 from fedzero_papers.experiments.pool import Pool, cores, failure
 from fedzero_papers.experiments.reproduce import default_folder, reproduce, state_of
 from fedzero_papers.experiments.worker import Done, Failed, Order, Progress, execute
@@ -325,20 +325,20 @@ def test_two_workers_on_two_cores_have_a_thread_each(tmp_path, monkeypatch):
 
 
 def test_pace_weighs_runs_and_knows_what_comes():
-    pace = Pace(workers=2)
+    estimate = TimeEstimate(workers=2)
     small, large = (Job(name, job("x", 10, 0, 1e-2).recipe, cost) for name, cost in (("small", 10.0), ("large", 30.0)))
-    pace.stage([small, large], kept=3, ahead=(5, 60.0))
-    assert (pace.done_runs, pace.all_runs) == (3, 10)
-    assert pace.seconds_left(0.0) == pytest.approx(50), "100 units, two workers, nothing measured yet"
-    pace.note(large, Progress(done=5, rounds=10, begun=5), now=100.0)
-    pace.note(large, Progress(done=8, rounds=10, begun=5), now=110.0)  # half of it was there: 9 units of work so far
-    pace.note(small, Progress(done=5, rounds=10, begun=0), now=111.0)  # 5 units
-    assert pace.seconds_left(128.0) == pytest.approx((6 + 5 + 60) * 28 / 14)
-    pace.note(small, Done(), now=140.0)
-    pace.note(large, Done(), now=150.0)
-    assert pace.seconds_left(150.0) == pytest.approx(60 * 50 / 25)
-    assert pace.share() == pytest.approx(25 / 85)
-    assert (pace.done_runs, pace.all_runs) == (5, 10)
+    estimate.stage([small, large], kept=3, ahead=(5, 60.0))
+    assert (estimate.done_runs, estimate.all_runs) == (3, 10)
+    assert estimate.seconds_left(0.0) == pytest.approx(50), "100 units, two workers, nothing measured yet"
+    estimate.note(large, Progress(done=5, rounds=10, begun=5), now=100.0)
+    estimate.note(large, Progress(done=8, rounds=10, begun=5), now=110.0)  # half of it was there: 9 units so far
+    estimate.note(small, Progress(done=5, rounds=10, begun=0), now=111.0)  # 5 units
+    assert estimate.seconds_left(128.0) == pytest.approx((6 + 5 + 60) * 28 / 14)
+    estimate.note(small, Done(), now=140.0)
+    estimate.note(large, Done(), now=150.0)
+    assert estimate.seconds_left(150.0) == pytest.approx(60 * 50 / 25)
+    assert estimate.share() == pytest.approx(25 / 85)
+    assert (estimate.done_runs, estimate.all_runs) == (5, 10)
 
 
 @pytest.mark.parametrize(

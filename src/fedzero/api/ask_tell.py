@@ -35,7 +35,7 @@ from fedzero.oracles.blackbox.attempts import Unusable, numbers, short
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare
 from fedzero.results.outcome import Result, best_known, result_of
-from fedzero.runs import recorded, session
+from fedzero.runs import growing, session
 from fedzero.runs.progress import Silent
 
 TOLD = "told.db"
@@ -54,7 +54,8 @@ class Optimiser:
     """A run that is told its values. Any number of processes may open the same folder, with the same arguments.
 
     bounds: (low, high), `Integer` or `Choice` for every coordinate; or one for all of them, with `dimension`.
-    out: the folder of the run; what is there is gone on with, a run of another recipe is refused.
+    out: the folder of the run; what is there is gone on with, with more `rounds` extended; a run of another recipe is
+        refused.
     parties: how many functions there are; their mean is minimised.
     lease: seconds after which a point that was asked for and not told is handed out again.
     algorithm, budget, retries, start, evaluate: as of `minimise`; a point that failed is asked again, `retries` times.
@@ -71,12 +72,12 @@ class Optimiser:
         budget: int | None = None,
         retries: int = 2,
         start: Sequence[float] | NDArray[np.float64] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         dimension: int | None = None,
         evaluate: Evaluate | None = None,
         lease: float = 600.0,
     ):
-        own = chosen(Optimiser, {"out": out, "rounds": rounds, "seed": seed}, folder=True)
+        own = chosen(Optimiser, {"out": out, "rounds": rounds, "seed": seed}, folder=True).of_the_run()
         (budget,), (retries,) = given.each(PositiveInt | None, budget=budget), given.each(Natural, retries=retries)
         (dimension,), (parties,) = (
             given.each(given.Many | None, dimension=dimension),
@@ -96,7 +97,7 @@ class Optimiser:
         )
         assert own.folder is not None
         self.folder, self.parties, self.lease = own.folder, parties, lease
-        self._table = ToldTable(self.folder / TOLD)
+        self._table, self._growth = ToldTable(self.folder / TOLD), growing.UNCHANGED
         ledger = self.folder / LEDGER
         if not ledger.exists():
             prepare(recipe, self._environment)  # what is wrong shows before anything is written
@@ -109,7 +110,8 @@ class Optimiser:
         with locked(self._table.path), threads(1):
             begun = ledger.exists()
             if begun:
-                recorded.recipe_in(self.folder, recipe)
+                self._growth = growing.asked(self.folder, recipe, own.said)
+                growing.unfinished(self.folder, self._growth)
             self._table.create(fresh=not begun)
             if not begun:
                 with suppress(Waiting):
@@ -122,7 +124,7 @@ class Optimiser:
     @property
     def finished(self) -> bool:
         """Whether the run has ended: `ask` gives no more points."""
-        return (self.folder / MODEL).exists()
+        return (self.folder / MODEL).exists() and growing.finished(self.folder, self._growth)
 
     def ask(self, count: int = 1, party: int | None = None) -> list[Point]:
         """Up to `count` points (of one party) that nobody else holds; none while values of others are awaited."""
@@ -166,7 +168,7 @@ class Optimiser:
         with locked(self._table.path), threads(1):
             if not self.finished and not self._table.awaited():  # or somebody was quicker
                 with suppress(Waiting):
-                    session.resume(self.folder, self._environment, Silent(), trusted=True)
+                    session.resume(self.folder, self._environment, Silent(), trusted=True, growth=self._growth)
 
 
 def _number(point: Any) -> int:

@@ -1,8 +1,14 @@
-"""Fine-tuning language models of `transformers` by what clients evaluate: rows, a prompt, and words to choose from.
+"""Fine-tuning language models of `transformers` by what clients evaluate: rows, a prompt, and answers to choose from.
 
 run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], test=rows, prompt="{sentence} It was",
                        answers={"0": "terrible", "1": "great"}, rounds=500, out="runs/reviews")
 run.model.save_pretrained("reviews")
+
+With a completion the loss is that of the response, with the end of the text:
+
+run = fedzero.finetune(model, tokenizer, clients=[rows_a, rows_b], prompt="Question: {question}\nAnswer:",
+                       completion="{answer}", rounds=500, out="runs/answers")
+run.generate([{"question": "Why?"}])
 
 With a reward the model generates, and a function of the row and the text says how good that is:
 
@@ -26,13 +32,13 @@ from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
 from fedzero.api.tables import dealt_by, is_partitioner
 from fedzero.api.train import DEFAULT, partition_of, recipe_of, trained
+from fedzero.api.validation import held_out, share_of
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
 from fedzero.recipe.environment import Environment
-from fedzero.tasks.held_out import Share, cut
 from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row
@@ -46,8 +52,10 @@ def finetune(
     tokenizer: Any = None,
     *,
     clients: Sequence[Any],
-    prompt: str,
+    prompt: str = "",
     answers: Mapping[Any, str] | None = None,
+    completion: str | None = None,
+    messages: str | None = None,
     reward: Callable[[Row, str], float] | Reward | Mapping[str, Any] | None = None,
     test: Sequence[Row] | None = None,
     label: str = "label",
@@ -61,7 +69,7 @@ def finetune(
     options: Mapping[str, Any] | None = None,
     device: str = "auto",
     partition: str | Partition | None = None,
-    validation: float | None = None,
+    validation: float | Sequence[Row] | None = None,
     **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
@@ -71,27 +79,33 @@ def finetune(
     clients: a list with the rows (dictionaries, a frame, a dataset of Hugging Face) of each client; or, with `count`,
         rows dealt out to so many, by `partition` as of `fedzero.train` (default: "iid"), or by a partitioner of Flower
         Datasets, which counts clients itself.
-    prompt: with fields of a row in braces. answers: by label, the word that should follow the prompt.
+    prompt: with fields of a row in braces. answers: by label, what should follow the prompt, to choose from.
+    completion: in their place, what the model shall say after the prompt, with fields of a row in braces.
+    messages: in the place of prompt and completion, the field with a list of {role, content}, as TRL has it: the last
+        turn, the assistant's, is the response.
     reward: in their place, a function of a row and the text that the model generates for it, which returns a number and
         always the same; or a table as `[task.reward]` of a recipe: {"kind": "exact"}. 1 − its mean is minimised.
-    test: rows of evaluations; default: the clients' own. validation: share of its rows that each client keeps from
-        training; evaluations are of these, without `test`.
+    test: rows of evaluations; default: the clients' own.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
-    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}}.
+    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}};
+        {"text": {"overlong": "drop"}} adds to `[task.text]`.
+    validation: as of `fedzero.train`: a share of every client's rows, or rows.
     method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
-    own = chosen(finetune, run, folder=True)
+    own = chosen(finetune, run, folder=True).of_the_run()
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
     cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
-    (validation,) = given.each(Share | None, validation=validation)
     dealt = _dealt(clients, count, partition, label, own.seed or 0)
-    if validation is not None:
-        dealt, test = _held_out(dealt, test, validation, own.seed or 0)
-    tested = [row for rows in dealt for row in rows] if test is None else _rows(test, "test")
+    reported = [] if test is None else given.rows(test, "test")
+    dealt, tested = _validated(validation, dealt, reported, own.seed or 0)
     rewarded, functions = _rewarded(reward)
+    completion, messages = given.each(str | None, completion=completion, messages=messages)
     text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
+    text |= {key: value for key, value in (("completion", completion), ("messages", messages)) if value is not None}
+    more = _options(options)
+    text |= given.table(more.pop("text", {}), "options['text']", Checked, "{'overlong': 'drop'}")
     task = {
         "kind": "language",
         "model": model if module is None else GIVEN + type(model).__name__,
@@ -100,12 +114,12 @@ def finetune(
         "batch": batch,
         "dtype": dtype,
         **rewarded,
-        **_options(options),
+        **more,
     }
     engine = {"kind": "local", "device": device if module is None else _place(module)}
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
     recipe = recipe_of("finetune", table, own, len(dealt), cohort)
-    rows = InMemoryModel(module, tokenizer, dealt, tested)
+    rows = InMemoryModel(module, tokenizer, dealt, tested, reported=[] if validation is None else reported)
     made = trained(module, recipe, Environment(functions={GIVEN: rows, **functions}), own)
     assert rows.opened is not None
     return replace(made, trained=rows.opened.module)
@@ -163,14 +177,14 @@ def _dealt(clients: Any, count: int | None, partition: Any, label: str, seed: in
     if partition is not None and count is None:
         raise Invalid("partition is given and no count: give the number of clients, count = …")
     if count is not None:
-        rows, dealing = _rows(clients, "clients"), Iid() if partition is None else partition_of(partition)
+        rows, dealing = given.rows(clients, "clients"), Iid() if partition is None else partition_of(partition)
         parts = split(dealing, _labels(rows, label, dealing), count, Keys.of_seed(seed))
         return [[rows[i] for i in part] for part in parts]
     if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
         raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")
     if isinstance(clients[0], Mapping):
         raise Invalid("clients is one list of rows: give a list with the rows of each client, or count = …")
-    return [_rows(rows, f"client {number}") for number, rows in enumerate(clients)]
+    return [given.rows(rows, f"client {number}") for number, rows in enumerate(clients)]
 
 
 def _labels(rows: Sequence[Row], label: str, partition: Partition) -> NDArray[np.int64]:
@@ -184,29 +198,18 @@ def _labels(rows: Sequence[Row], label: str, partition: Partition) -> NDArray[np
     return np.unique([_word(row[label]) for row in rows], return_inverse=True)[1].astype(np.int64)
 
 
-def _held_out(dealt: Sequence[Sequence[Row]], test: Any, share: float, seed: int) -> tuple[list[list[Row]], list[Row]]:
-    """Rows of every client to train on, and those of all to validate with."""
-    if test is not None:
-        raise Invalid("test and validation are given: evaluations are of one of them, so leave the other out")
-    keys = Keys.of_seed(seed)
-    cuts = [cut(len(rows), share, keys, client, f"client {client}") for client, rows in enumerate(dealt)]
-    kept = [[rows[i] for i in train] for rows, (train, _) in zip(dealt, cuts, strict=True)]
-    return kept, [rows[i] for rows, (_, held) in zip(dealt, cuts, strict=True) for i in held]
-
-
-def _rows(rows: Any, whose: str) -> list[Row]:
-    """Rows as dictionaries, of a list or a frame of pandas."""
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
-        rows = rows.to_dict("records")
-    if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
-        raise Invalid(f"{whose} has {quoted(rows)} as rows: give a list of dictionaries")
-    found = list(rows)
-    if not found:
-        raise Invalid(f"{whose} has no rows: give at least one")
-    odd = next((row for row in found if not isinstance(row, Mapping)), None)
-    if odd is not None:
-        raise Invalid(f"{whose} has the row {quoted(odd)}: give a list of dictionaries")
-    return found
+def _validated(
+    validation: Any, dealt: list[list[Row]], test: list[Row], seed: int
+) -> tuple[list[list[Row]], list[Row]]:
+    """The rows that every client trains on, and those of evaluations: for validation, test rows, or the clients'."""
+    share = share_of(validation)
+    if share is not None:
+        halves = [held_out(len(rows), share, seed, client) for client, rows in enumerate(dealt)]
+        own = list(zip(dealt, halves, strict=True))
+        return [[rows[i] for i in kept] for rows, (kept, _) in own], [rows[i] for rows, (_, held) in own for i in held]
+    if validation is not None:
+        return dealt, given.rows(validation, "validation")
+    return dealt, test or [row for rows in dealt for row in rows]
 
 
 def _word(label: Any) -> str:

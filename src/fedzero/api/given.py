@@ -140,6 +140,21 @@ def _built(value: Any, name: str) -> Any:
         raise Invalid(f"{name} = {quoted(value)} is not valid: {str(error).rstrip('.')}") from None
 
 
+def rows(rows: Any, whose: str) -> list[Mapping[str, Any]]:
+    """Rows as dictionaries, of a list or a frame of pandas."""
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):
+        rows = rows.to_dict("records")
+    if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
+        raise Invalid(f"{whose} has {quoted(rows)} as rows: give a list of dictionaries")
+    found = list(rows)
+    if not found:
+        raise Invalid(f"{whose} has no rows: give at least one")
+    odd = next((row for row in found if not isinstance(row, Mapping)), None)
+    if odd is not None:
+        raise Invalid(f"{whose} has the row {quoted(odd)}: give a list of dictionaries")
+    return found
+
+
 def progress(value: Any) -> Any:
     """True, False, or somebody who looks on."""
     if isinstance(value, bool) or all(callable(getattr(value, name, None)) for name in WATCHES):

@@ -26,7 +26,7 @@ from fedzero.api.default_method import default_algorithm
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import carry_out
 from fedzero.errors import Invalid
-from fedzero.methods import ResponseSurface
+from fedzero.methods import Method, ResponseSurface
 from fedzero.model.numbers import Natural, NonNegative, Positive, PositiveInt
 from fedzero.model.value import quoted
 from fedzero.oracles.blackbox import AnyBox, Evaluate
@@ -69,7 +69,10 @@ def minimise(
     rounds: default: as many as the budget pays for, or 50. Given both, the budget is spread over the rounds: fewer
     rounds are fewer exchanges, of more points each.
     """
-    own, (budget,) = chosen(minimise, options, progress=False), given.each(PositiveInt | None, budget=budget)
+    own, (budget,) = (
+        chosen(minimise, options, progress=False).of_the_run(),
+        given.each(PositiveInt | None, budget=budget),
+    )
     (dimension,) = given.each(given.Many | None, dimension=dimension)
     (workers,), (retries,) = given.each(PositiveInt, workers=workers), given.each(Natural, retries=retries)
     noise, penalty, backoff = given.each(NonNegative, noise=noise, penalty=penalty, backoff=backoff)
@@ -78,23 +81,10 @@ def minimise(
     named, functions = named_boxes(boxes, coordinates)
     limits = [Function(g, f"constraint {i}") for i, g in enumerate(constraints)]
     functions = functions | (named_boxes(limits, coordinates)[1] if limits else {})
-    recipe = recipe_of(
-        named,
-        coordinates,
-        own,
-        algorithm,
-        together,
-        constraints=tuple(f"constraint {i}" for i in range(len(limits))),
-        penalty=penalty,
-        start=start,
-        noise=noise,
-        budget=budget,
-        timeout=timeout,
-        retries=retries,
-        backoff=backoff,
-        workers=workers,
-        evaluate=evaluate,
-    )
+    settings: dict[str, Any] = {"timeout": timeout, "retries": retries, "backoff": backoff, "workers": workers}
+    settings |= {"noise": noise, "penalty": penalty, "constraints": tuple(each.name for each in limits)}
+    place = named, coordinates, own, algorithm, together
+    recipe = recipe_of(*place, start=start, evaluate=evaluate, budget=budget, **settings)
     folder = own.folder or Path(tempfile.mkdtemp(prefix="fedzero-"))
     with suppress(Unanswered):  # the result says so, and the same call goes on
         carry_out(recipe, folder, Environment(functions=functions), own)
@@ -123,7 +113,10 @@ def recipe_of(
     (evaluate,) = given.each(Evaluate | None, evaluate=evaluate)
     kept = 0 if evaluate in (None, "log", "shared") else 2
     paid = None if budget is None else max(1, budget - kept)
-    default, rounds = default_algorithm(size, len(boxes), options.rounds, paid, steps, choices), options.rounds
+    rounds = options.rounds
+    default: Method = default_algorithm(size, len(boxes), rounds, paid, steps, choices)
+    if options.before is not None:  # of more rounds it would be another one
+        default = options.before.algorithm
     method = given.method(algorithm, msgspec.to_builtins(default), "algorithm")
     surface = default if algorithm is None else algorithm
     surface = surface if isinstance(surface, ResponseSurface) else None

@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
+
+import msgspec
 
 from fedzero.api import given
-from fedzero.errors import Misnamed, did_you_mean
+from fedzero.errors import Invalid, Misnamed, did_you_mean
+from fedzero.ledger.folder import LEDGER
 from fedzero.model.numbers import PositiveInt
+from fedzero.model.value import checked
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.stopping import Stop
 from fedzero.rounds.loop import Watch
+from fedzero.runs import recorded
+from fedzero.runs.growing import Growth
+
+Exist = Literal["resume", "overwrite", "error"]
 
 
 class RunOptions(TypedDict, total=False):
-    """Keywords of `train`, `finetune`, `run` and `minimise`. What is left out, or None, is the verb's default."""
+    """Keywords of `train`, `finetune`, `run` and `minimise`. What is left out, or None, is as in the run that is in the
+    folder; of a new run, the verb's default."""
 
     out: str | Path | None
     """folder of the run. If it holds this run, it is resumed; with another model, data or setting it is refused"""
     rounds: int | None
-    """how many"""
+    """how many. A run that is there and has fewer is extended: it ends as a run of so many rounds would"""
     seed: int | None
     """of all that is random; default: 0"""
     evaluate_every: int | None
@@ -35,8 +45,10 @@ class RunOptions(TypedDict, total=False):
     """when to end early, as `[stop]` of a recipe: {"patience": 5}"""
     engine: Wanted
     """where clients are evaluated: this process, or "ray", "ray:16", {"kind": "ray", "workers": 16, "gpus": 0.5}"""
+    exist: Exist | None
+    """what to do if the folder holds a run: "resume" (default), "overwrite" or "error" are the words"""
     resume: bool | None
-    """False: refuse a folder that holds a run"""
+    """True is short for exist = "resume", False for exist = "error": the form of 0.2"""
     progress: bool | Watch | None
     """True shows it on standard error; or somebody who looks on"""
     web: bool | str | None
@@ -46,7 +58,11 @@ class RunOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Chosen:
-    """The options of a call, looked at."""
+    """The options of a call, looked at.
+
+    said: what the caller said of the fields that an extension changes; before: the recipe of the run in the folder, if
+    it is to be resumed.
+    """
 
     folder: Path | None
     rounds: int | None
@@ -54,9 +70,21 @@ class Chosen:
     evaluate_every: int | None
     stop: Mapping[str, Any] | None
     engine: Wanted
-    resume: bool
+    exist: Exist
     progress: bool | Watch
     web: bool | str
+    said: Growth
+    before: Recipe | None = None
+
+    def of_the_run(self) -> Chosen:
+        """With the values of the run in the folder where the caller said nothing, if it is to be resumed."""
+        if self.folder is None or self.exist != "resume" or not (self.folder / LEDGER).exists():
+            return self
+        before, unsaid = recorded.recipe_in(self.folder), dict[str, Any]()
+        for name in ("rounds", "seed", "evaluate_every", "stop"):
+            if getattr(self, name) is None:
+                unsaid[name] = msgspec.to_builtins(getattr(before, name))
+        return replace(self, before=before, **unsaid)
 
     def table(self, rounds: int, evaluate_every: int) -> dict[str, Any]:
         """Keys of a recipe; rounds and evaluate_every: where nobody has said."""
@@ -69,7 +97,8 @@ class Chosen:
 
 
 def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool = True, folder: bool = False) -> Chosen:
-    """The options of a call of `verb`; progress: unless they say; folder: the verb needs `out`."""
+    """The options of a call of `verb`; progress: unless they say; folder: the verb needs `out`. A verb that gets no
+    recipe goes on with those `of_the_run`."""
     name = f"fedzero.{verb.__name__}"
     odd = next((each for each in options if each not in RunOptions.__annotations__), None)
     if odd is not None:
@@ -81,16 +110,33 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
     counts = {name: told.get(name) for name in ("rounds", "evaluate_every")}
     rounds, evaluate_every = given.each(PositiveInt | None, **counts)
     (seed,) = given.each(given.Seed | None, seed=told.get("seed"))
-    (resume,) = given.each(bool, resume=told.get("resume", True))
+    stop = given.table(told["stop"], "stop", Stop, "{'patience': 5}") if "stop" in told else None
     (web,) = given.each(bool | str, web=told.get("web", False))
     return Chosen(
         given.folder(options.get("out")) if folder or "out" in told else None,
         rounds,
         seed,
         evaluate_every,
-        given.table(told["stop"], "stop", Stop, "{'patience': 5}") if "stop" in told else None,
+        stop,
         told.get("engine"),
-        resume,
+        _exist(told),
         given.progress(told.get("progress", progress)),
         web,
+        Growth(rounds, evaluate_every, None if stop is None else _stop(stop)),
     )
+
+
+def _exist(told: Mapping[str, Any]) -> Exist:
+    (exist,), (resume,) = (
+        given.each(Exist | None, exist=told.get("exist")),
+        given.each(bool, resume=told.get("resume", True)),
+    )
+    found: Exist = exist or ("resume" if resume else "error")
+    if "resume" in told and found != ("resume" if resume else "error"):
+        raise Invalid(f"exist = {exist!r} and resume = {resume} contradict each other: leave out resume")
+    return found
+
+
+def _stop(table: Mapping[str, Any]) -> Stop:
+    found: Stop = checked(table, Stop, "stop")
+    return found

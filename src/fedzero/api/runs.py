@@ -9,31 +9,34 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from fedzero.api import given
+from fedzero.api import evaluating, given, in_place
 from fedzero.api.options import Chosen, RunOptions, chosen
+from fedzero.api.table import Table
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.best import Mode
+from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.patch import is_private
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
 from fedzero.model.numbers import Natural
 from fedzero.model.value import quoted
+from fedzero.oracles.reported import named
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import secret_of
+from fedzero.recipe.stopping import Stop
 from fedzero.report import axes, page
 from fedzero.report.curves import Axis
 from fedzero.report.differences import told_apart
@@ -41,41 +44,29 @@ from fedzero.report.units import human_bytes
 from fedzero.results import history as histories
 from fedzero.results import who_has_what, whole
 from fedzero.rounds.loop import Watch
-from fedzero.runs import recorded, session, summary
+from fedzero.runs import growing, recorded, session, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
 from fedzero.runs.summary import Summary
 from fedzero.web import serving_if
 
 
-class History(Mapping[str, NDArray[Any]]):
+class History(Table):
     """Columns of the evaluations of a run, by name: round, loss, accuracy (where the task has one), what else it
     measures, bytes_up and bytes_down (of a client, since the start), queries (of all clients)."""
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]]):
-        self._columns = dict(columns)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        try:
-            return self._columns[name]
-        except KeyError:
-            raise KeyError(f"{name!r}: the columns are {', '.join(self._columns)}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    def to_pandas(self) -> Any:
-        try:
-            import pandas  # type: ignore[import-untyped,unused-ignore]
-        except ImportError:
-            raise FedzeroError("history.to_pandas() needs pandas: pip install pandas") from None
-        return pandas.DataFrame(self._columns)
-
     def __repr__(self) -> str:
-        return f"History of {len(self['round'])} evaluations: {', '.join(self._columns)}"
+        return f"History of {len(self['round'])} evaluations: {', '.join(self)}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation: after how many rounds, of which metric, its value, and all metrics there."""
+
+    round: int
+    metric: str
+    value: float
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +95,8 @@ class Run:
         trust: also of a run that this user has not started here, whatever its ledger names may be imported, run and
         fetched.
         """
+        if callable(data):
+            raise Invalid("data is a module or a function: give it as model, Run.open(folder, model=…)")
         if model is not None and not callable(model):
             raise Invalid(f"model = {quoted(model)} is not valid: give a torch.nn.Module, or a function that makes it")
         place = folder_of(given.path(folder, "folder"))
@@ -150,14 +143,29 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True, trust: bool = False, engine: Wanted = None) -> Run:
+    def resume(
+        self,
+        progress: bool | Watch = True,
+        trust: bool = False,
+        engine: Wanted = None,
+        *,
+        rounds: int | None = None,
+        evaluate_every: int | None = None,
+        stop: Stop | Mapping[str, Any] | None = None,
+    ) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
+        rounds: extend it to so many rounds; it has the updates and the model of a run of so many from the start.
+        evaluate_every, stop: from the extension on; a run that ended early goes on with another `stop`.
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
         """
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
-        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
+        named = {"rounds": rounds, "evaluate_every": evaluate_every, "stop": stop}
+        growth = chosen(Run.resume, named).said
+        with in_place.training(self.trained, self.folder):
+            session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine, growth)
+        in_place.load_result(self.trained, self.folder)
         return self
 
     def verify(self) -> None:
@@ -174,6 +182,13 @@ class Run:
         weights, buffers, and every name of tied ones; for `load_state_dict(…, strict=True)`. Adapters stay adapters."""
         return whole.state_dict_of(self.folder, lambda: self.model, self.trained is not None)
 
+    def generate(self, rows: Sequence[Mapping[str, Any]], tokenizer: Any = None) -> list[str]:
+        """What the trained language model says after the prompts of rows, by the recipe's `[task.generate]`.
+
+        rows: with the fields of the prompt. tokenizer: of a run with a model object that another process began.
+        """
+        return whole.said_of(self.folder, self.environment, self.model, tokenizer, given.rows(rows, "rows"))
+
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
         place = given.file(path, "path")
@@ -182,7 +197,8 @@ class Run:
         return place
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
-        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round. That of a private
+        """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round,
+        such as `run.best("f1").round`. That of a private
         run is applied with the secret, unless it is `open`: then whoever has it knows the run's directions."""
         place, (open,) = given.file(path, "path"), given.each(bool, open=open)
         (which,) = given.each(Natural | Literal["last", "best"], which=which)
@@ -203,6 +219,50 @@ class Run:
         text = getattr(self.recipe.task, "text", None)
         found = who_has_what.holdings(self.folder, self.environment, getattr(text, "label", "label"))
         return axes.clients(found.counts, found.classes, ax)
+
+    def best(self, metric: str | None = None, mode: Mode | None = None) -> Best:
+        """The evaluation with the best value of a metric: its round, the value, and all metrics there.
+
+        metric: any column of `run.history` that is measured; default: accuracy, or the loss where there is none.
+        mode: "min" or "max", where the metric's name does not say which is better.
+        """
+        found = recorded.best_in(self.folder, metric, mode)
+        metrics = named(found.metrics)
+        name = metric or ("loss" if found.metrics.accuracy is None else "accuracy")
+        return Best(found.round, name, metrics[name], metrics)
+
+    def load_best(self, metric: str | None = None, mode: Mode | None = None) -> Best:
+        """Give `run.model` the parameters of the best evaluation, in place. The ledger and the run's model file, which
+        is that of the end, stay as they are."""
+        found, module = self.best(metric, mode), self.model
+        if module is None:
+            raise FedzeroError("this run trains no module: run.replay(run.best().round) gives its parameters")
+        in_place.load(module, self.replay(found.round))
+        return found
+
+    def evaluate(self, data: Any, round: int | Literal["best"] | None = None, collate: Any = None) -> dict[str, float]:
+        """The task's metrics of this run's model on any data, given as `test` of `train` or `finetune`.
+
+        round: the model before this round, or of the best evaluation; default: the last.
+        """
+        return evaluating.evaluate(self.environment.functions, self._parameters(round), data, collate)
+
+    def evaluate_clients(
+        self, data: Sequence[Any] | None = None, round: int | Literal["best"] | None = None
+    ) -> evaluating.ByClient:
+        """The same client by client: a table with `mean`, `spread` and `worst` of a metric. data: of each client;
+        default: what it trains on."""
+        return evaluating.evaluate_clients(self.environment.functions, self._parameters(round), data)
+
+    def _parameters(self, round: int | Literal["best"] | None) -> Mapping[str, Tensor]:
+        """The trained parameters before a round; of a finished run the last are in its model file."""
+        names = evaluating.names(self.environment.functions)
+        (round,) = given.each(Natural | Literal["best"] | None, round=round)
+        if round is None and (self.folder / MODEL).exists():
+            ended = whole.Ended.of(self.folder)
+            ended.check(names)
+            return ended.trained
+        return self.replay(self.best().round if round == "best" else round)
 
     @property
     def _reading(self) -> Environment:
@@ -242,15 +302,16 @@ def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: C
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     recipe, watch = recipes.with_engine(recipe, options.engine), watch_of(options.progress)
     begun = (folder / LEDGER).exists()
-    if begun and not options.resume:
-        raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
+    if begun and options.exist == "error":
+        why = "exist = 'error' (resume = False)"
+        raise FedzeroError(f"out = {str(folder)!r} already holds a run, and {why}: choose another folder")
     with serving_if(folder, options.web, lambda text: print(text, file=sys.stderr)):
-        if begun:
-            recorded.recipe_in(folder, recipe)
+        if begun and options.exist == "resume":
+            growth = growing.asked(folder, recipe, options.said)
             # Whoever calls names the same boxes.
-            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine)
+            session.resume(folder, environment, watch, trusted=True, engine=recipe.engine, growth=growth)
         else:
-            session.start(recipe, folder, environment, watch)
+            session.start(recipe, folder, environment, watch, overwrite=options.exist == "overwrite")
 
 
 def run(
@@ -261,12 +322,30 @@ def run(
     secret: bytes | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed.
+    """Run a recipe: a file, the name of a packaged one, or a table. If `out` holds a run of it, that is resumed, and
+    extended if the recipe has more rounds.
 
     set: values to change, such as {"algorithm.directions": 20}.
     options: see `fedzero.RunOptions`; those that are left out are what the recipe says. out: default: runs/NAME.
     """
     own = chosen(run, options)
+    table = table_with(recipe, set, own, "fedzero.run")
+    loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
+    folder = own.folder or given.folder(Path("runs") / loaded.name)
+    if own.exist == "resume" and (folder / LEDGER).exists():
+        loaded = growing.completed(folder, loaded, table)
+    environment = environment_of(data, secret)
+    carry_out(loaded, folder, environment, own)
+    return Run(folder, environment)
+
+
+def loaded_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: str = "fedzero.run") -> Recipe:
+    """The recipe of a call: a file, the name of a packaged one, or a table; with the call's values."""
+    return recipes.decode(table_with(recipe, set, own, verb), verb if isinstance(recipe, Mapping) else str(recipe))
+
+
+def table_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: str) -> dict[str, Any]:
+    """The same as a table."""
     if not isinstance(recipe, Mapping):
         recipe = given.path(recipe, "recipe")
     changes = {} if set is None else set
@@ -275,9 +354,5 @@ def run(
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
     named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop")}
     for path, value in {**{key: value for key, value in named.items() if value is not None}, **changes}.items():
-        recipes.put(table, path, value, "fedzero.run")
-    loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
-    folder = own.folder or given.folder(Path("runs") / loaded.name)
-    environment = environment_of(data, secret)
-    carry_out(loaded, folder, environment, own)
-    return Run(folder, environment)
+        recipes.put(table, path, copy.deepcopy(value), verb)
+    return table

@@ -9,7 +9,7 @@ Nothing of these libraries is imported: their values are known by what they have
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,12 @@ def dealt_by(partitioner: Any, dataset: Any = None) -> list[Any]:
         raise Invalid(f"the partitioner {type(partitioner).__name__} has not dealt out its dataset: {said}") from error
 
 
-def opened(clients: Any, test: Any, partition: Any, features: Names, label: str | None) -> tuple[Any, Any, Any]:
-    """Clients, test and partition, with tables and folders as pairs of tensors (x, y); anything else as it is.
+def opened(
+    clients: Any, apart: Mapping[str, Any], partition: Any, features: Names, label: str | None
+) -> tuple[Any, dict[str, Any], Any]:
+    """Clients, other data by name, and partition: tables and folders as pairs of tensors (x, y), anything else as it is.
 
-    Labels that are no numbers are numbered in their order, over all clients and the test data.
+    Labels that are no numbers are numbered in their order, over all of them.
     """
     _expect_names(features, label)
     if is_partitioner(partition):
@@ -60,11 +62,14 @@ def opened(clients: Any, test: Any, partition: Any, features: Names, label: str 
         clients = dealt_by(clients)
     several = partition is None and isinstance(clients, list | tuple)
     parts = list(clients) if several else [clients]
-    tests = test if isinstance(test, list) else [test]
-    convert = _converter([*parts, *tests], features, label)
+    others = [part for data in apart.values() for part in (data if isinstance(data, list) else [data])]
+    convert = _converter([*parts, *others], features, label)
     parts = [convert(part, f"client {number}" if several else "clients") for number, part in enumerate(parts)]
-    tests = [convert(part, "test") for part in tests]
-    return parts if several else parts[0], tests if isinstance(test, list) else tests[0], partition
+    found = {
+        name: [convert(part, name) for part in data] if isinstance(data, list) else convert(data, name)
+        for name, data in apart.items()
+    }
+    return parts if several else parts[0], found, partition
 
 
 def pair(data: Any, label: str | None, features: Names = None, whose: str = "data") -> Any:

@@ -13,30 +13,26 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Unpack
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedzero.api import given, tables
+from fedzero.api import given, in_place, tables
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
+from fedzero.api.validation import share_of
+from fedzero.api.validation import split as split_off
 from fedzero.directions import Keys
 from fedzero.errors import Invalid, did_you_mean
 from fedzero.methods.contract import Method
-from fedzero.model.checkpoint import load_model
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.params import Params
 from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.tasks.contract import BASE
-from fedzero.tasks.held_out import Share, held_out
 from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
 from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
@@ -48,8 +44,6 @@ DEFAULT = {"kind": "decomfl", "rate": "auto", "directions": 20}
 """The method that is used unless another one is named."""
 
 Objective = Callable[[nn.Module, Batch], torch.Tensor]
-_trained: WeakKeyDictionary[nn.Module, tuple[Path, bytes, bytes]] = WeakKeyDictionary()
-"""Of modules that this process has trained: folder, digest of what they began with, digest of what they are now."""
 
 
 def train(
@@ -71,7 +65,7 @@ def train(
     exact: bool = False,
     features: Sequence[str] | None = None,
     label: str | None = None,
-    validation: float | None = None,
+    validation: Any = None,
     chunk: int | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
@@ -93,22 +87,22 @@ def train(
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
     collate: makes a batch of a list of items, as in torch's DataLoader.
     features, label: of frames and datasets with columns: those of x (default: all others), and that of y.
-    validation: share of its samples that each client keeps from training; evaluations are of these, without `test`.
     chunk: samples of a batch that are evaluated at a time, where memory is short; the result differs by rounding.
-    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, resume, progress, web: see
-        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed.
+    validation: a share of every client's samples that is kept from training (0.1), or data as `test`. What is chosen
+        (`run.best`, stop, a patch) is chosen by their metrics; those of `test` are reported beside them ("test loss").
+    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, exist, progress, web: see
+        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed, with more rounds extended.
     """
-    own, model = chosen(train, options, folder=True), given.module(model)
+    own, model = chosen(train, options, folder=True).of_the_run(), given.module(model)
     batch, count = given.each(PositiveInt, batch=batch, count=count)
     cohort, chunk = given.each(PositiveInt | None, cohort=cohort, chunk=chunk)
-    (validation,) = given.each(Share | None, validation=validation)
     merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
-    clients, test, partition = tables.opened(clients, test, partition, features, label)
+    clients, apart, partition = tables.opened(clients, _apart(test, validation), partition, features, label)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
-    dealt, tested = parted(dealt, test, validation, collate, own.seed or 0)
-    material = LocalTask(model, criterion, dealt, tested)
+    dealt, tested, reported = _measured(dealt, apart, share_of(validation), collate, own.seed or 0)
+    material = LocalTask(model, criterion, dealt, tested, reported=reported)
     table = {
         "algorithm": given.method(method, DEFAULT),
         "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact}
@@ -133,17 +127,12 @@ def trained(model: nn.Module | None, recipe: Recipe, environment: Environment, o
     """Run a recipe, or resume it, on a module of this process (None: the task loads one)."""
     folder = options.folder
     assert folder is not None
-    if model is not None:
-        _from_its_base(model, folder)
-        base = Params.of_module(model).digest()
     try:
-        carry_out(recipe, folder, environment, options)
+        with in_place.training(model, folder):
+            carry_out(recipe, folder, environment, options)
     except KeyboardInterrupt:
         print(f"stopped; the same call resumes {folder} from the last completed round", file=sys.stderr)
         raise
-    finally:
-        if model is not None:
-            _trained[model] = folder.resolve(), base, Params.of_module(model).digest()
     return Run(folder, environment, model)
 
 
@@ -172,15 +161,23 @@ def partition_of(partition: Any) -> Partition:
     return PARTITIONS[partition]
 
 
-def parted(
-    dealt: Sequence[Samples], test: Any, validation: float | None, collate: Any, seed: int
-) -> tuple[Sequence[Samples], Sequence[Samples]]:
-    """The samples that clients train on, and those of evaluations."""
-    if validation is None:
-        return dealt, dealt if test is None else several(test, collate)
-    if test is not None:
-        raise Invalid("test and validation are given: evaluations are of one of them, so leave the other out")
-    return held_out(dealt, validation, Keys.of_seed(seed))
+def _apart(test: Any, validation: Any) -> dict[str, Any]:
+    """Data that are given beside those of the clients, by name."""
+    named = {"test": test, "validation": None if share_of(validation) else validation}
+    return {name: data for name, data in named.items() if data is not None}
+
+
+def _measured(
+    dealt: Sequence[Samples], apart: Mapping[str, Any], share: float | None, collate: Any, seed: int
+) -> tuple[Sequence[Samples], Sequence[Samples], Sequence[Samples]]:
+    """The samples that clients train on, those of evaluations, and those that are reported beside them."""
+    given_apart = {name: several(data, collate, name) for name, data in apart.items()}
+    test: Sequence[Samples] = given_apart.get("test", ())
+    if share is not None:
+        return *split_off(dealt, share, seed), test
+    if "validation" in given_apart:
+        return dealt, given_apart["validation"], test
+    return dealt, test or dealt, ()
 
 
 def several(data: Any, collate: Any, what: str = "test") -> list[Samples]:
@@ -207,17 +204,6 @@ def criterion_of(
     return Stepwise(objective, named) if loss is None else Supervised(per_sample(loss), named)  # type: ignore[arg-type]
 
 
-def _from_its_base(model: nn.Module, folder: Path) -> None:
-    """Give a module that this process trained in this folder the parameters back that it began with: whoever repeats
-    a call in a notebook has only one module."""
-    place, base, now = _trained.get(model, (None, b"", b""))
-    params = Params.of_module(model)
-    if place == folder.resolve() and params.digest() == now != base and (folder / BASE).exists():
-        tensors = load_model(folder / BASE)
-        if tensors.keys() == set(params.names):
-            params.load(tensors)
-
-
 def site_task(
     model: nn.Module,
     data: Any,
@@ -229,7 +215,7 @@ def site_task(
     collate: Callable[[list[Any]], Batch] | None = None,
     features: Sequence[str] | None = None,
     label: str | None = None,
-    validation: float | None = None,
+    validation: Any = None,
 ) -> LocalTask:
     """A model, data and a loss of a site, for `fedzero join KIT --task package.module:name`. Arguments as of `train`.
 
@@ -238,7 +224,6 @@ def site_task(
     """
     given.module(model)
     given.function(collate, "collate", "a function of a list of items")
-    (validation,) = given.each(Share | None, validation=validation)
-    data, test, _ = tables.opened(data, test, None, features, label)
-    own, tested = parted(several(data, collate, "data"), test, validation, collate, 0)
-    return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)
+    data, apart, _ = tables.opened(data, _apart(test, validation), None, features, label)
+    own, tested, reported = _measured(several(data, collate, "data"), apart, share_of(validation), collate, 0)
+    return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True, reported=reported)

@@ -1,4 +1,4 @@
-"""What the commands share: the application, its consoles, options that several have, and how they end.
+"""What the commands share: the application, its consoles, and how they end.
 
 torch, numba and matplotlib are slow to import, so commands import what they use when they run.
 """
@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
 
 if TYPE_CHECKING:
+    from fedzero.runs.growing import Growth
     from fedzero.runs.summary import Summary
 
 app = typer.Typer(
@@ -31,49 +32,6 @@ FEDERATIONS = "Federations of several machines"
 """The heading of commands about them in `fedzero --help`."""
 err = Console(stderr=True)
 out = Console()
-
-Folder = Annotated[Path, typer.Argument(help="Folder of a run (it holds ledger.db).", show_default=False)]
-Data = Annotated[
-    Path | None, typer.Option("--data", envvar="FEDZERO_DATA", help="Folder with the datasets.", show_default=False)
-]
-Secret = Annotated[
-    Path | None,
-    typer.Option("--secret", help="File with the clients' secret; or set FEDZERO_SECRET.", show_default=False),
-]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Import, run and fetch what a ledger that you did not start here names.")
-]
-RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one from `fedzero list`.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
-]
-Engine = Annotated[
-    str | None,
-    typer.Option("--engine", metavar="ENGINE", help="local, ray, or ray:N with N workers.", show_default=False),
-]
-Rounds = Annotated[int | None, typer.Option(help="Number of rounds.", show_default=False)]
-Seed = Annotated[int | None, typer.Option(help="Seed of all random numbers.", show_default=False)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")]
-ProjectFolder = Annotated[Path, typer.Argument(help="Folder that `fedzero provision` made.", show_default=False)]
-Web = Annotated[bool, typer.Option("--web", help="Serve the run's report as a page that follows it.")]
-WebAt = Annotated[
-    str | None,
-    typer.Option(
-        "--web-at",
-        metavar="HOST:PORT",
-        help="Where to serve it; default 127.0.0.1:8747. Not on loopback the address has a token.",
-        show_default=False,
-    ),
-]
-OwnTask = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--task",
-        metavar="[NAME=]MODULE:ATTRIBUTE",
-        help="A task of your own package, by the name that recipes have for it; may be repeated.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]
 
 
 def environment_of(
@@ -91,6 +49,24 @@ def environment_of(
         except OSError as error:
             raise FedzeroError(f"--secret {secret}: no such file, or not readable ({error.strerror})") from error
     return Environment(data_folder(data, "--data"), secret_of(key), functions or {}, Replaying(err), vouched=trust)
+
+
+def growth_of(rounds: int | None, evaluate_every: int | None = None, stop: list[str] | None = None) -> Growth:
+    """What the options say of the run in a folder."""
+    from fedzero.errors import Invalid
+    from fedzero.model.value import checked
+    from fedzero.recipe import recipe as recipes
+    from fedzero.recipe.stopping import Stop
+    from fedzero.runs.growing import Growth
+
+    table: dict[str, Any] = {}
+    for each in stop or ():
+        if each != "none":
+            recipes.override(table, each, "--stop")
+    try:
+        return Growth(rounds, evaluate_every, checked(table, Stop, "--stop") if stop else None)
+    except Invalid as error:
+        raise FedzeroError(str(error)) from error
 
 
 def expect_file(path: Path) -> None:

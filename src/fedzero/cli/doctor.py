@@ -17,7 +17,8 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from fedzero import __version__
-from fedzero.cli.common import Data, app, out
+from fedzero.cli import options
+from fedzero.cli.common import app, out
 
 State = Literal["ok", "absent", "wrong"]
 FOR = {
@@ -46,7 +47,7 @@ class Finding(NamedTuple):
 
 @app.command("doctor", rich_help_panel="What is installed")
 def doctor(
-    data: Data = None,
+    data: options.Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON array.")] = False,
 ) -> None:
     """Look at versions, devices, folders and ports; say what is missing for what. Exit status 1 if a run would fail."""

@@ -7,35 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedzero.cli.common import (
-    FEDERATIONS,
-    AsJson,
-    Data,
-    Overrides,
-    Overwrite,
-    OwnTask,
-    ProjectFolder,
-    RecipeName,
-    Rounds,
-    Secret,
-    Seed,
-    Web,
-    WebAt,
-    app,
-    environment_of,
-    err,
-    finish,
-    interruptible,
-    say,
-    show,
-    tell,
-)
+from fedzero.cli import options
+from fedzero.cli.common import FEDERATIONS, app, environment_of, err, finish, growth_of, interruptible, say, show, tell
 from fedzero.errors import FedzeroError
 
 if TYPE_CHECKING:
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.recipe.environment import Environment
     from fedzero.recipe.recipe import Recipe
+    from fedzero.runs.growing import Growth
     from fedzero.runs.summary import Summary
 
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
@@ -45,24 +25,23 @@ Patience = Annotated[float, typer.Option(min=0, help="Seconds to wait for sites 
 
 @app.command(rich_help_panel=FEDERATIONS)
 def federate(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe; leave it out to resume the run in OUT.", show_default=False)
-    ] = None,
+    recipe: Annotated[str | None, options.argument(help="A recipe; leave it out to resume the run in OUT.")] = None,
     sites: Annotated[int, typer.Option(min=1, help="Number of sites; clients are assigned to them in turn.")] = 3,
-    set_: Overrides = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    data: Data = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="Folder; default runs/NAME.", show_default=False)] = None,
-    secret: Secret = None,
+    set_: options.Overrides = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    data: options.Data = None,
+    out_: Annotated[Path | None, options.optional("--out", help="Folder; default runs/NAME.")] = None,
+    secret: options.Secret = None,
     deadline: Deadline = 60.0,
-    task: OwnTask = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    task: options.OwnTask = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a federation on this machine: server and sites as separate processes, with certificates and mutual TLS.
 
-    With `--set engine.merge=false` a recipe gives the same ledger as with `fedzero run`.
+    With `--set engine.merge=false` a recipe gives the same ledger as with `fedzero run`. Without a recipe, --rounds
+    extends the run in OUT.
 
     Example: fedzero federate demo --sites 3 --rounds 20
     """
@@ -81,14 +60,14 @@ def federate(
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
         watch = watch_on(err, serving=True)
-        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places)
+        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places, growth_of(rounds))
     finish(summary, folder, as_json)
 
 
 @app.command(rich_help_panel=FEDERATIONS)
 def provision(
-    project: Annotated[Path, typer.Argument(help="Folder of the project.", show_default=False)],
-    site: Annotated[list[str] | None, typer.Option("--site", help="Name of a site; may be repeated.")] = None,
+    project: Annotated[Path, options.argument(help="Folder of the project.")],
+    site: Annotated[list[str] | None, options.repeated("--site", "Name of a site")] = None,
     host: Annotated[str | None, typer.Option(help="Host name of the server, as sites resolve it.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of the server; default 8002.")] = None,
 ) -> None:
@@ -114,34 +93,32 @@ def provision(
 
 @app.command(rich_help_panel=FEDERATIONS)
 def serve(
-    project: ProjectFolder,
+    project: options.ProjectFolder,
     recipe: Annotated[
-        str | None,
-        typer.Argument(help="A recipe. Without one, and without --out: run what is submitted.", show_default=False),
+        str | None, options.argument(help="A recipe. Without one, and without --out: run what is submitted.")
     ] = None,
-    set_: Overrides = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    data: Data = None,
+    set_: options.Overrides = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    data: options.Data = None,
     out_: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="Folder of the run, new or to be resumed; default PROJECT/runs/NAME.", show_default=False
-        ),
+        options.optional("--out", help="Folder of the run, new or to be resumed; default PROJECT/runs/NAME."),
     ] = None,
     deadline: Deadline = 60.0,
     minimum: Minimum = 1,
     patience: Patience = 30.0,
-    task: OwnTask = None,
-    overwrite: Overwrite = False,
-    web: Web = False,
-    web_at: WebAt = None,
-    as_json: AsJson = False,
+    task: options.OwnTask = None,
+    overwrite: options.Overwrite = False,
+    web: options.Web = False,
+    web_at: options.WebAt = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Serve a run to the sites of a project; sites may join, crash and rejoin while it runs.
 
     After a crash the same command resumes from the ledger. `fedzero watch` shows its progress elsewhere, `fedzero stop`
-    stops it. Without a recipe it keeps running and processes what `fedzero submit` adds to its queue.
+    stops it. Without a recipe it keeps running and processes what `fedzero submit` adds to its queue. With --rounds a
+    run that is there is extended; sites that approve of recipes are asked for the one with these rounds.
 
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
@@ -164,7 +141,7 @@ def serve(
         _serve_queue(project, environment, policy)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web)
+    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web, growth_of(rounds))
     finish(summary, folder, as_json)
 
 
@@ -187,6 +164,7 @@ def _serve_run(
     policy: WaitPolicy,
     overwrite: bool,
     web: bool | str,
+    said: Growth,
 ) -> Summary:
     """One run, new or resumed, with its page beside it."""
     from fedzero.deploy.flare.launch import service_of
@@ -199,12 +177,16 @@ def _serve_run(
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
         with serving_if(folder, web, say):
-            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
+            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite, said)
 
 
 @app.command(rich_help_panel=FEDERATIONS)
 def submit(
-    project: ProjectFolder, recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None
+    project: options.ProjectFolder,
+    recipe: options.RecipeName,
+    set_: options.Overrides = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
 ) -> None:
     """Add a recipe to the queue of a project's supervisor, which runs it in PROJECT/runs/NAME.
 
@@ -226,7 +208,8 @@ def submit(
 
 @app.command(rich_help_panel=FEDERATIONS)
 def status(
-    project: ProjectFolder, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    project: options.ProjectFolder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show how a federation stands: its server, which sites are connected, the run that is played, and the queue.
 
@@ -251,7 +234,7 @@ def status(
 
 
 @app.command(rich_help_panel=FEDERATIONS)
-def stop(project: ProjectFolder) -> None:
+def stop(project: options.ProjectFolder) -> None:
     """Stop the supervisor of a project, as Ctrl-C would; its run can be resumed."""
     from fedzero.deploy.server import queue as submissions
 

@@ -24,13 +24,13 @@ def list_(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An algorithm, filter, rule or task: all of its options. A recipe: its text. `recipe`: all other "
+            help="A method, filter, rule or task: all of its options. A recipe: its text. `recipe`: all other "
             "keys. `recipes`: all recipes. `site`: what a site decides for itself, in the file that `fedzero join` "
             "keeps."
         ),
     ] = None,
 ) -> None:
-    """Algorithms, filters, rules, tasks and recipes, one line each; or one of them in full."""
+    """Methods, filters, rules, tasks and recipes, one line each; or one of them in full."""
     from fedzero import plugins
     from fedzero.recipe import schema
 
@@ -103,7 +103,7 @@ def _in_full(name: str, known: list[str]) -> None:
             if name in plugins.broken(group):
                 raise FedzeroError(plugins.broken(group)[name])
         advice = did_you_mean(name, known) or "`fedzero list` shows all"
-        kinds = "algorithm, filter, rule, gathering, task, engine or recipe"
+        kinds = "method, filter, rule, gathering, task, engine or recipe"
         raise FedzeroError(f"{name}: there is no {kinds} of that name; {advice}")
     for section in sections:
         several = section.place in ("filters", "algorithm.rules")

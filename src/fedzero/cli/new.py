@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from fedzero import __version__
+from fedzero.cli import options
 from fedzero.cli.common import app, out
 from fedzero.errors import FedzeroError
 
@@ -28,12 +27,10 @@ Kind = Literal["method", "task", "filter", "rule", "engine", "transport"]
 def new(
     kind: Annotated[
         Literal["method", "task", "link", "filter", "rule", "engine", "transport"],
-        typer.Argument(help="What to write.", show_default=False),
+        options.argument(help="What to write."),
     ],
-    name: Annotated[str, typer.Argument(help="Its name in recipes, such as my-method.", show_default=False)],
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the package; default NAME.", show_default=False)
-    ] = None,
+    name: Annotated[str, options.argument(help="Its name in recipes, such as my-method.")],
+    folder: Annotated[Path | None, options.optional("--out", help="Folder of the package; default NAME.")] = None,
 ) -> None:
     """Write an installable package with a method, task, link, rule, engine or transport that works, its test and an
     example.

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedzero.cli.common import Data, Folder, Secret, Trust, app, environment_of, err, expect_file, tell
+from fedzero.cli import options
+from fedzero.cli.common import app, environment_of, err, expect_file, tell
 from fedzero.errors import FedzeroError
 
 patches = typer.Typer(help="A fine-tune as a file of kilobytes.", no_args_is_help=True)
@@ -16,13 +17,11 @@ app.add_typer(patches, name="patch", rich_help_panel="Runs")
 
 @patches.command("export")
 def patch_export(
-    folder: Folder,
+    folder: options.Folder,
     out_: Annotated[Path, typer.Option("--out", help="The patch to write.")],
     round_: Annotated[
         int | None,
-        typer.Option(
-            "--round", help="Export the model after this round, which must have been evaluated.", show_default=False
-        ),
+        options.optional("--round", help="Export the model after this round, which must have been evaluated."),
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="Export the model with the best evaluation.")] = False,
     open_: Annotated[
@@ -31,9 +30,9 @@ def patch_export(
             "--open", help="Of a private run: a patch that needs no secret, but whoever has it knows the directions."
         ),
     ] = False,
-    data: Data = None,
-    secret: Secret = None,
-    trust: Trust = False,
+    data: options.Data = None,
+    secret: options.Secret = None,
+    trust: options.Trust = False,
 ) -> None:
     """Write a run's fine-tune as a small file: of the final model, or of an earlier evaluated one.
 
@@ -70,7 +69,7 @@ def patch_apply(
     ],
     tokenizer: Annotated[str | None, typer.Option(help="Path or name of the tokenizer, if not the model's.")] = None,
     merge: Annotated[bool, typer.Option(help="Merge LoRA adapters into the weights.")] = False,
-    secret: Secret = None,
+    secret: options.Secret = None,
 ) -> None:
     """Apply a patch to its base model; the result is checked against the digest in the patch.
 

@@ -8,25 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedzero.cli import options
 from fedzero.cli.common import (
-    AsJson,
-    Data,
-    Engine,
-    Folder,
-    Overrides,
-    Overwrite,
-    RecipeName,
-    Rounds,
-    Secret,
-    Seed,
-    Trust,
-    Web,
-    WebAt,
     app,
     environment_of,
     err,
     expect_file,
     finish,
+    growth_of,
     interruptible,
     out,
     say,
@@ -41,44 +30,78 @@ if TYPE_CHECKING:
     from fedzero.recipe.recipe import Recipe
 
 PANEL = "Runs"
+EXIST = ("resume", "overwrite", "error")
 
 
 @app.command(rich_help_panel=PANEL)
 def run(
-    recipe: RecipeName,
-    set_: Overrides = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    engine: Engine = None,
-    data: Data = None,
+    recipe: options.RecipeName,
+    set_: options.Overrides = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    engine: options.Engine = None,
+    data: options.Data = None,
     out_: Annotated[
-        Path | None, typer.Option("--out", help="Folder for ledger and model; default runs/NAME.", show_default=False)
+        Path | None, options.optional("--out", help="Folder for ledger and model; default runs/NAME.")
     ] = None,
-    secret: Secret = None,
-    overwrite: Overwrite = False,
-    web: Web = False,
-    web_at: WebAt = None,
-    as_json: AsJson = False,
+    secret: options.Secret = None,
+    exist: options.Exist = "error",
+    overwrite: options.Overwrite = False,
+    web: options.Web = False,
+    web_at: options.WebAt = None,
+    as_json: options.AsJson = False,
+    seeds: Annotated[
+        str | None, options.optional(metavar="0,1,2|0..4", help="A run for each seed, in folders of OUT.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Make two rounds, keep nothing, and print what the whole run takes.")
+        bool, options.optional("--dry-run", help="Make two rounds, keep nothing, and print what the whole run takes.")
     ] = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
 
+    With --exist resume a run of the same recipe that is already in OUT is continued, and extended to --rounds.
+
+    Several values with commas, --set A.B=1e-3,3e-3, are as many runs, in folders of OUT; runs that have ended are kept.
+
     Example: fedzero run demo --set algorithm.directions=20 --rounds 100 --out runs/first
     """
+    from fedzero.runs import grids
+
+    single, grid = grids.split(set_ or ())
+    if grid or seeds is not None:
+        from fedzero.cli.sweeping import sweep_recipe
+
+        if overwrite or exist == "overwrite":
+            raise FedzeroError("--overwrite is for one run: a sweep keeps the runs that have ended")
+        if seed is not None and seeds is not None:
+            raise FedzeroError("--seed and --seeds: choose one")
+        numbers, environment = {"rounds": rounds, "seed": seed}, environment_of(data, secret)
+        sweep_recipe(recipe, single, grid, seeds, numbers, engine, out_, environment, web_at or web, as_json)
+        return
+    from fedzero.ledger.folder import LEDGER
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs import session
+    from fedzero.runs import growing, session
     from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
 
+    if exist not in EXIST:
+        raise FedzeroError(f"--exist {exist}: use one of {', '.join(EXIST)}")
     loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
     if dry_run:
         _dry(loaded, environment_of(data, secret), as_json)
         return
-    folder = out_ or Path("runs") / loaded.name
+    folder, environment, watch = out_ or Path("runs") / loaded.name, environment_of(data, secret), watch_on(err)
     with interruptible(folder), serving_if(folder, web_at or web, say):
-        summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
+        if exist == "resume" and not overwrite and (folder / LEDGER).exists():
+            said = {
+                *recipes.read(recipes.find(recipe)),
+                *(each.partition("=")[0].partition(".")[0] for each in set_ or ()),
+            }
+            loaded = growing.completed(folder, loaded, said if seed is None else {*said, "seed"})
+            growth = growing.asked(folder, loaded, growth_of(rounds))
+            summary = session.resume(folder, environment, watch, True, loaded.engine, growth)
+        else:
+            summary = session.start(loaded, folder, environment, watch, overwrite or exist == "overwrite")
     finish(summary, folder, as_json)
 
 
@@ -95,28 +118,39 @@ def _dry(recipe: Recipe, environment: Environment, as_json: bool) -> None:
 
 @app.command(rich_help_panel=PANEL)
 def resume(
-    folder: Folder,
-    engine: Engine = None,
-    data: Data = None,
-    secret: Secret = None,
-    trust: Trust = False,
-    as_json: AsJson = False,
+    folder: options.Folder,
+    engine: options.Engine = None,
+    data: options.Data = None,
+    secret: options.Secret = None,
+    trust: options.Trust = False,
+    rounds: options.Rounds = None,
+    evaluate_every: options.EvaluateEvery = None,
+    stop: options.StopAt = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit.
 
+    With --rounds the run is extended: it ends as a run of so many rounds would. --evaluate-every and --stop hold from
+    there on; a run that ended early goes on with another --stop.
+
     It is computed with as many threads as the run was started with. A ledger that you did not start yourself and that
     names programs, modules or services is resumed with --trust only.
+
+    Example: fedzero resume runs/first --rounds 200
     """
     from fedzero.runs import session
     from fedzero.runs.progress import watch_on
 
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine)
+        growth = growth_of(rounds, evaluate_every, stop)
+        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine, growth)
     finish(summary, folder, as_json)
 
 
 @app.command("recipe-hash", rich_help_panel=PANEL)
-def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = None, seed: Seed = None) -> None:
+def recipe_hash(
+    recipe: options.RecipeName, set_: options.Overrides = None, rounds: options.Rounds = None, seed: options.Seed = None
+) -> None:
     """Print the hash of a recipe, by which a site approves of it: fedzero join KIT --approve HASH."""
     from fedzero.recipe import recipe as recipes
 
@@ -124,7 +158,7 @@ def recipe_hash(recipe: RecipeName, set_: Overrides = None, rounds: Rounds = Non
 
 
 @app.command(rich_help_panel=PANEL)
-def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)]) -> None:
+def secret(file: Annotated[Path, options.argument(help="The file to write.")]) -> None:
     """Write a new secret for the clients of a private run: random characters in a file that only you can read."""
     import secrets
 
@@ -138,14 +172,15 @@ def secret(file: Annotated[Path, typer.Argument(help="The file to write.", show_
 
 @app.command(rich_help_panel=PANEL)
 def watch(
-    folder: Folder,
+    folder: options.Folder,
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
-    web: Web = False,
-    web_at: WebAt = None,
+    web: options.Web = False,
+    web_at: options.WebAt = None,
 ) -> None:
     """Show the progress of a run of another process; only reads the ledger.
 
-    With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed.
+    With --web as a page in a browser, until Ctrl-C. It goes on if the run is stopped and resumed. Of a folder of runs,
+    such as a sweep makes, the page compares them.
     """
     from fedzero.runs.progress import follow, watch_on
     from fedzero.web import serving_if
@@ -161,26 +196,43 @@ def watch(
 
 @app.command(rich_help_panel=PANEL)
 def replay(
-    folder: Folder,
+    folder: options.Folder,
     out_: Annotated[Path, typer.Option("--out", help="The model to write (safetensors).")],
     round_: Annotated[
-        int | None, typer.Option("--round", help="The model before this round; default: the last.", show_default=False)
+        int | None, options.optional("--round", help="The model before this round; default: the last.")
     ] = None,
-    data: Data = None,
-    secret: Secret = None,
-    trust: Trust = False,
+    best: Annotated[
+        str | None, options.optional("--best", metavar="METRIC", help="The model with the best value of a metric.")
+    ] = None,
+    mode: Annotated[
+        str | None, options.optional("--mode", metavar="min|max", help="Which is better, if its name does not say.")
+    ] = None,
+    data: options.Data = None,
+    secret: options.Secret = None,
+    trust: options.Trust = False,
 ) -> None:
-    """Rebuild the model of any round from the ledger."""
+    """Rebuild the model of any round from the ledger, or that of the best evaluation.
+
+    Example: fedzero replay runs/first --best accuracy --out best.safetensors
+    """
     from fedzero.model import checkpoint as weights
     from fedzero.runs import recorded
 
+    if best is not None and round_ is not None:
+        raise FedzeroError("--round and --best: choose one")
+    if best is not None:
+        found = recorded.best_in(folder, best, mode)  # type: ignore[arg-type]
+        tell(f"best {best}: after {found.round} rounds")
+        round_ = found.round
     replica = recorded.replayed(folder, environment_of(data, secret, trust=trust), round_)
     weights.save_model(replica.state.params, out_)
     tell(f"model before round {replica.round}: {replica.identity} → {out_}")
 
 
 @app.command(rich_help_panel=PANEL)
-def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trust = False) -> None:
+def verify(
+    folder: options.Folder, data: options.Data = None, secret: options.Secret = None, trust: options.Trust = False
+) -> None:
     """Check a run: hash chain, updates, digests, model file. Exit status 1 and the first bad round on any change.
 
     Nothing is evaluated, so no function or program that the ledger names is imported or run.
@@ -205,7 +257,7 @@ def verify(folder: Folder, data: Data = None, secret: Secret = None, trust: Trus
 @app.command(rich_help_panel=PANEL)
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs; several are compared with each other.", show_default=False)
+        list[Path], options.argument(help="Folders of runs, or of folders of runs, which are compared.")
     ],
     out_: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
@@ -213,10 +265,11 @@ def report(
     from fedzero.report import page
     from fedzero.report.differences import told_apart
     from fedzero.report.tables import terminal_table
+    from fedzero.results.folders import all_runs
     from fedzero.results.history import history
 
     expect_file(out_)
-    histories = [history(folder) for folder in folders]
+    histories = [history(folder) for folder in all_runs(folders)]
     page.write(histories, out_)
     out.print(terminal_table(told_apart(histories)))
     tell(f"report: {out_}")
@@ -224,11 +277,9 @@ def report(
 
 @app.command(rich_help_panel=PANEL)
 def export(
-    folder: Folder,
+    folder: options.Folder,
     as_json: Annotated[bool, typer.Option("--json/--csv", help="An array of objects, or a table.")] = False,
-    out_: Annotated[
-        Path | None, typer.Option("--out", help="The file to write; default: standard output.", show_default=False)
-    ] = None,
+    out_: Annotated[Path | None, options.optional("--out", help="The file to write; default: standard output.")] = None,
 ) -> None:
     """Write a run's curves as data: seconds, queries, bytes per client, losses, accuracy and what else was measured.
 

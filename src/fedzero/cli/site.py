@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from fedzero.cli.common import FEDERATIONS, Data, OwnTask, Secret, app, err, say, tell, terminable
+from fedzero.cli import options
+from fedzero.cli.common import FEDERATIONS, app, err, say, tell, terminable
 from fedzero.errors import FedzeroError
 from fedzero.lines import printable
 
@@ -19,65 +20,47 @@ if TYPE_CHECKING:
 SAY_EVERY = 60.0
 """Seconds between two lines of a site that works."""
 
-Kit = Annotated[Path, typer.Argument(help="This site's kit.", show_default=False)]
-Model = Annotated[str | None, typer.Option(help="Path of the model at this site.", show_default=False)]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto.", show_default=False)]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all.", show_default=False)]
+Kit = Annotated[Path, options.argument(help="This site's kit.")]
+Model = Annotated[str | None, options.optional(help="Path of the model at this site.")]
+Device = Annotated[str | None, options.optional(help="cpu, cuda or auto.")]
+Threads = Annotated[int | None, options.optional(min=1, help="CPU threads; default: all.")]
 Engine = Annotated[
     str | None,
-    typer.Option(
-        help="Where the site's clients work: an engine, such as ray:2; default: in its process.", show_default=False
-    ),
+    options.optional(help="Where the site's clients work: an engine, such as ray:2; default: in its process."),
 ]
 OwnFile = Annotated[
     list[str] | None,
-    typer.Option(
-        "--file",
-        metavar="NAME=PATH",
-        help="A file or folder that recipes may name (rows, a model, …), and where it is; may be repeated.",
+    options.repeated(
+        "--file", "A file or folder that recipes may name (rows, a model, …), and where it is", "NAME=PATH"
     ),
 ]
-OnlyMethod = Annotated[
-    list[str] | None, typer.Option("--only-method", help="Serve this method and no other; may be repeated.")
-]
-OnlyTask = Annotated[
-    list[str] | None, typer.Option("--only-task", help="Serve this kind of task and no other; may be repeated.")
-]
+OnlyMethod = Annotated[list[str] | None, options.repeated("--only-method", "Serve this method and no other")]
+OnlyTask = Annotated[list[str] | None, options.repeated("--only-task", "Serve this kind of task and no other")]
 Private = Annotated[
     bool | None,
-    typer.Option(
+    options.optional(
         "--private/--no-private",
         help="Serve private runs only, or open ones as well; default: private ones where there is a secret.",
-        show_default=False,
     ),
 ]
-Approve = Annotated[
-    list[str] | None,
-    typer.Option("--approve", metavar="HASH", help="Serve recipes with this hash only; may be repeated."),
-]
-QueriesPerDay = Annotated[
-    int | None, typer.Option(min=0, help="Evaluations in 24 hours at most, over all runs.", show_default=False)
-]
-Term = Annotated[
-    list[str] | None,
-    typer.Option("--term", metavar="NAME=NUMBER", help="A limit, such as least_batch=16; may be repeated."),
-]
+Approve = Annotated[list[str] | None, options.repeated("--approve", "Serve recipes with this hash only", "HASH")]
+QueriesPerDay = Annotated[int | None, options.optional(min=0, help="Evaluations in 24 hours at most, over all runs.")]
+Term = Annotated[list[str] | None, options.repeated("--term", "A limit, such as least_batch=16", "NAME=NUMBER")]
 Forget = Annotated[
-    list[str] | None,
-    typer.Option("--forget", metavar="NAME", help="A stored setting, by its name in --show, or all; may be repeated."),
+    list[str] | None, options.repeated("--forget", "A stored setting, by its name in --show, or all", "NAME")
 ]
 
 
 @app.command(rich_help_panel=FEDERATIONS)
 def join(
     kit: Kit,
-    data: Data = None,
+    data: options.Data = None,
     model: Model = None,
     device: Device = None,
     threads: Threads = None,
     engine: Engine = None,
-    secret: Secret = None,
-    task: OwnTask = None,
+    secret: options.Secret = None,
+    task: options.OwnTask = None,
     file: OwnFile = None,
     only_method: OnlyMethod = None,
     only_task: OnlyTask = None,

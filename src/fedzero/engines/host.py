@@ -124,12 +124,7 @@ class Host:
 
     def begin(self) -> None:
         """Start over: the parameters have become the base model's again."""
-        begin = getattr(self.replica, "begin", None)
-        if begin is not None:
-            begin()
-        else:
-            state = self.replica.state
-            self.replica.state = self.replica.algorithm.init(state.params, state.clients)
+        self.replica.begin()
         if self._folded is not None:
             self._folded.clear()
 

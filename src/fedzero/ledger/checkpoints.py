@@ -66,7 +66,7 @@ class Checkpoint(Struct, frozen=True):
         """Give a replica of the base model the state; raises `FedzeroError` if it is not the model on the chain."""
         assert self.state is not None
         replica.state = replica.state.restored(self.state, self.outline.moved, self.numbers)
-        found = self.outline.course.last
+        found = self.outline.evaluations.last
         if found is not None and found.round == self.outline.done and not replica.matches(found.identity):
             raise FedzeroError(
                 f"{FILE} does not hold the model after {found.round} rounds that is on the ledger: delete it, and all "
@@ -147,7 +147,7 @@ def _on_chain(outline: LedgerSummary, ledger: Ledger) -> bool:
     last = next(ledger.entries(place, place + 1), None) if place > 0 else None
     if last is None or last.chain != outline.chain:
         return False
-    evaluation = outline.course.last
+    evaluation = outline.evaluations.last
     return evaluation is None or evaluation.round < outline.done or evaluation == last.record
 
 

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
-from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, Saved, Start
+from fedzero.ledger.records import Asked, End, Evaluation, Extended, Record, Round, Saved, Start
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
@@ -72,7 +72,7 @@ class LedgerSummary(Struct):
     seconds: float = 0.0
     """that the run had been computed"""
     planned: int = 0
-    """rounds of the recipe"""
+    """rounds of the recipe, or of the last extension"""
     clients: int = 0
     """N"""
     done: int = 0
@@ -90,7 +90,7 @@ class LedgerSummary(Struct):
     bounded: int = 0
     loss: float | None = None
     """the last training loss"""
-    course: EvaluationHistory = msgspec.field(default_factory=EvaluationHistory)
+    evaluations: EvaluationHistory = msgspec.field(name="course", default_factory=EvaluationHistory)
     evaluated: int = -1
     """rounds before the last evaluation, or the last queries of one"""
     logged: bool = False
@@ -100,14 +100,18 @@ class LedgerSummary(Struct):
     moved_when_saved: int = 0
     """`moved` at that time"""
     end: End | None = None
+    extended: Extended | None = None
+    """the last extension"""
+    ended: End | None = None
+    """the end before it"""
 
     def note(self, record: Record, chain: bytes, seconds: float) -> None:
         """The next entry; raises `Tampered` where no run can have written it there.
 
-        A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end, then nothing; and no
-        client that the recipe does not have.
+        A start, then rounds 0, 1, 2, … with what belongs to each behind it, then at most an end; behind an end nothing,
+        or an extension and more rounds; and no client that the recipe does not have.
         """
-        if self.end is not None:
+        if self.end is not None and not isinstance(record, Extended):
             raise Tampered(self.done, "there are entries after the end of the run")
         if isinstance(record, Start) != (self.entries == 0):
             raise Tampered(self.done if self.entries else -1, "the start of the run is not the first entry")
@@ -119,7 +123,7 @@ class LedgerSummary(Struct):
         elif record.round != self.done:
             raise Tampered(self.done, f"an entry of round {record.round} follows round {self.done - 1}")
         elif isinstance(record, Evaluation):
-            self.course.note(record)
+            self.evaluations.note(record)
             self.evaluated = record.round
         elif isinstance(record, Asked):
             self.evaluated, self.logged = record.round, True
@@ -127,6 +131,8 @@ class LedgerSummary(Struct):
             self.saved, self.moved_when_saved = record, self.moved
         elif isinstance(record, End):
             self.end = record
+        elif isinstance(record, Extended):
+            self._extend(record)
         self.entries, self.chain, self.seconds = self.entries + 1, chain, seconds
 
     def _add(self, record: Round) -> None:
@@ -146,10 +152,22 @@ class LedgerSummary(Struct):
         self.logged = self.logged or bool(record.queried)
         self.loss = self.loss if record.loss is None else record.loss
 
+    def _extend(self, record: Extended) -> None:
+        if self.end is None:
+            raise Tampered(self.done, "the run was extended before its end")
+        self._check_end()
+        if record.rounds <= self.done or record.rounds < self.planned:
+            made = f"{self.done} of {self.planned}"
+            raise Tampered(self.done, f"the run was extended to {record.rounds} rounds when it had made {made}")
+        self.planned, self.extended, self.ended, self.end = record.rounds, record, self.end, None
+
     def finish(self) -> None:
         """All entries were read: there is a start, and an end only where one may be."""
         if not self.entries:
             raise Tampered(-1, "the ledger has no start")
+        self._check_end()
+
+    def _check_end(self) -> None:
         if self.end is not None and self.done != self.planned and not (self.end.reason and self.done < self.planned):
             raise Tampered(self.done, "the ledger ends before the last round of the recipe")
         if self.end is not None and self.end.reason and self.done == self.planned:

@@ -10,7 +10,6 @@ The directions of a private run follow from the clients' secret. Its patch has n
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +20,7 @@ from msgspec import Meta, Struct
 from fedzero.directions import VERSION, Keys
 from fedzero.directions.keys import fits, shift
 from fedzero.errors import FedzeroError
-from fedzero.ledger.records import Evaluation
+from fedzero.ledger.best import best
 from fedzero.ledger.replay import LedgerView, updates_of
 from fedzero.ledger.store import Ledger
 from fedzero.methods.contract import MOST_CLIENTS
@@ -82,16 +81,11 @@ class Patch(Struct, frozen=True, tag=MAGIC):
 
 
 def best_round(view: LedgerView) -> int:
-    """Where an evaluation found the highest accuracy; of tasks that have none, and among equals, the lowest loss."""
-
-    def good(evaluation: Evaluation) -> tuple[float, float]:
-        values = evaluation.metrics.accuracy or 0.0, -evaluation.metrics.loss
-        return values if all(map(math.isfinite, values)) else (-math.inf, -math.inf)
-
-    best = max(view.evaluations, key=good, default=None)
-    if best is None or best.round == 0:
+    """The round of the best evaluation, by accuracy or loss; see `best`."""
+    found = best(view.evaluations).round if view.evaluations else 0
+    if not found:
         raise FedzeroError("no evaluation of this run is better than that of its base model: nothing to export")
-    return best.round
+    return found
 
 
 def export(

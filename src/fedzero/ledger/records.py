@@ -8,8 +8,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 from fedzero.model import distributions
 from fedzero.model.decoding import decoded
 from fedzero.model.identity import Identity, Sha256
-from fedzero.model.numbers import Natural
-from fedzero.oracles import Metrics, Pictures
+from fedzero.model.numbers import Natural, PositiveInt
+from fedzero.oracles import Metrics, Pictures, Sample
 
 
 class Start(Struct, frozen=True, tag="start"):
@@ -104,8 +104,15 @@ class Shown(Struct, frozen=True, tag="shown"):
     pictures: Pictures
 
 
+class Said(Struct, frozen=True, tag="said"):
+    """What a language model said after so many rounds, of prompts from the test set of whoever keeps the ledger."""
+
+    round: Natural
+    rows: tuple[Sample, ...]
+
+
 class End(Struct, frozen=True, tag="end"):
-    """Nothing comes after it. `reason`: why the run ended before its recipe did; empty if it did not."""
+    """The run is finished, unless it is extended. `reason`: why it ended before its last round; empty if it did not."""
 
     round: Natural
     model: bytes
@@ -117,6 +124,18 @@ class End(Struct, frozen=True, tag="end"):
         return _identity(self.model, self.sha256)
 
 
+class Extended(Struct, frozen=True, tag="extended"):
+    """A finished run goes on. The fields have the values that are in force from here on, changed or not."""
+
+    round: Natural
+    """rounds made so far, as in the end before it"""
+    rounds: PositiveInt
+    """R, all rounds of the run"""
+    evaluate_every: PositiveInt
+    stop: bytes
+    """canonical JSON, as `stop` of a recipe"""
+
+
 def _identity(digest: bytes, sha256: bytes | UnsetType) -> Identity:
     return Identity(digest, b"" if isinstance(sha256, UnsetType) else sha256)
 
@@ -126,7 +145,7 @@ def sha256_of(model: Identity) -> bytes | UnsetType:
     return model.sha256 or UNSET
 
 
-Record = Start | Round | Saved | Asked | Evaluation | Shown | End
+Record = Start | Round | Saved | Asked | Evaluation | Shown | Said | End | Extended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

@@ -68,8 +68,7 @@ class LedgerView:
     @cached_property
     def marks(self) -> list[tuple[int, Identity]]:
         """Models on record: after so many rounds, where it was evaluated and where the run ended."""
-        ended = [] if self.end is None else [(self.end.round, self.end.identity)]
-        return [(evaluation.round, evaluation.identity) for evaluation in self.evaluations] + ended
+        return [(e.record.round, e.record.identity) for e in self._read() if isinstance(e.record, Evaluation | End)]
 
     @property
     def only_sums(self) -> bool:

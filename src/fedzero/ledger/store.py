@@ -30,7 +30,7 @@ from fedzero.ledger.database import FORMAT as FORMAT
 from fedzero.ledger.database import Tampered as Tampered
 from fedzero.ledger.database import Unwritable as Unwritable
 from fedzero.ledger.outline import GENESIS
-from fedzero.ledger.records import Record, Round, Saved, Start, decode_record, encode_record
+from fedzero.ledger.records import Extended, Record, Round, Saved, Start, decode_record, encode_record
 from fedzero.ledger.turns import Turns
 from fedzero.model import files
 from fedzero.protocol.messages import MemoryChange, chunk_digest, memory_digest
@@ -429,6 +429,15 @@ class Ledger:
         ((strays,),) = self.rows("SELECT count(*) FROM clock WHERE seq NOT IN (SELECT seq FROM entries)", -1)
         if strays:
             raise Tampered(rounds, f"there are {strays} timestamps without an entry")
+
+    def extended(self) -> Extended | None:
+        """The last extension. SQLite looks for the type's name in all entries, which is quicker than to decode them."""
+        query = f"SELECT body FROM entries WHERE instr(body, x'{b'extended'.hex()}') ORDER BY seq DESC"
+        try:
+            found = (decode_record(body) for (body,) in self._stream(query, tuple[bytes]))
+            return next((record for record in found if isinstance(record, Extended)), None)
+        except Refused as error:
+            raise Tampered(-1, str(error)) from error
 
     def start(self) -> Start:
         first = next(self.entries(), None)

@@ -28,7 +28,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedzero.directions.terms import F32 as F32
-from fedzero.model.value import TaggedConfig
+from fedzero.model.value import Named
 
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
@@ -111,12 +111,8 @@ SHAPES, CODES, MIXES, COMBINES = range(4)
 """The position of a link in a chain."""
 
 
-class Link(TaggedConfig):
+class Link(Named):
     """Changes contributions on their way. The fields are the keys of its table in a recipe's `filters`."""
-
-    @property
-    def name(self) -> str:
-        return str(self.__struct_config__.tag)
 
     @property
     def traits(self) -> LinkTraits:

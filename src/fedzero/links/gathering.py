@@ -27,7 +27,7 @@ from msgspec import Struct
 from fedzero.directions.terms import F32, F64
 from fedzero.errors import FedzeroError
 from fedzero.links.contract import Contribution, Entropy, Replies
-from fedzero.model.value import TaggedConfig
+from fedzero.model.value import Named
 
 MOST_PHASES = 16
 """The most phases of one exchange."""
@@ -80,15 +80,11 @@ AtHost = Generator[bytes, bytes, None]
 AtServer = Generator[Mapping[str, bytes], Mapping[str, bytes | Exception], Replies | Total]
 
 
-class Gathering(TaggedConfig):
+class Gathering(Named):
     """The contract of gatherings. The fields are the keys of `[gathering]` in a recipe."""
 
     hides_replies = True
     """Whether it leaves a `Total`. Links and methods that read the reply of a single client are refused then."""
-
-    @property
-    def name(self) -> str:
-        return str(self.__struct_config__.tag)
 
     def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
         """The phases of an exchange at one host: `body = yield answer`. mine: by client, its contribution as the server

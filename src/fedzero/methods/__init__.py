@@ -122,11 +122,16 @@ if TYPE_CHECKING:  # for editors and type checkers
     from fedzero.model.numbers import Positive as Positive
     from fedzero.model.numbers import ProperFraction as ProperFraction
     from fedzero.model.params import Params as Params
+    from fedzero.model.schedules import Cosine as Cosine
     from fedzero.model.schedules import Counts as Counts
+    from fedzero.model.schedules import Exponential as Exponential
+    from fedzero.model.schedules import OneCycle as OneCycle
     from fedzero.model.schedules import Piecewise as Piecewise
     from fedzero.model.schedules import Schedule as Schedule
+    from fedzero.model.schedules import Warmup as Warmup
     from fedzero.model.schedules import count_at as count_at
     from fedzero.model.schedules import rate_at as rate_at
+    from fedzero.model.schedules import reaches_zero as reaches_zero
     from fedzero.model.updates import Dense as Dense
     from fedzero.model.updates import Group as Group
     from fedzero.model.updates import OneRound as OneRound
@@ -208,7 +213,18 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "fedzero.methods.shared.seeded": ("Samples", "SeededMethod", "sample_of"),
     "fedzero.model.numbers": ("NonNegative", "Positive", "ProperFraction"),
     "fedzero.model.params": ("Params",),
-    "fedzero.model.schedules": ("Counts", "Piecewise", "Schedule", "count_at", "rate_at"),
+    "fedzero.model.schedules": (
+        "Cosine",
+        "Counts",
+        "Exponential",
+        "OneCycle",
+        "Piecewise",
+        "Schedule",
+        "Warmup",
+        "count_at",
+        "rate_at",
+        "reaches_zero",
+    ),
     "fedzero.model.updates": (
         "Dense",
         "Group",

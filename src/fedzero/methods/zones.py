@@ -31,7 +31,6 @@ from fedzero.methods import (
     OwnDirections,
     Params,
     Part,
-    Piecewise,
     RuleState,
     Scale,
     Schedule,
@@ -47,6 +46,7 @@ from fedzero.methods import (
     estimate,
     of_one_round,
     rate_at,
+    reaches_zero,
     unpack,
     vector_of,
     walk_terms,
@@ -77,7 +77,7 @@ class ZoneS(OwnDirections, tag="zone-s"):
     def check(self, federation: Federation) -> None:
         OwnDirections.check(self, federation)
         federation.expect("ZONE-S asks one random client a round", cohort=1)
-        if isinstance(self.rate, Piecewise) and not all(rate for _, rate in self.rate.points):
+        if reaches_zero(self.rate):
             raise FedzeroError("algorithm.rate falls to 0, but ZONE-S divides by it (ρ = 1/η): keep it above 0")
 
     def traits(self, scale: Scale) -> Traits:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-DIGEST, SHA256 = 8, 32
-"""Bytes of the fast digest, and of the cryptographic one."""
+SHA256 = 32
+"""Bytes of the cryptographic digest."""
 Sha256 = Annotated[bytes, Meta(min_length=SHA256, max_length=SHA256)]
 
 

@@ -118,3 +118,12 @@ class _ValueMeta(_CheckedMeta):
 
 class TaggedConfig(Checked, metaclass=_ValueMeta):
     """A frozen struct that is decoded by its tag and refuses unknown keys: `class MyTask(Task, tag="my-task"): …`."""
+
+
+class Named(TaggedConfig):
+    """A value with its tag as its name."""
+
+    @property
+    def name(self) -> str:
+        """The tag, by which recipes choose it."""
+        return str(self.__struct_config__.tag)

@@ -11,6 +11,7 @@ from fedzero.oracles.contract import (
     Objective,
     Pictures,
     Readied,
+    Sample,
     Shards,
 )
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
@@ -28,6 +29,7 @@ __all__ = [
     "Oracle",
     "Pictures",
     "Readied",
+    "Sample",
     "Shards",
     "answer_together",
 ]

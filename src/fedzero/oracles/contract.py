@@ -109,6 +109,14 @@ class Pictures(Struct, frozen=True):
     pixels: bytes
 
 
+class Sample(Struct, frozen=True, array_like=True):
+    """What a language model says after a prompt, and a right answer."""
+
+    prompt: str
+    said: str
+    right: str
+
+
 @runtime_checkable
 class Separate(Protocol):
     """An objective with a function of its own for each client, which may fail without the others.

@@ -33,8 +33,8 @@ MAX_TERMS = 1024
 """Terms of a point at most: a client's steps before this one, and the probe."""
 MAX_RECORDINGS = 64
 """The least recently used is dropped."""
-ROWS, PROMPTS = 2, 8
-"""Rows and prompts of a batch are padded to multiples of these."""
+ROWS, PROMPTS, TARGETS = 2, 8, 64
+"""Rows and prompts of a batch, and targets where it has some, are padded to multiples of these."""
 LANES, LANES_BYTES = 4, 64 << 20
 """Lanes at most, and the size of the buffers of all of them if there are several."""
 
@@ -57,7 +57,7 @@ class Captured:
 
 @dataclass(frozen=True, eq=False)
 class InputBuffers:
-    """What graphs of one shape read: tokens (3, R, T), ends (2, B), whether rows are shared.
+    """What graphs of one shape read: tokens (3, R, T), ends (2 or 3, B), whether rows are shared.
 
     `prefix` writes to `hidden` (R, T, H) the output of the frozen layers, where there are any.
     """
@@ -161,8 +161,9 @@ class Recorder:
     ) -> Recording:
         """The recording of `what`, a base and more, for the shape of a batch with its rows padded to so many."""
         rows, width = -(-batch.tokens.shape[1] // step) * step, batch.tokens.shape[2]
-        prompts = -(-batch.ends.shape[1] // PROMPTS) * PROMPTS
-        shape = (rows, width, prompts, batch.shared)
+        kinds, prompts = batch.ends.shape
+        least = PROMPTS if kinds == 2 else TARGETS
+        shape = (rows, width, (kinds, -(-prompts // least) * least), batch.shared)
         key = (*what, *shape)
         if key not in self._recordings:
             self._recordings[key] = record(self._inputs_of(what[0], *shape))
@@ -171,13 +172,13 @@ class Recorder:
         self._recordings.move_to_end(key)
         return self._recordings[key]
 
-    def _inputs_of(self, base: Params, rows: int, width: int, prompts: int, shared: bool) -> InputBuffers:
+    def _inputs_of(self, base: Params, rows: int, width: int, prompts: tuple[int, int], shared: bool) -> InputBuffers:
         """The inputs of a shape: the same for all recordings, and kept as long as any of them."""
         key = (base, rows, width, prompts, shared)
         inputs = self._inputs.get(key)
         if inputs is None:
             tokens = torch.zeros(3, rows, width, dtype=torch.int64, device=base.device)
-            ends = torch.zeros(2, prompts, dtype=torch.int64, device=base.device)
+            ends = torch.zeros(prompts, dtype=torch.int64, device=base.device)
             self._inputs[key] = inputs = self._with_prefix(InputBuffers(tokens, ends, shared))
         return inputs
 

@@ -40,6 +40,11 @@ class Factors:
         """Of some rows of the matrix."""
         return Factors(self.coefficients, self.left[..., ids], self.right)
 
+    def scaled(self, x: Tensor) -> Tensor:
+        """c (x·b) of rows x (points, n, columns), (terms, points, n, 1), float32."""
+        inner = [torch.bmm(x.float(), b.float().mT) for b in self.right]
+        return self.coefficients * torch.stack(inner)
+
     def at(self, matrix: Tensor) -> Tensor:
         """The matrix (rows, columns) at every point, (points, rows, columns), in its own type."""
         total = matrix.float()[None]

@@ -24,7 +24,10 @@ STEP = 16
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
     """`tokens` (3, R, T): token, owner (a prompt; −1: none), position. `ends` (2, B): row and column of the last token
-    of each prompt. `which` (B,): which prompts those are. `shared`: rows hold several prompts."""
+    of each prompt. `which` (B,): which prompts those are. `shared`: rows hold several prompts.
+
+    Or `ends` (3, B) are row and column of tokens, and the targets after them; `which` has the prompt of each.
+    """
 
     tokens: Tensor
     ends: Tensor
@@ -33,6 +36,17 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         return PackedBatch(self.tokens.to(device), self.ends.to(device), self.which, self.shared)
+
+
+def targeted(batch: PackedBatch, targets: Sequence[Sequence[int]]) -> PackedBatch:
+    """The same batch with what shall follow the last tokens of each of its prompts, as many as there are targets."""
+    ends = [
+        (row, last - len(targets[i]) + 1 + k, target)
+        for (row, last), i in zip(batch.ends.T.tolist(), batch.which.tolist(), strict=True)
+        for k, target in enumerate(targets[i])
+    ]
+    which = np.repeat(batch.which, [len(targets[i]) for i in batch.which])
+    return PackedBatch(batch.tokens, torch.tensor(ends).T.contiguous(), which, batch.shared)
 
 
 def mask_of(tokens: Tensor, dtype: torch.dtype) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fedzero.model.params import Params, View
 from fedzero.oracles.products import products
+from fedzero.oracles.vocabulary import log_probabilities
 
 ALIGNED = 128
 """Pieces of the scratch buffer start at multiples of so many numbers: whole cache lines for every type."""
@@ -30,10 +31,12 @@ ALIGNED = 128
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Which logits are wanted: `answers` (A,) of the vocabulary, at B places, `ends` (2, B): row and column of each."""
+    """Which numbers are wanted at B places, `ends` (2, B), row and column of each: the logits of `answers` (A,) of the
+    vocabulary, or log p of a target (B,) at each of them."""
 
-    answers: Tensor
+    answers: Tensor | None
     ends: Tensor
+    targets: Tensor | None = None
 
 
 class ScratchSlot(NamedTuple):
@@ -166,14 +169,26 @@ class Piecewise:
         return self._rows(embedding.weight, ids)
 
     def _head(self, head: nn.Linear, hidden: Tensor) -> Tensor:
-        """The chosen logits (B, 1, A) of hidden states (R, T, H), or all of them."""
+        """The chosen logits (B, 1, A) of hidden states (R, T, H), log p of the targets (B, 1, 1), or all logits."""
         if self.chosen is None:
             bias = None if head.bias is None else self._whole(head.bias)
             return F.linear(hidden, self._whole(head.weight), bias)
-        answers = self.chosen.answers
+        answers, targets = self.chosen.answers, self.chosen.targets
         at_ends = hidden[*self.chosen.ends]
+        if targets is not None:
+            bias_of = None if head.bias is None else partial(self._range, head.bias)
+            weight_of = partial(self._range, head.weight)
+            return log_probabilities(at_ends, targets, head.out_features, weight_of, bias_of)[:, None, None]
+        assert answers is not None
         bias = None if head.bias is None else self._rows(head.bias, answers)[:, 0]
         return F.linear(at_ends, self._rows(head.weight, answers), bias)[:, None]
+
+    def _range(self, parameter: Tensor, first: int, last: int) -> Tensor:
+        """Some rows of a parameter at the point, in one piece."""
+        if self._view is None or parameter not in self._names:
+            return parameter[first:last]
+        rows = self._rows(parameter, torch.arange(first, last, device=parameter.device))
+        return rows[:, 0] if parameter.dim() == 1 else rows
 
     def _whole(self, parameter: Tensor) -> Tensor:
         name = self._names.get(parameter)

@@ -33,20 +33,18 @@ from fedzero.oracles.generation import (
     Stepwise,
     chunks,
     columns_of,
-    read,
+    most_columns,
 )
-from fedzero.oracles.language import NO_TERMS, TOKENS
 from fedzero.oracles.low_rank import has_factors, neighbours
+from fedzero.oracles.passes import NO_TERMS, TOKENS
 from fedzero.oracles.piecewise import Piecewise
 from fedzero.oracles.products import products
-from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
+from fedzero.oracles.side_by_side import SideBySide, agree, trial_points
 
 Row = Mapping[str, Any]
 Scores = Callable[[Sequence[tuple[Row, str]]], Sequence[float]]
 """Rows with what was said of each, to rewards."""
 Tokens = NDArray[np.int64]
-KEPT_BYTES = {"cpu": 1 << 30, "cuda": 12 << 30}
-"""Keys and values of rows that are decoded side by side, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,18 +127,10 @@ class RewardObjective:
         self.step = 1 if self.device.type == "cpu" else STEP  # of the width of prompts: few shapes to be recorded
         sides = SideBySide(module, head)
         self.sides = sides if sides.possible and not exact else None
-        self._tried = False
-        self.decoders = Decoders(module, self._columns() if decoding.stepwise else self.tokens)
+        self.decoders = Decoders(module, most_columns(module, self.weight) if decoding.stepwise else self.tokens)
 
     def ready(self) -> None:
         self.judge.ready()
-
-    def _columns(self) -> int:
-        """Of keys and values, those of all rows together, at most."""
-        trial = Stepwise(self.module, PaddedPrompts.of([[5]]).to(self.device), 0)
-        with torch.no_grad(), products(self.weight):
-            read(trial)
-        return trial.kept.capacity * KEPT_BYTES[self.device.type] // max(1, trial.kept.bytes)
 
     def losses(
         self, base: Params, points: Sequence[Terms], batches: Sequence[Prompts], basis: Basis | None = None
@@ -187,12 +177,8 @@ class RewardObjective:
         self, base: Params, points: Sequence[Terms], prompts: PaddedPrompts, noise: Tensor | None
     ) -> Tensor | None:
         """(points, R, most), all points decoding at the same time; None where only views will do."""
-        if self.sides is not None and not self._tried:
-            self._tried = True
-            if not self._agrees(base, trial_points(base, points), prompts):
-                warn_one_by_one("gives other values than at weights of its own")
-                self.sides = None
-        if self.sides is None:
+        if self.sides is None or not self.sides.agreed(lambda: self._agrees(base, trial_points(base, points), prompts)):
+            self.sides = None
             return None
         rows, generated = prompts.rows, self.decoding.most
         own, all_columns = prompts.own.shape[2] + generated, columns_of(prompts, generated)

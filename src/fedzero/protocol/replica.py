@@ -32,6 +32,10 @@ class Replica:
         self.algorithm, self.keys = algorithm, keys
         self.state: State = algorithm.init(params, clients)
 
+    def begin(self) -> None:
+        """Start over: the parameters have become the base model's again."""
+        self.state = self.algorithm.init(self.state.params, self.state.clients)
+
     @property
     def round(self) -> int:
         """The round for which this replica is ready."""

@@ -376,16 +376,17 @@ def _refuse_infinite(value: Any, where: str, path: str) -> None:
         )
 
 
-def override(table: dict[str, Any], setting: str) -> None:
+def override(table: dict[str, Any], setting: str, option: str = "--set") -> None:
     """`a.b=c`, c in TOML; a bare word is taken as a string."""
     path, equals, text = setting.partition("=")
     if not equals or not path:
-        raise FedzeroError(f"--set {setting}: write it as key=value, for instance --set algorithm.directions=20")
+        example = "--stop patience=5" if option == "--stop" else "--set algorithm.directions=20"
+        raise FedzeroError(f"{option} {setting}: write it as key=value, for instance {example}")
     try:
         value = toml.parsed(f"value = {text}".encode(), setting)["value"]
     except FedzeroError:
         value = text
-    put(table, path, value, f"--set {setting}")
+    put(table, path, value, f"{option} {setting}")
 
 
 def put(table: dict[str, Any], path: str, value: Any, where: str) -> None:

@@ -26,7 +26,7 @@ from fedzero.recipe.recipe import Recipe
 Kind = type[Struct]
 
 TABLES: dict[str, tuple[str, plugins.Group]] = {
-    "Algorithms": ("algorithm", "methods"),
+    "Methods": ("algorithm", "methods"),
     "Filters": ("filters", "filters"),
     "Rules": ("algorithm.rules", "rules"),
     "Gatherings": ("gathering", "gatherings"),

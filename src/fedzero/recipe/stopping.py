@@ -26,25 +26,25 @@ class Stop(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     patience: Annotated[int, Meta(ge=1)] | None = None
     """End after so many evaluations in a row without a better loss."""
 
-    def reason(self, course: EvaluationHistory) -> str:
+    def reason(self, evaluations: EvaluationHistory) -> str:
         """Why to end after these evaluations; empty to go on."""
-        last, best = course.last, course.best
+        last, best = evaluations.last, evaluations.best
         if last is None or best is None:
             return ""
         if self.above is not None and not last.metrics.loss <= self.above:
             return f"the loss after round {last.round} is {last.metrics.loss:g}, above stop.above = {self.above:g}"
-        if self.patience is not None and course.since_best >= self.patience:
+        if self.patience is not None and evaluations.since_best >= self.patience:
             return (
                 f"no better loss than {best.metrics.loss:g}, after round {best.round}, in "
                 f"{self.patience} evaluations (stop.patience)"
             )
         return ""
 
-    def diverged(self, course: EvaluationHistory) -> bool:
+    def diverged(self, evaluations: EvaluationHistory) -> bool:
         """Whether the last loss is not finite, above `above`, or far above the first."""
-        if course.first is None or course.last is None:
+        if evaluations.first is None or evaluations.last is None:
             return False
-        first, last = course.first.metrics.loss, course.last.metrics.loss
+        first, last = evaluations.first.metrics.loss, evaluations.last.metrics.loss
         if not math.isfinite(last) or (self.above is not None and last > self.above):
             return True
         return last > first + (FACTOR - 1) * abs(first)

@@ -1,5 +1,5 @@
 // The page's charts: a large one whose axes the reader chooses, small ones, and a legend that hides and shows runs.
-const page = { data: null, hidden: new Set(), metric: null, axis: null, logX: null, logY: null };
+const page = { data: null, hidden: new Set(), filtered: new Set(), metric: null, axis: null, logX: null, logY: null };
 
 function readData(root) {
   return JSON.parse(root.getElementById("data").textContent);
@@ -19,7 +19,7 @@ function linesOf(metric, axis, thin) {
   const found = [];
   for (const curve of page.data.curves) {
     const of = curve.metrics[metric];
-    if (!of || !of[axis] || page.hidden.has(curve.index)) continue;
+    if (!of || !of[axis] || page.hidden.has(curve.index) || page.filtered.has(curve.index)) continue;
     found.push({ name: curve.name, index: curve.index, unit: curve.unit, x: of[axis], y: of.y, error: of.error, thin });
   }
   return found;
@@ -129,6 +129,26 @@ function makeLegend() {
   });
 }
 
+// Runs whose names have not all words of the filter leave charts, legend and totals.
+function filterRuns() {
+  const input = document.getElementById("filter");
+  if (!input) return;
+  const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const left = page.data.curves.filter((curve) => !words.every((word) => curve.name.toLowerCase().includes(word)));
+  page.filtered = new Set(left.map((curve) => curve.index));
+  const mark = (item, index) => { item.hidden = page.filtered.has(index); };
+  document.querySelectorAll(".legend li").forEach(mark);
+  document.querySelectorAll("#totals tbody tr").forEach(mark);
+}
+
+function makeFilter() {
+  const input = document.getElementById("filter");
+  if (!input) return;
+  input.disabled = false;
+  input.oninput = () => { filterRuns(); drawAll(); };
+  filterRuns();
+}
+
 function startCharts() {
   page.data = readData(document);
   page.metric = page.data.start.metric;
@@ -137,6 +157,7 @@ function startCharts() {
   makePlaces();
   makeControls();
   makeLegend();
+  makeFilter();
   drawAll();
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; requestAnimationFrame(drawAll); } });

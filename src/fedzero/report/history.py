@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Literal
 
-from fedzero.oracles import Pictures
+from fedzero.oracles import Pictures, Sample
 
 Metric = Literal["accuracy", "loss"]
 
@@ -100,6 +100,7 @@ class History:
     earlier_events: int = 0  # how many there were before those that are listed
     facts: dict[str, str] = field(default_factory=dict)  # what the task found out when it was built
     pictures: Pictures | None = None  # of what came out
+    said: dict[int, tuple[Sample, ...]] = field(default_factory=dict)  # by a language model, after so many rounds
     found: Found | None = None  # of black boxes: there is a point instead of a model
     diverged: bool = False  # the last loss is far above the first, or not finite
     gradients: bool = False  # queries are gradients, not values
@@ -118,6 +119,14 @@ class History:
         """The name, and what is to be known before anything else."""
         marks = [mark for mark, true in (("unfinished", not self.complete), ("diverged", self.diverged)) if true]
         return f"{self.name} ({', '.join(marks)})" if marks else self.name
+
+    @property
+    def samples(self) -> list[tuple[Sample, str]]:
+        """What is said at the end, with what was said there before the first round, where that is on record."""
+        before = {(row.prompt, row.right): row.said for row in self.said.get(0, ())}
+        rounds = [round for round in self.said if round]
+        rows = self.said[max(rounds)] if rounds else ()
+        return [(row, before.get((row.prompt, row.right), "")) for row in rows]
 
     @property
     def final_loss(self) -> float:

@@ -15,11 +15,14 @@ function takeOver(text) {
     old.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
   }
   document.title = fresh.title;
-  page.data = readData(fresh);
+  const names = (data) => data.curves.map((curve) => curve.name).join("\n"), data = readData(fresh);
+  if (data.curves.length + page.data.curves.length > 2 && names(data) !== names(page.data)) { location.reload(); return; } // runs came or went
+  page.data = data;
   if (!page.data.metrics.some((each) => each.id === page.metric)) return void startCharts(); // another run in its place
   makePlaces();
   if (!document.getElementById("controls").contains(document.activeElement)) makeControls();
   makeDownloads();
+  filterRuns();
   drawAll();
 }
 

@@ -43,6 +43,8 @@ SCRIPTS = ("scales.js", "chart.js", "explorer.js", "downloads.js", "live.js")
 MOST_EVENTS = 200
 """Events that a page lists; how many there are of each kind stands above them."""
 MOST_COORDINATES = 1000
+FILTERED = 5
+"""Runs from which on a page has a filter."""
 
 Mode = Literal["saved", "live", "update"]
 """A file; a page that follows its run; what such a page is sent while it does, without style and script."""
@@ -131,6 +133,7 @@ def template() -> Template:
     environment.globals |= {
         "DASH": units.DASH,
         "SERIES": len(SERIES),
+        "FILTERED": FILTERED,
         "loss_of": loss_of,
         "MOST_EVENTS": MOST_EVENTS,
         "MOST_COORDINATES": MOST_COORDINATES,

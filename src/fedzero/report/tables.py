@@ -45,7 +45,7 @@ def counted(unit: str) -> Callable[[History], str]:
 
 COLUMNS: tuple[Column, ...] = (
     Column("run", lambda h: h.title, number=False),
-    Column("algorithm", lambda h: h.algorithm, number=False),
+    Column("method", lambda h: h.algorithm, number=False),
     Column("rounds", lambda h: f"{h.rounds:,}"),
     Column("loss", loss_of),
     Column("accuracy", accuracy_of),

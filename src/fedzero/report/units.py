@@ -31,9 +31,9 @@ def human_bytes(value: float, digits: int = 2) -> str:
     return scaled(value, BYTES, digits)
 
 
-def human_count(value: float, digits: int = 2) -> str:
+def human_count(value: float) -> str:
     """For axes: 250 k, 1.2 M."""
-    return scaled(value, COUNTS, digits)
+    return scaled(value, COUNTS, 2)
 
 
 def human_words(value: int) -> str:

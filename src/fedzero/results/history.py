@@ -13,10 +13,11 @@ from msgspec import UnsetType
 from fedzero import __version__
 from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.query_log import at_models, located
-from fedzero.ledger.records import Start
+from fedzero.ledger.records import Extended, Start
 from fedzero.ledger.store import Ledger
 from fedzero.methods.contract import Scale
 from fedzero.recipe import recipe as recipes
+from fedzero.recipe.in_force import extended_by
 from fedzero.recipe.recipe import Recipe
 from fedzero.report.history import Found, History, Point
 from fedzero.results.outcome import Result, result_of
@@ -37,9 +38,9 @@ def history(folder: Path) -> History:
 def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]] | None = None) -> History:
     """A ledger that has been read. sites: which clients are at which, where they are at sites."""
     start, outline = reading.start, reading.outline
-    recipe, toml, settings = described(start.recipe, tuple(start.needs.items()))
+    recipe, toml, settings = described(start.recipe, tuple(start.needs.items()), outline.extended)
     result = result_of(folder_of(folder)) if isinstance(recipe.task, BlackBox) else None
-    points, last = reading.points.things(), outline.course.last
+    points, last = reading.points.things(), outline.evaluations.last
     model = (last or start).identity
     return History(
         name=recipe.title or recipe.name,
@@ -59,8 +60,9 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         complete=outline.end is not None,
         earlier_events=outline.refused - len(reading.events),
         facts=start.facts,
-        diverged=recipe.stop.diverged(outline.course),
+        diverged=recipe.stop.diverged(outline.evaluations),
         pictures=reading.pictures,
+        said=dict(reading.said),
         found=None if result is None else found_by(result, recipe),
         gradients=recipe.algorithm.traits(Scale(start.parameters, outline.clients)).first_order,
         settings=settings,
@@ -98,9 +100,11 @@ def found_by(result: Result, recipe: Recipe) -> Found:
 
 
 @lru_cache(16)
-def described(canonical: bytes, needs: tuple[tuple[str, str], ...]) -> tuple[Recipe, str, dict[str, str]]:
+def described(
+    canonical: bytes, needs: tuple[tuple[str, str], ...], extended: Extended | None
+) -> tuple[Recipe, str, dict[str, str]]:
     """The recipe of a ledger, as TOML and as a flat table: a run that is followed is described many times."""
-    recipe = recipes.from_canonical(canonical, dict(needs))
+    recipe = extended_by(recipes.from_canonical(canonical, dict(needs)), extended)
     return recipe, recipes.to_toml(recipe), settings_of(recipe)
 
 

@@ -23,8 +23,8 @@ from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
 from fedzero.model.checkpoint import load_model
 from fedzero.oracles.blackbox import ESTIMATED, mean
-from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.in_force import in_force
 from fedzero.report import axes
 from fedzero.results.surrogate_slices import slices
 from fedzero.rounds.silence import patience
@@ -114,7 +114,7 @@ def result_of(folder: Path) -> Result:
     with closing(Ledger.open(folder / LEDGER)) as ledger:
         view, task, log = _read(ledger)
         spent, total = query_log.spent_before(ledger), query_log.spent(ledger)
-        x, shared = _point(folder, task), task.evaluate == "shared"
+        x, shared = _point(folder, task, view), task.evaluate == "shared"
         if shared and log.best is not None and task.bounds.same_model(log.best.point, x):
             x = log.best.point.copy()  # as it was asked, before it was rounded to float32
         values = log.asked.get(view.outline.done) or (query_log.values_at(ledger, x) if shared else {})
@@ -170,8 +170,8 @@ def best_known(result: Result) -> Result:
 
 
 def _read(ledger: Ledger) -> tuple[LedgerView, BlackBox, _Log]:
-    view, start = replay.read(ledger), ledger.start()
-    recipe = recipes.from_canonical(start.recipe, start.needs)
+    view = replay.read(ledger)
+    recipe = in_force(ledger.start(), view.outline.extended)
     if not isinstance(recipe.task, BlackBox):
         raise FedzeroError(f"{ledger.path.parent} holds no run of black boxes")
     return view, recipe.task, _Log.read(ledger, recipe.task, recipe.federation.clients)
@@ -223,9 +223,9 @@ def _ending(view: LedgerView, task: BlackBox, log: _Log) -> tuple[bool, str]:
     return ended and not absent, "; ".join([*absent, *reasons])
 
 
-def _point(folder: Path, task: BlackBox) -> NDArray[np.float64]:
+def _point(folder: Path, task: BlackBox, view: LedgerView) -> NDArray[np.float64]:
     """x of the model, of an unfinished run by replay."""
-    if (folder / MODEL).exists():
+    if view.end is not None and (folder / MODEL).exists():
         (u,) = load_model(folder / MODEL).values()
     else:
         u = recorded.replayed(folder, Environment(), None).state.params.vector()

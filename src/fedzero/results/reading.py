@@ -12,15 +12,17 @@ from collections import deque
 
 from fedzero.ledger import replay
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import Evaluation, Round, Shown, Start
+from fedzero.ledger.records import Evaluation, Round, Said, Shown, Start
 from fedzero.ledger.store import Entry, Ledger
 from fedzero.model.updates import Dense, decode_update, parts_of
-from fedzero.oracles import Pictures
+from fedzero.oracles import Pictures, Sample
 from fedzero.report.history import Point
 from fedzero.results.attendance import Attendance
 from fedzero.results.measures import Measures
 from fedzero.results.thinning import Thinned
 
+MOST_SAMPLES = 20
+"""Samples of what a language model says: of the first entry and of the last."""
 MOST_EVENTS = 1000
 """Events that are listed one by one: the last ones."""
 
@@ -35,6 +37,7 @@ class Reading:
         self.slopes: Thinned[tuple[float, float]] = Thinned(_halfway)
         self.events: deque[str] = deque(maxlen=MOST_EVENTS)
         self.pictures: Pictures | None = None
+        self.said: dict[int, tuple[Sample, ...]] = {}
         self._measures = Measures()
         self._start: Start | None = None
         self._attendance: Attendance | None = None
@@ -68,7 +71,9 @@ class Reading:
         elif isinstance(record, Evaluation):
             self.points.add(self._point(record))
         elif isinstance(record, Shown):
-            self.pictures = self.pictures or record.pictures
+            self.pictures = record.pictures
+        elif isinstance(record, Said):
+            self.said = {0: self.said.get(0, ()), record.round: record.rows[:MOST_SAMPLES]}
         elif isinstance(record, Start):
             self._start, self._attendance = record, Attendance(self.outline.clients)
 

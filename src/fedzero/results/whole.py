@@ -7,7 +7,7 @@ decides whether it is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,10 @@ from fedzero.model.value import quoted
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe import trust
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import keys_of
 from fedzero.tasks.contract import FIXED, BuildContext
+from fedzero.tasks.language import Language
 from fedzero.tasks.own import Own, about_model
 
 
@@ -72,10 +74,7 @@ def module_of(folder: Path, environment: Environment, given: Any = None) -> nn.M
     recipe does not say how; None of a run that trains no module."""
     ended = Ended.of(folder)
     start, module = ended.start, made(given)
-    recipe = recipes.from_canonical(start.recipe, start.needs)
-    keys = keys_of(recipe, environment.secret, start.secret, start.recipe)
-    foreign = trust.is_foreign(start, environment)
-    place = BuildContext(keys, torch.device("cpu"), environment.data, environment.functions, folder, foreign=foreign)
+    recipe, place = _task_of(folder, environment, start)
     module = recipe.task.module(place, module)
     if module is None:
         return None
@@ -90,6 +89,26 @@ def module_of(folder: Path, environment: Environment, given: Any = None) -> nn.M
     if not ended.matches(params):
         raise Tampered(ended.end.round, f"{folder / MODEL} is not the model of this run")
     return module.eval()
+
+
+def _task_of(folder: Path, environment: Environment, start: Start) -> tuple[Recipe, BuildContext]:
+    """The recipe of a run, and what its task is built with."""
+    recipe = recipes.from_canonical(start.recipe, start.needs)
+    keys = keys_of(recipe, environment.secret, start.secret, start.recipe)
+    foreign = trust.is_foreign(start, environment)
+    functions = environment.functions
+    return recipe, BuildContext(keys, torch.device("cpu"), environment.data, functions, folder, foreign=foreign)
+
+
+def said_of(
+    folder: Path, environment: Environment, module: nn.Module | None, tokenizer: Any, rows: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """What the trained module of a run says after the prompts of rows."""
+    with closing(Ledger.open(folder / LEDGER)) as ledger:
+        recipe, place = _task_of(folder, environment, ledger.start())
+    if not isinstance(recipe.task, Language) or module is None:
+        raise FedzeroError(f"run.generate is of language models, and this run is of task.kind = {recipe.task.label!r}")
+    return recipe.task.said(module, tokenizer, rows, place)
 
 
 def made(given: nn.Module | Callable[[], Any] | None) -> nn.Module | None:

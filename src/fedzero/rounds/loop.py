@@ -102,13 +102,15 @@ def run_rounds(
     pictures: Callable[[int], list[Record]] = lambda after: [],
     tied: Callable[[Tied], None] = ignore,
     between: Callable[[int, int], None] = ignore,
+    samples: Callable[[int], list[Record]] = lambda after: [],
 ) -> None:
     """Play the remaining rounds of a run, with its evaluations, and end it. Work that ends in a tie is repeated.
 
     outline: of the ledger so far. pictures: the pictures to record after so many rounds. between: is called after a
     round and its evaluation with the number of rounds so far, and the number of rounds before the last evaluation.
+    samples: of what a model says, to record before the first round and after the last.
     """
-    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.course))
+    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.evaluations))
     listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
     watch.begin(recipe, server.plan.size, outline)
     if outline.end is not None:
@@ -118,6 +120,8 @@ def run_rounds(
     if _due(recipe, done) and evaluated < done:
         run.evaluate(done)
         evaluated = done
+        if done == 0 and (said := samples(0)):
+            server.ledger.append(said, seconds())
     reason = ""
     watch.phase("first round")
     while done < recipe.rounds and not (reason := recipe.stop.reason(run.history) or run.exhausted(done)):
@@ -132,7 +136,9 @@ def run_rounds(
     if evaluated < done:  # a run that ends early also ends with an evaluation
         run.evaluate(done)
     model = run.persist(lambda: clients.identity(done))
-    server.ledger.append([*pictures(done), End(done, model.digest, reason, sha256_of(model))], seconds())
+    server.ledger.append(
+        [*pictures(done), *samples(done), End(done, model.digest, reason, sha256_of(model))], seconds()
+    )
 
 
 def _exhausted(server: Server, everybody: range, round: int) -> str:
@@ -154,8 +160,8 @@ def _exhausted(server: Server, everybody: range, round: int) -> str:
     return f"client {client} cannot pay for round {round}, which needs all clients: it {reason}"
 
 
-def _warning(course: EvaluationHistory) -> str:
-    first, last = course.first, course.last
+def _warning(evaluations: EvaluationHistory) -> str:
+    first, last = evaluations.first, evaluations.last
     assert first is not None and last is not None
     if not math.isfinite(first.metrics.loss):
         return (

@@ -17,11 +17,12 @@ from rich.text import Text
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import Evaluation, Round
+from fedzero.ledger.records import Evaluation, Extended, Round
 from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
-from fedzero.recipe.recipe import Recipe, from_canonical
+from fedzero.recipe.in_force import in_force
+from fedzero.recipe.recipe import Recipe
 from fedzero.report.units import human_bytes, human_loss, human_seconds
 from fedzero.rounds.refusals import Refusals
 
@@ -274,9 +275,9 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
             with closing(Ledger.open(place / LEDGER)) as ledger:
                 if before is None:
                     view, start = replay.read_from(ledger, checkpoints.own(place, ledger)), ledger.start()
-                    watch.begin(from_canonical(start.recipe, start.needs), start.parameters, view.outline)
-                    if view.outline.course.last is not None:
-                        watch.evaluation(view.outline.course.last)
+                    watch.begin(in_force(start, view.outline.extended), start.parameters, view.outline)
+                    if view.outline.evaluations.last is not None:
+                        watch.evaluation(view.outline.evaluations.last)
                 else:
                     view = replay.read(ledger, before)
                     for entry in ledger.entries(before.outline.entries, view.outline.entries):
@@ -284,6 +285,8 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
                             watch.round(entry.record)
                         elif isinstance(entry.record, Evaluation):
                             watch.evaluation(entry.record)
+                        elif isinstance(entry.record, Extended):
+                            watch.begin(in_force(ledger.start(), entry.record), ledger.start().parameters, view.outline)
             before = view
             if once or view.end is not None:
                 return

@@ -14,8 +14,9 @@ from fedzero.callbacks import ignore
 from fedzero.directions import VERSION
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
+from fedzero.ledger.best import Mode, best
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
-from fedzero.ledger.records import Start
+from fedzero.ledger.records import Evaluation, Extended
 from fedzero.ledger.store import Ledger, Tampered, closed_on_failure
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import fixed
@@ -26,6 +27,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe import trust
 from fedzero.recipe.environment import Environment as Environment
 from fedzero.recipe.environment import data_folder as data_folder
+from fedzero.recipe.in_force import extended_by, in_force
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.secret import keys_of as keys_of
 from fedzero.recipe.secret import secret_of as secret_of
@@ -36,9 +38,14 @@ from fedzero.tasks.contract import Phase
 
 
 def reopen(
-    folder: Path, environment: Environment, writable: bool = False, phase: Phase = ignore
+    folder: Path,
+    environment: Environment,
+    writable: bool = False,
+    phase: Phase = ignore,
+    extended: Extended | None = None,
 ) -> tuple[Ledger, Setup]:
-    """A ledger, and the set-up with which it was made. Nothing is changed before everything is known to fit.
+    """A ledger, and the set-up with which it goes on. Nothing is changed before everything is known to fit. extended:
+    an extension that is not on the ledger yet.
 
     This is the only place where the recipe of a ledger becomes a task, so ownership is checked here: code and services
     that a foreign recipe names are not imported, run or fetched, and a foreign run that names code cannot be continued
@@ -49,7 +56,7 @@ def reopen(
         start = ledger.start()
         if start.directions != VERSION:
             raise FedzeroError(f"the run uses direction stream {start.directions}, this release has stream {VERSION}")
-        recipe = recipes.from_canonical(start.recipe, start.needs)
+        recipe = in_force(start, extended or ledger.extended())
         if not writable:  # reading a ledger needs no particular device: the bits are the same on all
             recipe = msgspec.structs.replace(recipe, engine=msgspec.structs.replace(recipe.engine, device="auto"))
         foreign = trust.is_foreign(start, environment)
@@ -85,22 +92,30 @@ def _values(name: str, *facts: Mapping[str, str]) -> list[str]:
 
 
 def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
-    """The recipe of the run in a folder. wanted: refuse a run of a different recipe; title and about may differ."""
-    start = _start_in(folder)
-    found = recipes.from_canonical(start.recipe, start.needs)
-    wanted = None if wanted is None else recipes.as_recorded(wanted)
-    if wanted is not None and wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
+    """The recipe in force of the run in a folder. wanted: refuse a run of a different recipe."""
+    _, found = recipes_in(folder)
+    if wanted is not None:
+        expect_same(folder, found, wanted)
+    return found
+
+
+def recipes_in(folder: Path) -> tuple[Recipe, Recipe]:
+    """The recipe with which the run in a folder was started, and the one in force."""
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        start, extended = ledger.start(), ledger.extended()
+    started = recipes.from_canonical(start.recipe, start.needs)
+    return started, extended_by(started, extended)
+
+
+def expect_same(folder: Path, found: Recipe, wanted: Recipe) -> None:
+    """Refuse a run of a different recipe; title and about may differ."""
+    wanted = recipes.as_recorded(wanted)
+    if wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(
             f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
             "replace it with --overwrite"
         )
-    return found
-
-
-def _start_in(folder: Path) -> Start:
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
-        return ledger.start()
 
 
 def _difference(before: Any, now: Any, path: str = "") -> str:
@@ -126,6 +141,12 @@ def replayed(folder: Path, environment: Environment, upto: int | None) -> Replic
         ledger.close()
 
 
+def best_in(folder: Path, metric: str | None = None, mode: Mode | None = None) -> Evaluation:
+    """The best evaluation of the run in a folder; see `best`."""
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        return best(replay.read(ledger).evaluations, metric, mode)
+
+
 def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
     folder = folder_of(folder)
@@ -140,17 +161,24 @@ def verified(folder: Path, environment: Environment) -> replay.LedgerView:
         view = replay.verify(ledger, replica, setup.replaying, checkpoints.found(folder, ledger))
     finally:
         ledger.close()
-    model = folder / MODEL
-    if model.exists():
-        if view.end is None:
-            raise Tampered(
-                view.outline.done, f"{model} is that of a finished run, but the ledger has no end: it was truncated"
-            )
-        try:
-            tensors = load_model(model, room(replica.state.params))
-            found = Params({name: tensors.pop(name) for name in replica.state.params.names if name in tensors})
-        except FedzeroError as error:
-            raise Tampered(view.end.round, str(error)) from error
-        if tensors or found.identity != replica.identity:  # even if an old ledger has no SHA-256
-            raise Tampered(view.end.round, f"{model} is not the model of this run")
+    if (folder / MODEL).exists():
+        _check_model(folder / MODEL, view, replica)
     return view
+
+
+def _check_model(model: Path, view: replay.LedgerView, replica: Replica) -> None:
+    """The model file is that of the end; where the run was extended, it may be left over from the end before."""
+    end = view.end or view.outline.ended
+    if end is None:
+        raise Tampered(
+            view.outline.done, f"{model} is that of a finished run, but the ledger has no end: it was truncated"
+        )
+    try:
+        tensors = load_model(model, room(replica.state.params))
+        found = Params({name: tensors.pop(name) for name in replica.state.params.names if name in tensors})
+    except FedzeroError as error:
+        raise Tampered(end.round, str(error)) from error
+    # The replica, since an old ledger has no SHA-256.
+    right = found.matches(end.identity) if view.end is None else found.identity == replica.identity
+    if tensors or not right:
+        raise Tampered(end.round, f"{model} is not the model of this run")

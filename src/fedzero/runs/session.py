@@ -17,7 +17,7 @@ from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
-from fedzero.ledger.records import Record, Shown, Start
+from fedzero.ledger.records import Extended, Record, Said, Shown, Start
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Claim, Ledger, Unwritable, closed_on_failure
 from fedzero.methods.contract import Observer
@@ -39,7 +39,9 @@ from fedzero.rounds.loop import Watch, run_rounds
 from fedzero.rounds.past import PastRounds
 from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
+from fedzero.runs import growing
 from fedzero.runs.checkpointer import Checkpointer
+from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.recorded import reopen
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
@@ -143,16 +145,29 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
 
 
 def resume(
-    folder: Path, environment: Environment, watch: Watch, trusted: bool = False, engine: Wanted = None
+    folder: Path,
+    environment: Environment,
+    watch: Watch,
+    trusted: bool = False,
+    engine: Wanted = None,
+    growth: Growth = UNCHANGED,
 ) -> Summary:
     """Continue a run from its ledger; it ends with the same bits as if it had never stopped.
 
     trusted: the caller trusts the programs, modules and services that the ledger names. engine: an engine other than
-    the local one.
+    the local one. growth: extend the run.
     """
+    environment = replace(environment, vouched=environment.vouched or trusted)
+    if growth and growing.unfinished(folder, growth):
+        _resume(folder, environment, watch, engine)
+    return _resume(folder, environment, watch, engine, growing.extension(folder, growth) if growth else None)
+
+
+def _resume(
+    folder: Path, environment: Environment, watch: Watch, engine: Wanted, extended: Extended | None = None
+) -> Summary:
     with ending(watch):
-        environment = replace(environment, vouched=environment.vouched or trusted)
-        ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase)
+        ledger, setup = reopen(folder, environment, writable=True, phase=watch.phase, extended=extended)
         with ExitStack() as stack:
             with closed_on_failure(ledger):
                 if setup.problem.incomplete:
@@ -161,19 +176,30 @@ def resume(
                 if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
                     watch.warn(doubt)
                 found = stack.enter_context(opened(setup, replace(environment, folder=folder_of(folder)), watch))
-            return run_to_end(found, ledger, folder_of(folder), watch)
+            return run_to_end(found, ledger, folder_of(folder), watch, extended=extended)
 
 
-def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedule: Schedule | None = None) -> Summary:
+def run_to_end(
+    found: Opened,
+    ledger: Ledger,
+    folder: Path,
+    watch: Watch,
+    schedule: Schedule | None = None,
+    extended: Extended | None = None,
+) -> Summary:
     """Play a run from the end of its ledger to the end of the run; returns the summary. schedule: None for the
-    synchronous one."""
+    synchronous one. extended: an extension, which is put on the ledger first."""
     try:
         recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
         began = time.perf_counter()
         kept = _checkpoint(setup, ledger, folder)
         view = replay.read_from(ledger, kept)
-        if setup is not None and view.end is None:  # a finished run makes no evaluations
+        if setup is not None and (view.end is None or extended is not None):  # a finished run makes no evaluations
             setup.problem.ready()
+        if extended is not None:
+            view = growing.extend(ledger, view, extended)
+        growing.expect_planned(folder, view, recipe)
+        growing.remove_superseded(folder, view)
         watch.phase("")  # replaying has its own display
         models: dict[int, bytes] = {}
         if setup is not None and replica is not None and schedule is not None and schedule.oldest:
@@ -192,15 +218,22 @@ def run_to_end(found: Opened, ledger: Ledger, folder: Path, watch: Watch, schedu
                 return []
             return [Shown(after, setup.problem.pictures(replica.state.params))]
 
-        keeper = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
+        def samples(after: int) -> list[Record]:
+            if setup is None or replica is None or setup.problem.samples is None:
+                return []
+            return [Said(after, tuple(setup.problem.samples(replica.state.params)))]
+
+        checkpointer = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            run_rounds(recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, keeper)
+            run_rounds(
+                recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, checkpointer, samples
+            )
         if replica is not None:
             save_model(replica.state.params, folder / MODEL)
         checkpoints.remove(folder)  # a finished run is not resumed
         for path in answers.files_of(folder):
             path.unlink(missing_ok=True)
-        return summary(ledger, keeper.view)
+        return summary(ledger, checkpointer.view)
     finally:
         watch.end()
         ledger.close()

@@ -8,7 +8,7 @@ from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
 from fedzero.ledger.store import Ledger
-from fedzero.recipe import recipe as recipes
+from fedzero.recipe.in_force import in_force
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -56,9 +56,9 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
     """The totals of a ledger. before: the part of the ledger that was read already."""
     found, first = replay.read(ledger, before).outline, ledger.start()
-    recipe = recipes.from_canonical(first.recipe, first.needs)
-    model = (found.end or found.course.last or first).identity
-    last, up, down, turns = found.course.last, found.bytes_up, found.bytes_down, found.turns
+    recipe = in_force(first, found.extended)
+    model = (found.end or found.evaluations.last or first).identity
+    last, up, down, turns = found.evaluations.last, found.bytes_up, found.bytes_down, found.turns
     return Summary(
         name=recipe.name,
         algorithm=recipe.algorithm.name,
@@ -81,7 +81,7 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         threads=None if isinstance(first.threads, UnsetType) else first.threads,
         complete=found.end is not None,
         reason="" if found.end is None else found.end.reason,
-        diverged=recipe.stop.diverged(found.course),
+        diverged=recipe.stop.diverged(found.evaluations),
         ledger_head=found.chain.hex(),
         model_digest=model.digest.hex(),
         model_sha256=model.sha256.hex(),

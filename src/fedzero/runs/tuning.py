@@ -28,7 +28,7 @@ from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Round
 from fedzero.ledger.store import Ledger
 from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
-from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
+from fedzero.model.schedules import SCHEDULES
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Engine, Wanted, chosen, local
 from fedzero.recipe.environment import Environment
@@ -76,11 +76,11 @@ class Tuned(Struct, frozen=True, kw_only=True):
     """a caution about the best value; empty: smaller and larger ones are worse"""
 
 
-class _Enough(Exception):
+class Enough(Exception):
     """Ends a run at a round, from outside."""
 
 
-class _Stop(Silent):
+class StopAfter(Silent):
     """A watch that ends a run after so many rounds."""
 
     def __init__(self, rounds: int):
@@ -89,10 +89,12 @@ class _Stop(Silent):
 
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self.last = self.rounds == recipe.rounds
+        if done.done >= self.rounds and not self.last:
+            raise Enough
 
     def round(self, record: Round) -> None:
         if record.round + 1 == self.rounds and not self.last:
-            raise _Enough
+            raise Enough
 
 
 def varied(recipe: Recipe, key: str, value: Value) -> Recipe:
@@ -121,15 +123,14 @@ def tune(
     if trials < 2:
         raise FedzeroError(f"--trials {trials}: a search compares two values at least")
     planned, longest = recipe.rounds, max(rounds or recipe.rounds // 2, LEAST)
-    halvings = max(0, min(math.ceil(math.log2(trials)) - 1, int(math.log2(longest / LEAST))))
-    limits = [longest >> (halvings - s) for s in range(halvings + 1)]
+    limits = limits_of(trials, longest)
     recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
     cluster = None if engine is None else chosen(recipe.engine, engine)
     if cluster is not None:
         folder, environment = folder.resolve(), replace(environment, replaying=ignore)
         recipe = recipes.as_recorded(recipe)
     own = _own(recipe, key)
-    play = _Playing(recipe, key, own, folder, environment, cluster, told)
+    play = Playing(lambda v: recipe if v == own else varied(recipe, key, v), folder, environment, cluster, told)
 
     first: list[Trial] = []
     if key == RATE and bounds is None and _takes_auto(recipe):
@@ -139,48 +140,52 @@ def tune(
     ratio = float(values[-1]) / float(values[0])
     begun = [own, *(v for v in values if _name(v) != _name(own))]
     first += play([v for v in begun if v not in {t.value for t in first}], limits[0])
-    found = _widened(play, _halved(play, first, limits[1:], own), ratio ** (1 / (trials - 1)))
+    found = _widened(play, halved(play, first, limits[1:], own), ratio ** (1 / (trials - 1)))
     best = found[0]
     if best.loss is None:
         raise FedzeroError(f"no value of {key} gave a finite loss: give smaller ones with --from and --to")
     return Tuned(key=key, best=best.value, trials=tuple(found), own=own, note=_note(found, own, key, longest, planned))
 
 
-@dataclass(frozen=True)
-class _Playing:
-    """Plays runs with values of a key, each in a separate folder. own: the value that stands for the unchanged
-    recipe."""
+def limits_of(trials: int, longest: int) -> list[int]:
+    """Rounds after which the worse half of so many values is left out; the last are those of the longest runs."""
+    halvings = max(0, min(math.ceil(math.log2(trials)) - 1, int(math.log2(longest / LEAST))))
+    return [longest >> (halvings - s) for s in range(halvings + 1)]
 
-    recipe: Recipe
-    key: str
-    own: Value
+
+Play = Callable[[Iterable[Value], int], list[Trial]]
+"""Plays a run with each of some values to so many rounds."""
+
+
+@dataclass(frozen=True)
+class Playing:
+    """Plays runs of the recipes that values stand for, each in a separate folder."""
+
+    recipe: Callable[[Value], Recipe]
     folder: Path
     environment: Environment
     cluster: Engine | None
     told: Told
 
     def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
-        calls = [(self._with(v), v, self.folder / _name(v), self.environment, limit) for v in values]
+        calls = [(self.recipe(v), v, self.folder / _name(v), self.environment, limit) for v in values]
         return (self.cluster or local()).spread(_played, calls, self.folder, lambda number, trial: self.told(trial))
 
-    def _with(self, value: Value) -> Recipe:
-        return self.recipe if value == self.own else varied(self.recipe, self.key, value)
 
-
-def _halved(play: _Playing, first: Sequence[Trial], limits: Iterable[int], own: Value) -> list[Trial]:
+def halved(play: Play, first: Sequence[Trial], limits: Iterable[int], own: Value) -> list[Trial]:
     """All trials, best first. The recipe's own value plays all rounds in any case: the best value must beat it."""
     ended: list[Trial] = []
-    alive = sorted(first, key=_merit)
+    alive = sorted(first, key=merit)
     for limit in limits:
         half = max(SURVIVORS, len(alive) // 2)
         on = [trial for place, trial in enumerate(alive) if place < half or trial.value == own]
         ended = [trial for trial in alive if trial not in on] + ended
-        alive = sorted(play([trial.value for trial in on], limit), key=_merit)
+        alive = sorted(play([trial.value for trial in on], limit), key=merit)
     # On equal losses the recipe's own value comes first.
-    return [*sorted(alive, key=lambda trial: (_merit(trial), trial.value != own)), *ended]
+    return [*sorted(alive, key=lambda trial: (merit(trial), trial.value != own)), *ended]
 
 
-def _widened(play: _Playing, found: list[Trial], ratio: float) -> list[Trial]:
+def _widened(play: Play, found: list[Trial], ratio: float) -> list[Trial]:
     """Try values beyond the edge as long as the best value is the largest or the smallest one tried."""
     step = max(ratio, LEAST_STEP)
     for _ in range(WIDENINGS):
@@ -193,7 +198,7 @@ def _widened(play: _Playing, found: list[Trial], ratio: float) -> list[Trial]:
             (more,) = play([beyond], best.rounds)
         except FedzeroError:  # the recipe takes no such value
             break
-        found = sorted([*found, more], key=lambda trial: (-trial.rounds, _merit(trial)))
+        found = sorted([*found, more], key=lambda trial: (-trial.rounds, merit(trial)))
     return found
 
 
@@ -265,7 +270,7 @@ def _at(recipe: Recipe, key: str) -> Any:
 def _present(recipe: Recipe, key: str) -> float:
     """The recipe's present number; the largest one of a schedule."""
     value = _at(recipe, key)
-    if isinstance(value, Piecewise | Steps | InverseSqrt):
+    if isinstance(value, SCHEDULES):
         value = max(value.at(round) for round in range(recipe.rounds))
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise FedzeroError(f"--key {key}: the recipe has no positive number there to begin with: give --from and --to")
@@ -282,20 +287,20 @@ def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment
     started = (folder / LEDGER).exists()
     if started:
         recorded.recipe_in(folder, recipe)
-    done = _losses(folder) if started else []
+    done = losses_of(folder) if started else []
     if len(done) < limit:
         try:
             if started:
-                session.resume(folder, environment, _Stop(limit), trusted=True)
+                session.resume(folder, environment, StopAfter(limit), trusted=True)
             else:
-                session.start(recipe, folder, environment, _Stop(limit))
-        except _Enough:
+                session.start(recipe, folder, environment, StopAfter(limit))
+        except Enough:
             pass
-        done = _losses(folder)
-    return Trial(value=value, rounds=limit, loss=_judged(done[:limit]), folder=str(folder))
+        done = losses_of(folder)
+    return Trial(value=value, rounds=limit, loss=judged(done[:limit]), folder=str(folder))
 
 
-def _losses(folder: Path) -> list[float | None]:
+def losses_of(folder: Path) -> list[float | None]:
     ledger = Ledger.open(folder / LEDGER)
     try:
         return [record.loss for record in ledger.rounds()]
@@ -303,12 +308,12 @@ def _losses(folder: Path) -> list[float | None]:
         ledger.close()
 
 
-def _judged(losses: Sequence[float | None]) -> float | None:
+def judged(losses: Sequence[float | None]) -> float | None:
     """The mean over the last quarter of the rounds; None if one of these rounds has no finite loss."""
     last = losses[-max(1, len(losses) // 4) :]
     known = [loss for loss in last if loss is not None and math.isfinite(loss)]
     return math.fsum(known) / len(known) if len(known) == len(last) and known else None
 
 
-def _merit(trial: Trial) -> float:
+def merit(trial: Trial) -> float:
     return math.inf if trial.loss is None else trial.loss

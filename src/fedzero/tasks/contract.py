@@ -9,7 +9,7 @@ class Rosenbrock(Task, tag="rosenbrock"):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from fedzero.errors import FedzeroError, Sendable
 from fedzero.model.fixed import Fixed
 from fedzero.model.params import Params
 from fedzero.model.value import TaggedConfig
-from fedzero.oracles import Metrics, Objective, Pictures, Readied, Shards
+from fedzero.oracles import Metrics, Objective, Pictures, Readied, Sample, Shards
 from fedzero.oracles.blackbox import Metered
 
 FIXED = "fixed.safetensors"
@@ -39,6 +39,7 @@ class Problem:
     facts: what a reader should know besides the recipe; part of the ledger, so a resume with other facts (another
     victim, other data) is refused. metered: the objective, where every query is logged and may count against a budget;
     the log is in the ledger, or at a site in a file of its own. pictures: of the result, where it is an image.
+    samples: what a language model says, of rows that may be on the ledger of a server that has them.
     keep_base: the parameters go into the run's folder, because the recipe alone does not make them. incomplete: why
     there are parameters but no data, if so; such a run can be replayed, not resumed. private_facts: of data that this
     site alone has; they are kept there and never sent. Where they are not None, an evaluation is the lower median over
@@ -51,6 +52,7 @@ class Problem:
     facts: Mapping[str, str] = field(default_factory=dict)
     metered: Metered | None = None
     pictures: Callable[[Params], Pictures] | None = None
+    samples: Callable[[Params], Sequence[Sample]] | None = None
     keep_base: bool = False
     incomplete: str = ""
     private_facts: Mapping[str, str] | None = None

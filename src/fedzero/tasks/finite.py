@@ -31,10 +31,13 @@ def expect_finite_model(params: Params) -> None:
 
 
 def expect_finite(
-    clients: Sequence[Samples], test: Sequence[Samples], losses: Callable[[Batch], Tensor], device: torch.device
+    clients: Sequence[Samples],
+    tests: Sequence[Sequence[Samples]],
+    losses: Callable[[Batch], Tensor],
+    device: torch.device,
 ) -> None:
     """Refuse data that make the loss of the model NaN or infinite. losses: of a batch."""
-    for owner, samples in _owned(clients, test):
+    for owner, samples in _owned(clients, tests):
         odd = list(islice(_odd(samples), LOOKED_AT))
         rows = np.unique(np.array([row for row, _, _ in odd], np.int64))
         if not len(rows) or _finite(losses(samples.batch(rows, device))):
@@ -47,15 +50,17 @@ def expect_finite(
                 )
 
 
-def _owned(clients: Sequence[Samples], test: Sequence[Samples]) -> Iterator[tuple[Callable[[int], str], Samples]]:
+def _owned(
+    clients: Sequence[Samples], tests: Sequence[Sequence[Samples]]
+) -> Iterator[tuple[Callable[[int], str], Samples]]:
     """All samples, each once, with words for whose a row is."""
     if isinstance(clients, Dealt):
-        yield lambda row: f"the dataset that is dealt out (client {_owner(row, clients, test)})", clients.whole
+        yield lambda row: f"the dataset that is dealt out (client {_owner(row, clients, *tests)})", clients.whole
     else:
         for client, samples in enumerate(clients):
             yield lambda row, client=client: f"client {client}", whole_of(samples)  # type: ignore[misc]
     seen = {id(clients.whole)} if isinstance(clients, Dealt) else {id(whole_of(samples)) for samples in clients}
-    for samples in test:
+    for samples in (each for test in tests for each in test):
         if id(whole_of(samples)) not in seen:
             yield lambda row: "the test data", samples
 

@@ -24,9 +24,11 @@ from fedzero.model.checkpoint import load_base
 from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.params import Params
+from fedzero.oracles import Objective
 from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
+from fedzero.oracles.reported import TEST, Reported
 from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
 from fedzero.tasks.finite import expect_finite, expect_finite_loss, expect_finite_model
 from fedzero.tasks.fitting import OwnObjective, check_fit
@@ -99,7 +101,8 @@ class Nothing:
 class LocalTask:
     """A module, what is measured of it, and the samples of every client; `test` are those of evaluations.
 
-    `everywhere`: the data of one site, whatever numbers its clients have.
+    `everywhere`: the data of one site, whatever numbers its clients have. `reported`: test data, where `test` are those
+    for validation.
     """
 
     module: nn.Module
@@ -107,6 +110,14 @@ class LocalTask:
     clients: Sequence[Samples]
     test: Sequence[Samples]
     everywhere: bool = False
+    reported: Sequence[Samples] = ()
+
+    def measuring(self, data: Sequence[Samples], chunk: int = 0) -> Objective:
+        """The objective whose evaluation is of these data."""
+        device = next(self.module.parameters()).device
+        check_fit(self.module, self.criterion, [("data", samples) for samples in data], device, self._check)
+        batches = list(_passes(data, device, min(TESTED, chunk or TESTED)))
+        return OwnObjective(ModuleObjective(self.module, batches, self.criterion))
 
     def build(self, clients: int, batch: int, exact: bool = False, chunk: int = 0) -> Problem:
         if self.everywhere:  # a site may begin with several runs, and several times
@@ -121,7 +132,7 @@ class LocalTask:
         shards = OwnShards(self.clients, clients, batch, device, self._check)
         named = [(f"client {number}", samples) for number, samples in enumerate(self.clients)]
         if self.test is not self.clients:
-            named += [("test", samples) for samples in self.test]
+            named += [("test", samples) for samples in (*self.test, *self.reported)]
         check_fit(self.module, self.criterion, named, device, self._check)
         probe = self.clients[0].batch(np.arange(min(PROBED, len(self.clients[0]))), device)
         losses = repeatable(self.module, self.criterion, probe)
@@ -130,7 +141,9 @@ class LocalTask:
         vmapped = device.type != "cpu" and _vmaps(self.module, self.criterion, probe, params)
         test = list(_passes(self.test, device, min(TESTED, chunk or TESTED)))
         whole = OwnObjective(ModuleObjective(self.module, test, self.criterion, vmapped, not scalar, exact))
-        objective = Chunked(whole, chunk) if chunk else whole
+        objective: Objective = Chunked(whole, chunk) if chunk else whole
+        if self.reported:
+            objective = Reported(objective, {TEST: self.measuring(self.reported, chunk)})
         fixed, model, data = Fixed.of_module(self.module, params), about_model(self.module, params), self._about_data()
         if fixed is not None:
             model[FACT] = str(fixed)
@@ -146,7 +159,7 @@ class LocalTask:
             with torch.no_grad():
                 return self.criterion.losses(self.module, batch)
 
-        expect_finite(self.clients, self.test, losses, device)
+        expect_finite(self.clients, (self.test, self.reported), losses, device)
         expect_finite_loss(first, "client 0")
 
     def _check(self, batch: Batch) -> None:
@@ -160,7 +173,7 @@ class LocalTask:
 
     def _about_data(self) -> dict[str, str]:
         hashed = hashlib.sha256()
-        for samples in (*self.clients, *self.test):
+        for samples in (*self.clients, *self.test, *self.reported):
             hashed.update(samples.digest())
         count = sum(len(samples) for samples in self.clients)
         return {"data": f"{count:,} samples of {len(self.clients):,} clients, {hashed.hexdigest()[:16]}"}

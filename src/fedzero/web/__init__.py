@@ -16,25 +16,30 @@ __all__ = ["DEFAULT", "serving", "serving_if"]
 
 
 @contextmanager
-def serving_if(folder: Path, web: bool | str, say: Callable[[str], None]) -> Iterator[None]:
-    """Serve the page while something else goes on. web: whether, or at which HOST:PORT; say: is told the address."""
+def serving_if(folder: Path, web: bool | str, say: Callable[[str], None], several: bool = False) -> Iterator[None]:
+    """Serve the page while something else goes on. web: whether, or at which HOST:PORT; say: is told the address;
+    several: runs will be in folders of this one."""
     if web is False:
         yield
         return
-    with serving(folder, DEFAULT if web is True else web, say) as address:
+    with serving(folder, DEFAULT if web is True else web, say, several) as address:
         say(f"page: {address}")
         yield
 
 
 @contextmanager
-def serving(folder: Path, at: str = DEFAULT, say: Callable[[str], None] = lambda text: None) -> Iterator[str]:
-    """Serve the page of a run, which may not have begun yet, by a process of its own; the value is its address.
+def serving(
+    folder: Path, at: str = DEFAULT, say: Callable[[str], None] = lambda text: None, several: bool = False
+) -> Iterator[str]:
+    """Serve the page of a run, which may not have begun yet, or of a folder of runs, by a process of its own; the value
+    is its address.
 
     say: is told if that process ends before its time.
     """
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise FedzeroError("the page needs starlette and uvicorn: pip install 'fedzero[web]'")
     from fedzero.web.answering import Answering  # reads ledgers; the process that serves does not
+    from fedzero.web.folders import FollowingFolder, holds_runs
     from fedzero.web.following import Following
 
     host, port = address_of(at)
@@ -43,7 +48,8 @@ def serving(folder: Path, at: str = DEFAULT, say: Callable[[str], None] = lambda
         port = listening.getsockname()[1]
         settings = Settings(token, ("localhost", "127.0.0.1", "[::1]", host, f"[{host}]"))
         try:
-            answering = Answering(Following(folder), listening, settings, say)
+            following = FollowingFolder(folder) if several or holds_runs(folder) else Following(folder)
+            answering = Answering(following, listening, settings, say)
         except OSError as error:
             raise FedzeroError(f"the page cannot be served: {error}") from error
         shown = f"[{host}]" if ":" in host else host

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from fedzero.lines import printable
 from fedzero.web.channel import LONGEST_QUESTION, Answer, Question, Settings, receive, send
+from fedzero.web.folders import FollowingFolder
 from fedzero.web.following import Following
 
 SPACING = 0.05
@@ -39,7 +40,13 @@ main(int(sys.argv[2]), int(sys.argv[3]))"""
 class Answering:
     """The page that `following` makes, served on a socket that listens, until it is closed. say: is told what fails."""
 
-    def __init__(self, following: Following, listening: socket.socket, settings: Settings, say: Callable[[str], None]):
+    def __init__(
+        self,
+        following: Following | FollowingFolder,
+        listening: socket.socket,
+        settings: Settings,
+        say: Callable[[str], None],
+    ):
         self._following, self._listening, self._settings, self._say = following, listening, settings, say
         self._closed, self._changing = threading.Event(), threading.Lock()
         self._process, channel = self._started()

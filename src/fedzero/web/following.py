@@ -53,6 +53,11 @@ class Following:
         self.due = 0.0
         """when it is time to look again, by the monotonic clock"""
 
+    @property
+    def history(self) -> History | None:
+        """The run as it was at the last look."""
+        return self._history
+
     def look(self, at_once: bool = False) -> int:
         """The version now; looks at the ledger if it is time, or `at_once`."""
         with self._lock:

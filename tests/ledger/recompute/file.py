@@ -28,7 +28,11 @@ class File:
 
     @property
     def recipe(self) -> dict[str, Any]:
+        """In force: that of the start, with what the last extension changes."""
         found: dict[str, Any] = json.loads(self.start["recipe"])
+        for extended in self.of("extended"):
+            counts = {name: extended[name] for name in ("rounds", "evaluate_every")}
+            found |= counts | {"stop": json.loads(extended["stop"])}
         return found
 
     def of(self, kind: str) -> list[dict[str, Any]]:

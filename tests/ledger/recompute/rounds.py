@@ -29,7 +29,8 @@ def rate_at(rate: Any, round: int) -> float:
         return float(rate)
     if rate["kind"] == "inverse-sqrt":
         return float(rate["start"] / math.sqrt(round + 1))
-    assert rate["kind"] == "piecewise"
+    if rate["kind"] != "piecewise":
+        return _of_own_length(rate, round)
     points = rate["points"]
     if round <= points[0][0]:
         return float(points[0][1])
@@ -37,6 +38,46 @@ def rate_at(rate: Any, round: int) -> float:
         if round <= right:
             return float(start + (end - start) * ((round - left) / (right - left)))
     return float(points[-1][1])
+
+
+def _of_own_length(rate: Mapping[str, Any], round: int) -> float:
+    if rate["kind"] == "cosine":
+        return float(rate["end"] + (rate["start"] - rate["end"]) * half_cosine(round, rate["rounds"]))
+    if rate["kind"] == "exponential":
+        power = 1.0
+        for bit, square in _squares(rate["factor"], round // rate["every"]):
+            power = power * square if bit else power
+        return float(max(rate["end"], rate["start"] * power))
+    if rate["kind"] == "one-cycle":
+        first, last, rise = rate["start"], rate["peak"], rate["rise"]
+        if round < rise:
+            return float(last + (first - last) * half_cosine(round, rise))
+        first, last = last, rate["end"]
+        return float(last + (first - last) * half_cosine(round - rise, rate["rounds"] - rise))
+    assert rate["kind"] == "warmup"
+    if round < (length := rate["rounds"]):
+        return rate_at(rate["then"], 0) * ((round + 1) / (length + 1))
+    return rate_at(rate["then"], round - length)
+
+
+def half_cosine(n: int, m: int) -> float:
+    """cos²(π/2 · n/m): the digits of n/m by shifts, 53 behind the point."""
+    if n >= m:
+        return 0.0
+    c, s, C, S = 1.0, 0.0, 0.0, 1.0
+    for i in range(1, 54):
+        C = math.sqrt((1.0 + C) / 2.0)
+        S = S / (2.0 * C)
+        if ((n << i) // m) & 1:
+            c, s = c * C - s * S, s * C + c * S
+    return c * c
+
+
+def _squares(factor: float, power: int) -> Iterator[tuple[bool, float]]:
+    """(whether it is 1, factor^(2^i)) for every binary digit i of `power`."""
+    while power:
+        yield bool(power & 1), factor
+        factor, power = factor * factor, power >> 1
 
 
 def mean(given: Mapping[int, np.ndarray], weights: Mapping[int, int]) -> np.ndarray:

@@ -15,6 +15,7 @@ from recompute.digits import Digits, first_model
 from recompute.stream import digest, root_of, sha256
 
 PREPARE, RECOVER, EXCHANGE, DELIVER, MEASURE, FINISH = range(1, 7)
+EXTENDED = 8
 PREPARED, DONE, REPLIES, MEASURED, FAILED = range(1, 6)
 
 encode, decode = msgspec.msgpack.encode, msgspec.msgpack.decode
@@ -32,6 +33,7 @@ class Site:
         self.obeyed.append(tag)
         obeys: Mapping[int, Callable[..., list[Any]]] = {
             PREPARE: self.prepare,
+            EXTENDED: lambda *fields: self.prepare(*fields[:5]),
             RECOVER: self.recover,
             EXCHANGE: self.exchange,
             DELIVER: self.deliver,

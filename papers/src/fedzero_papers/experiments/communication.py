@@ -6,12 +6,14 @@ both ways. Here they are bytes on the wire, whole messages, divided by four.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedzero.report.history import History
 from fedzero.report.units import human_count, percent, times
+from fedzero_papers.experiments.contract import Job, Options, Plan, every_method
 from fedzero_papers.experiments.curves import averaged, by_round, loss, mean_and_error, percentage, repeated
-from fedzero_papers.experiments.outcome import Figure, Panel, Table
+from fedzero_papers.experiments.outcome import Figure, Outcome, Panel, Table
 
 NUMBER = 4
 """Bytes; the paper counts the length of vectors."""
@@ -69,3 +71,16 @@ def findings(runs: Runs, labels: Mapping[str, str], ours: str) -> list[str]:
         else:
             found[-1] += f" It did not reach {end}."
     return found
+
+
+def compared(
+    methods: Mapping[str, str], ours: str, name: str, title: str, job: Callable[[str, int, Any], Job]
+) -> Callable[[Any, Options], Plan]:
+    """The plan that compares `ours` with the other methods; job: of a method and a seed at a scale."""
+
+    def plan(scale: Any, options: Options) -> Plan:
+        runs = yield from every_method(methods, scale.seeds, options, lambda method, seed: job(method, seed, scale))
+        drawn = figure(name, title, runs, methods, scale.setting)
+        return Outcome((table(runs, methods),), (drawn,), tuple(findings(runs, methods, ours)))
+
+    return plan

@@ -26,7 +26,7 @@ TRUSTED_AFTER = 5.0
 
 
 @dataclass
-class Pace:
+class TimeEstimate:
     """`left` is the cost left of every run that this process makes, `worked` what it has done of them."""
 
     workers: int
@@ -74,17 +74,17 @@ class Display:
     """A line a stage, and one every ten seconds: for logs."""
 
     def __init__(self, console: Console, name: str, workers: int):
-        self.console, self.name, self.pace = console, name, Pace(workers)
+        self.console, self.name, self.estimate = console, name, TimeEstimate(workers)
         self._last = time.monotonic()
 
     def stage(self, stage: Stage, todo: Sequence[Job]) -> None:
         kept = len(stage.jobs) - len(todo)
-        self.pace.stage(todo, kept, stage.ahead)
+        self.estimate.stage(todo, kept, stage.ahead)
         self._print(f"{stage.title}: {len(todo)} runs to make" + (f", {kept} already there" if kept else ""))
         self._show()
 
     def note(self, job: Job, message: worker.Progress | Done) -> None:
-        self.pace.note(job, message, time.monotonic())
+        self.estimate.note(job, message, time.monotonic())
         self._show()
 
     def __enter__(self) -> Self:
@@ -95,12 +95,12 @@ class Display:
     def _show(self) -> None:
         if time.monotonic() - self._last >= QUIET_SECONDS:
             self._last = time.monotonic()
-            going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, p in self.pace.going.items())
+            going = ", ".join(f"{folder} {p.done}/{p.rounds}" for folder, p in self.estimate.going.items())
             self._print(f"{self._totals()} · {going or '–'}")
 
     def _totals(self) -> str:
-        left = human_seconds(self.pace.seconds_left(time.monotonic()))
-        return f"{self.pace.done_runs} of {self.pace.all_runs} runs · about {left} left"
+        left = human_seconds(self.estimate.seconds_left(time.monotonic()))
+        return f"{self.estimate.done_runs} of {self.estimate.all_runs} runs · about {left} left"
 
     def _print(self, text: str) -> None:
         self.console.print(f"{self.name}: {text}", markup=False, highlight=False, soft_wrap=True)
@@ -121,14 +121,14 @@ class LiveDisplay(Display):
         return self
 
     def _show(self) -> None:
-        for folder in self._runs.keys() - self.pace.going.keys():
+        for folder in self._runs.keys() - self.estimate.going.keys():
             self._bars.remove_task(self._runs.pop(folder))
-        for folder, p in self.pace.going.items():
+        for folder, p in self.estimate.going.items():
             if folder not in self._runs:
                 self._runs[folder] = self._bars.add_task(f"  {escape(folder)}", line="")
             line = f"round {p.done:,} of {p.rounds:,}"
             self._bars.update(self._runs[folder], total=p.rounds, completed=p.done, line=line)
-        self._bars.update(self._whole, completed=self.pace.share(), line=self._totals())
+        self._bars.update(self._whole, completed=self.estimate.share(), line=self._totals())
 
     def __exit__(self, *_: object) -> None:
         for bar in self._runs.values():

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedzero.recipe import recipe as recipes
-from fedzero_papers.experiments.communication import figure, findings, table
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, every_method
-from fedzero_papers.experiments.outcome import Outcome
+from fedzero_papers.experiments.communication import compared
+from fedzero_papers.experiments.contract import Experiment, Job
 
 METHODS = {
     "p50-large-batch": "DeComFL, P 50, large batch",
@@ -108,16 +107,10 @@ def job(method: str, seed: int, scale: Scale) -> Job:
     return Job(f"{method}/seed-{seed}", recipe, scale.seconds.get(method, 60.0))
 
 
-def plan(scale: Scale, options: Options) -> Plan:
-    runs = yield from every_method(METHODS, scale.seeds, options, lambda method, seed: job(method, seed, scale))
-    drawn = figure("fig2", "FedDisco, figure 2: MNIST", runs, METHODS, scale.setting)
-    return Outcome((table(runs, METHODS),), (drawn,), tuple(findings(runs, METHODS, "p50")))
-
-
 E1 = Experiment(
     "e1",
     "FedDisco, figure 2",
     "MNIST: DeComFL with several P and K against FedAvg, by rounds and by numbers sent",
     ("3 min", "40 min on a GPU"),
-    plan, FULL, QUICK,
+    compared(METHODS, "p50", "fig2", "FedDisco, figure 2: MNIST", job), FULL, QUICK,
 )  # fmt: skip

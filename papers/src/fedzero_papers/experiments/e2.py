@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedzero.recipe import recipe as recipes
-from fedzero_papers.experiments.communication import figure, findings, table
-from fedzero_papers.experiments.contract import Experiment, Job, Options, Plan, every_method
-from fedzero_papers.experiments.outcome import Outcome
+from fedzero_papers.experiments.communication import compared
+from fedzero_papers.experiments.contract import Experiment, Job
 
 METHODS = {
     "decomfl": "DeComFL",
@@ -66,16 +65,10 @@ def job(method: str, seed: int, scale: Scale) -> Job:
     return Job(f"{method}/seed-{seed}", recipe, scale.costs[0 if ours else 1])
 
 
-def plan(scale: Scale, options: Options) -> Plan:
-    runs = yield from every_method(METHODS, scale.seeds, options, lambda method, seed: job(method, seed, scale))
-    drawn = figure("fig3", "FedDisco, figure 3: Fashion-MNIST", runs, METHODS, scale.setting)
-    return Outcome((table(runs, METHODS),), (drawn,), tuple(findings(runs, METHODS, "decomfl")))
-
-
 E2 = Experiment(
     "e2",
     "FedDisco, figure 3",
     "Fashion-MNIST: DeComFL against FedAvg, FedCom and top-k, by rounds and by numbers sent",
     ("3 min", "30 min on a GPU"),
-    plan, FULL, QUICK,
+    compared(METHODS, "decomfl", "fig3", "FedDisco, figure 3: Fashion-MNIST", job), FULL, QUICK,
 )  # fmt: skip

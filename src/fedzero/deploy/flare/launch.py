@@ -36,6 +36,7 @@ from fedzero.model import files
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.rounds.loop import Watch
+from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.summary import Summary
 
 FEDERATION = "federation"
@@ -73,8 +74,10 @@ def federate(
     policy: WaitPolicy,
     overwrite: bool = False,
     tasks: Mapping[str, str] | None = None,
+    said: Growth = UNCHANGED,
 ) -> Summary:
-    """A run in a federation on this machine; the summary of what came out. tasks: those of sites, by name."""
+    """A run in a federation on this machine; the summary of what came out. tasks: those of sites, by name. said: how to
+    extend the run in the folder."""
     if (folder / LEDGER).exists() and recipe is not None and not overwrite:
         raise FedzeroError(f"{folder} already holds a run: --overwrite starts anew, --out chooses another folder")
     project = folder / FEDERATION
@@ -95,7 +98,7 @@ def federate(
                 pool.submit(join, kit, policy.report, {**variables, **address}, over)
             with service_of(project, policy) as service:
                 without_secret = dataclasses.replace(environment, secret=None)  # only sites have it
-                return run_at_sites(recipe, folder, without_secret, watch, service, overwrite)
+                return run_at_sites(recipe, folder, without_secret, watch, service, overwrite, said)
         finally:
             over.set()
 

@@ -12,7 +12,7 @@ from fedzero.deploy.server import queue
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.store import Ledger
 from fedzero.model import files
-from fedzero.recipe import recipe as recipes
+from fedzero.recipe.in_force import recipe_of
 
 
 class RunStatus(Struct, frozen=True):
@@ -48,6 +48,5 @@ def _run_in(folder: Path) -> RunStatus:
     if not (folder / LEDGER).exists():
         return RunStatus(folder.name, str(folder), 0, None)
     with closing(Ledger.open(folder / LEDGER)) as ledger:
-        start, rounds = ledger.start(), ledger.done
-    recipe = recipes.from_canonical(start.recipe, start.needs)
+        recipe, rounds = recipe_of(ledger), ledger.done
     return RunStatus(recipe.name, str(folder), rounds, recipe.rounds)

@@ -18,21 +18,23 @@ from fedzero.deploy.site.tasks import named_for
 from fedzero.directions import VERSION, Keys
 from fedzero.engines.remote.assignment import Assignment, SiteAssignment, assign
 from fedzero.engines.remote.engine import RemoteClients, Service
-from fedzero.engines.remote.messages import Prepare, Prepared
+from fedzero.engines.remote.messages import Prepare, Prepared, PrepareExtended
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.records import Start, sha256_of
+from fedzero.ledger.records import Extended, Start, sha256_of
 from fedzero.ledger.store import Ledger, closed_on_failure
 from fedzero.protocol.engine import Tied
 from fedzero.recipe import coalitions, trust
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.recipe.in_force import extended_by
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.setup import Setup, plan_of, prepare
 from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch
 from fedzero.rounds.past import PastRounds
-from fedzero.runs import recorded, session
+from fedzero.runs import growing, recorded, session
+from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.summary import Summary
 
 
@@ -43,16 +45,42 @@ def run_at_sites(
     watch: Watch,
     service: Service,
     overwrite: bool = False,
+    said: Growth = UNCHANGED,
 ) -> Summary:
-    """Play a run from the end of its ledger (from the start if there is none) to its end; returns its summary."""
-    resuming, given = (folder / LEDGER).exists() and not overwrite, recipe is not None
-    recipe = recorded.recipe_in(folder, recipe) if resuming else recipe
+    """Play a run from the end of its ledger (from the start if there is none) to its end; returns its summary.
+
+    said: options beside the recipe. A run that is there is extended if these, or the recipe, ask for it; its sites are
+    asked for the recipe that is then in force.
+    """
+    resuming, how = (folder / LEDGER).exists() and not overwrite, (environment, watch, service)
+    if not resuming:
+        return _run(recipe, folder, *how, resuming, recipe is not None, overwrite)
+    growth = said if recipe is None else growing.asked(folder, recipe, said)
+    if growth and growing.unfinished(folder, growth):
+        _run(recorded.recipe_in(folder), folder, *how, resuming, recipe is not None)
+    extended = growing.extension(folder, growth) if growth else None
+    now = extended_by(recorded.recipe_in(folder), extended)
+    return _run(now, folder, *how, resuming, recipe is not None, extended=extended)
+
+
+def _run(
+    recipe: Recipe | None,
+    folder: Path,
+    environment: Environment,
+    watch: Watch,
+    service: Service,
+    resuming: bool,
+    given: bool,
+    overwrite: bool = False,
+    extended: Extended | None = None,
+) -> Summary:
+    """recipe: in force from here on; given: by the caller. extended: an extension that is not on the ledger yet."""
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
     environment = named_for(recipe, environment)
-    then = _start_of(folder) if resuming else None
+    then, before = _start_of(folder) if resuming else (None, None)
     foreign = then is not None and not given and _is_foreign(then, recipe, environment)
     with session.ending(watch):
         setup = _built(recipe, environment, watch, foreign) if recipe.federation.server_model else None
@@ -71,10 +99,7 @@ def run_at_sites(
     def tied(reason: Tied) -> None:
         service.report(f"{reason}; it is tried again")
 
-    # Sites find their folder of a run by the recipe on its ledger, which an older release may have written.
-    prepare = Prepare(
-        sites.run, then.recipe if then else recipes.canonical(recipe), (), recipe.needs, then.secret if then else None
-    )
+    prepare = _order(sites.run, recipe, then, extended or before)
 
     def fits(found: Prepared) -> bool:
         """Whether a site starts from the known base model: that of the server, or the one on the ledger."""
@@ -94,9 +119,20 @@ def run_at_sites(
         if now.secret is not None:
             ledger.hide()
         clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
-    summary = session.run_to_end(session.Opened(clients.run, clients, past, tied), ledger, folder, watch)
+    found = session.Opened(clients.run, clients, past, tied)
+    summary = session.run_to_end(found, ledger, folder, watch, extended=extended)
     clients.finish(summary.rounds)
     return summary
+
+
+def _order(run: str, recipe: Recipe, then: Start | None, extended: Extended | None) -> Prepare:
+    """The order that begins an epoch. Sites find their folder of a run by the recipe on its ledger, which an older
+    release may have written."""
+    text, secret = (recipes.canonical(recipe), None) if then is None else (then.recipe, then.secret)
+    said = run, text, (), recipe.needs, secret
+    if extended is None:
+        return Prepare(*said)
+    return PrepareExtended(*said, extended.rounds, extended.evaluate_every, extended.stop)
 
 
 def _expect_same(now: Start, then: Start | None) -> None:
@@ -124,9 +160,9 @@ def _is_foreign(then: Start, recipe: Recipe, environment: Environment) -> bool:
     return foreign
 
 
-def _start_of(folder: Path) -> Start:
+def _start_of(folder: Path) -> tuple[Start, Extended | None]:
     with closing(Ledger.open(folder / LEDGER)) as ledger:
-        return ledger.start()
+        return ledger.start(), ledger.extended()
 
 
 def _continues(found: Prepared | Start, then: Start) -> bool:

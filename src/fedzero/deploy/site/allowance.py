@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, structs
 
+from fedzero.errors import Sendable
 from fedzero.model import files
 from fedzero.model.numbers import Natural
 
@@ -122,6 +123,11 @@ class Allowance:
             if spent != before:  # even if nothing was granted: queries of the future are now recorded as of now
                 files.write(self._path, msgspec.json.encode(spent), durable=True, private=True)
         return unpaid
+
+    def pay(self, who: T, queries: int) -> None:
+        """Spend queries, or refuse with the reason."""
+        if unpaid := self.spend({who: queries}):
+            raise Sendable(unpaid[who])
 
     def _returned(self, spent: Spent) -> Spent:
         """`spent` without the queries that were recorded ahead but not made."""

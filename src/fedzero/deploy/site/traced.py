@@ -25,8 +25,8 @@ class TracedReplica(Replica):
     history = BASE
 
     def begin(self) -> None:
-        """Start over: the parameters have become the base model's again."""
-        self.state, self.history = self.algorithm.init(self.state.params, self.state.clients), BASE
+        super().begin()
+        self.history = BASE
 
     def follow(self, updates: Sequence[Update]) -> None:
         missed = [update for update in updates if update.round >= self.round]

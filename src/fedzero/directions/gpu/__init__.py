@@ -34,6 +34,7 @@ from fedzero.directions.gpu.lists import (
 )
 from fedzero.directions.gpu.primitives import _BFLOAT16, _FLOAT16, _FLOAT32
 from fedzero.directions.gpu.tables import Tables, TermsBuffer, tables_of
+from fedzero.directions.gpu.vocabulary import log_sum_exp as log_sum_exp
 from fedzero.directions.spec import Domain
 from fedzero.directions.terms import Piece, Program, Rule, Terms, stream_at
 

@@ -77,12 +77,12 @@ class ClusterClients:
     """share: slices of a cohort per worker. Clients with a memory stay at the worker that has it; there are then as
     many slices as workers."""
 
-    def __init__(self, run: RunView, crew: WorkerPool, share: int):
+    def __init__(self, run: RunView, pool: WorkerPool, share: int):
         setup, self.replica = run.built()
-        self.run, self.crew, self.measure = run, crew, setup.problem.measure
+        self.run, self.pool, self.measure = run, pool, setup.problem.measure
         self.remembers = self.replica.traits.remembers or setup.chain.feedback
         self.share = 1 if self.remembers else share
-        self.dealer = Scheduler(crew, self.replica.digest(), self._standing, run.warn)
+        self.scheduler = Scheduler(pool, self.replica.digest(), self._catch_up, run.warn)
         self.slices: list[Slice] = []
         """of the last question"""
         self._slice_of: dict[int, Slice] = {}
@@ -91,17 +91,17 @@ class ClusterClients:
         """with their events"""
         self._early: list[Event] = []
         """events that came before the model moved"""
-        self._held: list[dict[int, None]] = [{} for _ in range(crew.size)]
+        self._held: list[dict[int, None]] = [{} for _ in range(pool.size)]
         """by worker: clients whose memory it has, in the order of their last turns; a client is at one worker only"""
-        self._since = [(0, -1)] * crew.size
+        self._since = [(0, -1)] * pool.size
         """by worker: the life (number of restarts) to which `_held` applies, and the last round it was asked for"""
 
     # ---- rounds
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
-        if not self.dealer.opened:
-            self.run.phase(f"{self.crew.size} workers build the task")
-            self.dealer.open()
+        if not self.scheduler.opened:
+            self.run.phase(f"{self.pool.size} workers build the task")
+            self.scheduler.open()
         batch = self._open.add(asked, exchange, {client: messages[message] for client, message in which.items()}, _NONE)
         self._early = [each for each in self._early if not (isinstance(each, Arrival) and each.client in which)]
         if not exchange:
@@ -117,7 +117,7 @@ class ClusterClients:
         end, found = time.monotonic() + seconds, self._early
         self._early = []
         while not found and self._open.batches:
-            self.dealer.patience = None if seconds == FOREVER else max(0.0, end - time.monotonic())
+            self.scheduler.patience = None if seconds == FOREVER else max(0.0, end - time.monotonic())
             batch = self._open.batches[0]
             events = next(batch.work, None)
             if events is None:
@@ -133,14 +133,14 @@ class ClusterClients:
     def _exchange(
         self, round: int, exchange: int, slices: Sequence[Slice], messages: Sequence[bytes], which: Mapping[int, int]
     ) -> Iterator[Sequence[Event]]:
-        sent = inlined(self.crew, messages)
+        sent = inlined(self.pool, messages)
 
         def step(slice: Slice) -> Step:
             mine = {client: which[client] for client in slice.clients if client in which}
             return lambda worker: self._call(worker, round, exchange, mine, sent)
 
         found: dict[int, Arrival] = {}
-        for slice, answer in self.dealer.play(slices, step):
+        for slice, answer in self.scheduler.play(slices, step):
             if slice is None:
                 yield [] if answer is None else [Rows(answer.rows)]
                 continue
@@ -154,12 +154,12 @@ class ClusterClients:
 
     def _dealt(self, cohort: Sequence[int]) -> list[Slice]:
         """`share` slices for every worker, or fewer if there are fewer clients. Clients with a memory stay with it."""
-        count = min(self.share * self.crew.size, len(cohort))
+        count = min(self.share * self.pool.size, len(cohort))
         if self.remembers:
-            parts = [[client for client in cohort if client % self.crew.size == i] for i in range(self.crew.size)]
+            parts = [[client for client in cohort if client % self.pool.size == i] for i in range(self.pool.size)]
         else:
             parts = [list(cohort[len(cohort) * i // count : len(cohort) * (i + 1) // count]) for i in range(count)]
-        size, pinned = self.crew.size, self.remembers
+        size, pinned = self.pool.size, self.remembers
         return [Slice(part, i * size // len(parts), pinned) for i, part in enumerate(parts) if part]
 
     def _bare(
@@ -185,7 +185,7 @@ class ClusterClients:
         spent = {} if log is None else {client: log.spent(client) for client in which}
         tried = [] if log is None else [row for client in which for row in log.known(client, round)]
         turn = Turn(round, exchange, self.replica.round, which, memories, spare, spent, tried)
-        return self.crew.call(worker, "exchange", turn, *messages)
+        return self.pool.call(worker, "exchange", turn, *messages)
 
     def settle(
         self, round: int, update: Update | None, closings: Mapping[int, bytes], diverged: Collection[int]
@@ -199,17 +199,17 @@ class ClusterClients:
             early += events
         self._early = early
         if update is not None:
-            kept = self.crew.put(update) if isinstance(update, Dense) else update
-            for worker in self.dealer.alive:
-                self.crew.call(worker, "follow", self.replica.round, kept)
+            kept = self.pool.put(update) if isinstance(update, Dense) else update
+            for worker in self.scheduler.alive:
+                self.pool.call(worker, "follow", self.replica.round, kept)
             self.replica.follow([update])
         for worker in {self._slice_of[client].worker for client in diverged}:
-            self.dealer.restart(worker)
+            self.scheduler.restart(worker)
 
     def _counts(self, arrival: Arrival, round: int) -> bool:
         return may_count(arrival.asked or 0, 0, round, 0, self._open.oldest)
 
-    def _standing(self) -> Iterator[CatchUp]:
+    def _catch_up(self) -> Iterator[CatchUp]:
         for checkpoint, updates in self.run.past.catch_up(PART):
             yield CatchUp(checkpoint, updates)
 
@@ -228,8 +228,8 @@ class ClusterClients:
         """Clients that a worker need not keep in a new round: their turn was long ago, and the ledger has their
         memory. A worker that was started again has none."""
         held, (life, last) = self._held[worker], self._since[worker]
-        self._since[worker] = self.dealer.lives[worker], round
-        if life != self.dealer.lives[worker]:
+        self._since[worker] = self.scheduler.lives[worker], round
+        if life != self.scheduler.lives[worker]:
             held.clear()
         spare = list(islice(held, max(0, len(held) - KEPT))) if round != last else []
         for client in spare:

@@ -160,6 +160,6 @@ class WorkerPool:
         self._ray.kill(self._actors[worker], no_restart=False)
 
 
-def inlined(crew: WorkerPool, messages: Sequence[bytes]) -> list[Any]:
+def inlined(pool: WorkerPool, messages: Sequence[bytes]) -> list[Any]:
     """Messages as arguments of calls to several workers."""
-    return [crew.put(message) if len(message) > INLINE else message for message in messages]
+    return [pool.put(message) if len(message) > INLINE else message for message in messages]

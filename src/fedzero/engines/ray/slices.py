@@ -52,23 +52,23 @@ class _Job:
 class Scheduler:
     """The workers that are alive, and which of them plays which slice.
 
-    base: the digest of the base model that workers must find. standing: the parts of the catch-up for a worker that is
+    base: the digest of the base model that workers must find. catch_up: the parts of the catch-up for a worker that is
     behind. report: is told, in a sentence, of workers that died.
     """
 
     def __init__(
-        self, crew: WorkerPool, base: bytes, standing: Callable[[], Iterable[CatchUp]], report: Callable[[str], None]
+        self, pool: WorkerPool, base: bytes, catch_up: Callable[[], Iterable[CatchUp]], report: Callable[[str], None]
     ):
-        self.crew, self.base, self.standing, self.report = crew, base, standing, report
+        self.pool, self.base, self.catch_up, self.report = pool, base, catch_up, report
         self.opened = False
         self.patience: float | None = None
         """seconds that `play` waits before it says that nothing has come; None: as long as it takes"""
         self.alive: dict[int, WorkerInfo] = {}
-        self.lives = [0] * crew.size
+        self.lives = [0] * pool.size
         """how often each worker has died"""
         self._before: dict[int, WorkerInfo] = {}
         """by worker: the process that died last"""
-        self._absent: dict[int, Ref] = {worker: crew.about(worker) for worker in range(crew.size)}
+        self._absent: dict[int, Ref] = {worker: pool.about(worker) for worker in range(pool.size)}
 
     def open(self) -> None:
         """Wait until all workers are ready; once one is, wait for the others at most `PATIENCE` seconds."""
@@ -78,7 +78,7 @@ class Scheduler:
             if self.alive:
                 end = end or time.monotonic() + PATIENCE
                 if self._absent and time.monotonic() > end:
-                    self.report(f"{len(self._absent)} of {self.crew.size} workers are not ready: the others begin")
+                    self.report(f"{len(self._absent)} of {self.pool.size} workers are not ready: the others begin")
                     return
 
     def play(
@@ -103,7 +103,7 @@ class Scheduler:
                 if not self._returned(self.patience):
                     yield None, None
                 continue
-            found = self.crew.first([job.ref for job in busy.values()], self.patience)
+            found = self.pool.first([job.ref for job in busy.values()], self.patience)
             if not found:
                 yield None, None
                 continue
@@ -111,7 +111,7 @@ class Scheduler:
             worker = next(worker for worker, job in busy.items() if job.ref == ready)
             job = busy.pop(worker)
             try:
-                answer = self.crew.result(ready)
+                answer = self.pool.result(ready)
                 if answer == NeedsCatchUp(None):
                     raise WorkerRestarting("it died between two calls")
                 if isinstance(answer, PendingQueries):
@@ -142,12 +142,12 @@ class Scheduler:
         if isinstance(answer, NeedsCatchUp):
             if job.caught:
                 for ref in job.caught:
-                    self.crew.result(ref)
+                    self.pool.result(ref)
                 raise FedzeroError(f"a worker stands before round {answer.round} after all that the ledger has")
-            job.caught = [self.crew.call(worker, "catch_up", self.crew.put(part)) for part in self.standing()]
+            job.caught = [self.pool.call(worker, "catch_up", self.pool.put(part)) for part in self.catch_up()]
             job.ref = job.steps[0](worker)
         elif isinstance(answer, PendingQueries):
-            job.ref = self.crew.call(worker, "proceed")
+            job.ref = self.pool.call(worker, "proceed")
         elif len(job.steps) > 1:
             del job.steps[0]
             job.ref = job.steps[0](worker)
@@ -167,25 +167,25 @@ class Scheduler:
     def restart(self, worker: int) -> None:
         """Restart a worker whose replica cannot be trusted."""
         if worker in self.alive:
-            self.crew.restart(worker)
+            self.pool.restart(worker)
             self._lose(worker)
 
     def _lose(self, worker: int) -> None:
         about = self._before[worker] = self.alive.pop(worker)
         self.report(f"worker {worker} (process {about.pid} on {about.host}) is lost: Ray starts another in its place")
         self.lives[worker] += 1
-        self._absent[worker] = self.crew.about(worker)
+        self._absent[worker] = self.pool.about(worker)
 
     def _returned(self, seconds: float | None) -> bool:
         """Take in the workers that are ready by now; waits up to so many seconds for the first. Returns whether there
         was news of any."""
         if not self._absent:
             raise FedzeroError("no worker is left")
-        news = self.crew.first(self._absent.values(), seconds)
+        news = self.pool.first(self._absent.values(), seconds)
         for ref in news:
             worker = next(worker for worker, asked in self._absent.items() if asked == ref)
             try:
-                about: WorkerInfo = self.crew.result(ref)
+                about: WorkerInfo = self.pool.result(ref)
             except WorkerDead as error:
                 del self._absent[worker]
                 if not self.alive and not self._absent:
@@ -193,11 +193,11 @@ class Scheduler:
                 self.report(f"worker {worker} cannot be started: {error}")
                 continue
             except WorkerRestarting:  # it is still being started
-                self._absent[worker] = self.crew.about(worker)
+                self._absent[worker] = self.pool.about(worker)
                 continue
             if about == self._before.get(worker):  # it was out of reach, and may still play a step that others repeat
-                self.crew.restart(worker)
-                self._absent[worker] = self.crew.about(worker)
+                self.pool.restart(worker)
+                self._absent[worker] = self.pool.about(worker)
                 continue
             if about.base != self.base:
                 raise FedzeroError(

@@ -143,10 +143,10 @@ class Player:
         if self.replica.round == at:
             self.replica.follow([update])
 
-    def catch_up(self, standing: CatchUp) -> None:
-        if standing.checkpoint is not None:
-            self.replica.state = self.replica.state.restored(*standing.checkpoint)
-        replay.fold(self.replica, standing.updates, len(standing.updates))
+    def catch_up(self, missed: CatchUp) -> None:
+        if missed.checkpoint is not None:
+            self.replica.state = self.replica.state.restored(*missed.checkpoint)
+        replay.fold(self.replica, missed.updates, len(missed.updates))
 
     def exchange(self, turn: Turn, *messages: bytes) -> Answer:
         self._prepare(turn)  # memories are sent once, also to a replica that is behind

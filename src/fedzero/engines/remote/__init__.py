@@ -4,7 +4,9 @@ transport        the contract of transports: a value that opens a link
 correspondence   a link over any connection that sends and receives
 pipe             a transport to processes of this machine
 bare             a host that trusts its server
-engine           the server's side: catch-up, deadlines, votes, measuring; sites that come and go
+engine           the server's side: exchanges, phases and outcomes of rounds
+sites            the sites that are there: epochs, answers, sites that come and go
+replicas         catch-up of replicas that are behind, votes, measuring
 """
 
 from __future__ import annotations

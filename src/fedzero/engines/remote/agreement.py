@@ -1,4 +1,4 @@
-"""Base model, model size and the clients' secret: all sites of a run must agree on them."""
+"""Recipe, base model, model size and the clients' secret: all sites of a run must agree on them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
-from fedzero.engines.remote.messages import Prepared
+from fedzero.engines.remote.messages import Prepare, Prepared, PrepareExtended
 from fedzero.errors import FedzeroError
 from fedzero.model.identity import Identity
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.in_force import extended_by
+from fedzero.recipe.recipe import Recipe
 from fedzero.rounds import votes
+
+
+def recipe_in(order: Prepare) -> Recipe:
+    """The recipe in force of a run, with the checks of one that somebody sent."""
+    return extended_by(
+        recipes.received(order.recipe, order.needs), order if isinstance(order, PrepareExtended) else None
+    )
 
 
 def basis(found: Prepared) -> tuple[Identity, int, str | None]:

@@ -10,11 +10,11 @@ import torch
 from fedzero.callbacks import ignore
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
+from fedzero.engines.remote.agreement import recipe_in
 from fedzero.errors import FedzeroError, Refused
 from fedzero.model.updates import decode_update
 from fedzero.oracles.blackbox import Unmeasured
 from fedzero.protocol.messages import Close, Continue, decode_instruction
-from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import chosen
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.secret import keys_of
@@ -78,7 +78,7 @@ class BareHost:
 
     def _prepared(self, order: messages.Prepare) -> messages.Prepared:
         self.leave()
-        recipe = recipes.received(order.recipe, order.needs)
+        recipe = recipe_in(order)
         if not recipe.engine.merge:
             torch.set_num_threads(1)
         keys = keys_of(recipe, self._environment.secret, order.secret, order.recipe)

@@ -14,7 +14,7 @@ from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import distributions
 from fedzero.model.decoding import decoded
 from fedzero.model.identity import SHA256, Identity
-from fedzero.model.numbers import Natural
+from fedzero.model.numbers import Natural, PositiveInt
 from fedzero.oracles import Metrics
 from fedzero.protocol.messages import Phase as Phase
 
@@ -32,6 +32,15 @@ class Prepare(Struct, frozen=True, array_like=True, tag=1):
 
     def __post_init__(self) -> None:
         distributions.check(self.needs)
+
+
+class PrepareExtended(Prepare, frozen=True, array_like=True, tag=8):
+    """As `Prepare`, for a run that was extended: `recipe` is that of its start, from which keys and folders derive; the
+    recipe in force has these rounds, evaluations and early end (canonical JSON)."""
+
+    rounds: PositiveInt = 1
+    evaluate_every: PositiveInt = 1
+    stop: bytes = b"{}"
 
 
 class Recover(Struct, frozen=True, array_like=True, tag=2):
@@ -68,7 +77,7 @@ class Finish(Struct, frozen=True, array_like=True, tag=6):
     rounds: Natural
 
 
-Order = Prepare | Recover | Exchange | Deliver | Measure | Finish | Phase
+Order = Prepare | Recover | Exchange | Deliver | Measure | Finish | Phase | PrepareExtended
 
 
 class Prepared(Struct, frozen=True, array_like=True, tag=1):

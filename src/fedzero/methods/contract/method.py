@@ -14,19 +14,14 @@ from fedzero.methods.contract.traits import Cost, Traits
 from fedzero.methods.contract.turn import IntermediateResult, StepInputs, Turn, Work
 from fedzero.model.params import Params
 from fedzero.model.updates import Dense, Update, parts_of, unpack
-from fedzero.model.value import TaggedConfig
+from fedzero.model.value import Named
 
 MAX_ABS_COORDINATE = 7.0
 """A bound on the coordinates of directions: Box–Muller with 32 bits reaches √(2 ln 2³³) = 6.8."""
 
 
-class Method(TaggedConfig):
+class Method(Named):
     """The contract of methods. The fields are hyper-parameters, and the keys of a recipe's `[algorithm]` table."""
-
-    @property
-    def name(self) -> str:
-        """The tag, by which recipes choose the method."""
-        return str(self.__struct_config__.tag)
 
     def traits(self, scale: Scale) -> Traits:
         """The properties of the method in a federation of this scale."""

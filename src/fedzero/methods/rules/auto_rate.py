@@ -87,13 +87,13 @@ class AutoRateState(RuleState):
 
         alone: no correction follows the round's step; before: none followed the step of the previous round.
         """
-        now, pace = tuple(map(float, g.flat)), self.begun(g, reach)
-        length, measured = _product(now, now), pace.measured
+        now, current = tuple(map(float, g.flat)), self.begun(g, reach)
+        length, measured = _product(now, now), current.measured
         if measures(round) and before and self.last == round - 1 and len(self.scalars) == len(now):
             both = length + _product(self.scalars, self.scalars)
             c = 2 * _product(self.scalars, now) / both if both else 0.0
             measured = measured * (1 + c) if c > 0 else measured / (1 - c)
-        square = KEPT * pace.square + (1 - KEPT) * length / len(now)
+        square = KEPT * current.square + (1 - KEPT) * length / len(now)
         kept = now if measures(round + 1) and alone else ()
         after = AutoRateState(measured=measured, square=square, scalars=kept, last=round)
         longest = CLIP * math.sqrt(square)
@@ -108,18 +108,16 @@ class AutoRate(Rule, tag="auto-rate"):
     measured, because the model moves twice.
     """
 
-    @property
-    def traits(self) -> RuleTraits:
-        return RuleTraits(
-            needs={
-                "own": "steps that are the round's own",
-                "sum": "plain steps, which it measures",
-                "rounds": "a round that can use directions again",
-                "state": "a place for what it knows of the rate",
-                "unrated": "scalars before a rate is found from them",
-            },
-            lacks={"unrated": "auto-rate has found the rate of the scalars as they were: put it after that rule"},
-        )
+    traits = RuleTraits(
+        needs={
+            "own": "steps that are the round's own",
+            "sum": "plain steps, which it measures",
+            "rounds": "a round that can use directions again",
+            "state": "a place for what it knows of the rate",
+            "unrated": "scalars before a rate is found from them",
+        },
+        lacks={"unrated": "auto-rate has found the rate of the scalars as they were: put it after that rule"},
+    )
 
     def init(self) -> RuleState:
         return AutoRateState()

@@ -72,17 +72,15 @@ class Averaging(Rule, tag="averaging"):
     first: Natural = 0
     """the first round that is averaged; windows of n rounds are counted from it"""
 
-    @property
-    def traits(self) -> RuleTraits:
-        return RuleTraits(
-            needs={
-                "own": "steps that are the round's own",
-                "sum": "plain steps, whose mean is a sum of the same directions",
-                "rounds": "scalars by the round of their directions",
-                "state": "a place for the scalars of a window",
-            },
-            lacks={"own": "averaging adds steps along directions of earlier rounds: put it right before the last rule"},
-        )
+    traits = RuleTraits(
+        needs={
+            "own": "steps that are the round's own",
+            "sum": "plain steps, whose mean is a sum of the same directions",
+            "rounds": "scalars by the round of their directions",
+            "state": "a place for the scalars of a window",
+        },
+        lacks={"own": "averaging adds steps along directions of earlier rounds: put it right before the last rule"},
+    )
 
     def init(self) -> RuleState:
         return AveragingState()

@@ -26,7 +26,7 @@ from fedzero.directions import Rule as Kernel
 from fedzero.directions.terms import F32, F64, U64
 from fedzero.methods.contract import NOTHING
 from fedzero.methods.contract import RuleState as RuleState
-from fedzero.model.value import TaggedConfig
+from fedzero.model.value import Named
 
 Fact = Literal["own", "sum", "rounds", "state", "step", "factors", "deviation", "unrated", "fresh"]
 """A fact that a rule may need, and that another rule or the method may lack.
@@ -117,14 +117,9 @@ class At(NamedTuple):
     terms_of: Callable[[Sequence[int]], U64]
 
 
-class Rule(TaggedConfig):
+class Rule(Named):
     """A rule that changes nothing; derive your rule from it and override members. Fields are the keys of its table in
     `[[algorithm.rules]]`."""
-
-    @property
-    def name(self) -> str:
-        """The tag, by which recipes choose the rule."""
-        return str(self.__struct_config__.tag)
 
     @property
     def traits(self) -> RuleTraits:

@@ -22,16 +22,14 @@ class ReuseFactor(Rule, tag="reuse-factor"):
     rounds: Annotated[int, Meta(ge=1)]
     """ν"""
 
-    @property
-    def traits(self) -> RuleTraits:
-        return RuleTraits(
-            needs={
-                "factors": "directions with two factors, of which it keeps one",
-                "rounds": "directions that are drawn anew in every round",
-                "fresh": "factors that no other rule keeps",
-            },
-            lacks={"fresh": "reuse-factor keeps them: leave out one of the two"},
-        )
+    traits = RuleTraits(
+        needs={
+            "factors": "directions with two factors, of which it keeps one",
+            "rounds": "directions that are drawn anew in every round",
+            "fresh": "factors that no other rule keeps",
+        },
+        lacks={"fresh": "reuse-factor keeps them: leave out one of the two"},
+    )
 
     def factors(self, round: int) -> int:
         return round - round % self.rounds

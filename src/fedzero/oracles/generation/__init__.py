@@ -11,7 +11,7 @@ A model that heeds no mask, positions or kept keys reads its rows again for ever
 """
 
 from fedzero.oracles.generation.decoder import ENDED, Decoder, Decoding, choose, generate
-from fedzero.oracles.generation.decoders import Decoders
+from fedzero.oracles.generation.decoders import Decoders, most_columns
 from fedzero.oracles.generation.key_values import KeyValues
 from fedzero.oracles.generation.prompts import PaddedPrompts, chunks, common_length, left_padded
 from fedzero.oracles.generation.strategies import STEP, Around, Stepwise, Whole, columns_of, read
@@ -33,5 +33,6 @@ __all__ = [
     "common_length",
     "generate",
     "left_padded",
+    "most_columns",
     "read",
 ]

@@ -7,13 +7,25 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedzero.model.params import Params
 from fedzero.oracles.generation.decoder import Decoder, Decoding
 from fedzero.oracles.generation.prompts import PaddedPrompts
-from fedzero.oracles.generation.strategies import columns_of
+from fedzero.oracles.generation.strategies import Stepwise, columns_of, read
 from fedzero.oracles.low_rank import Neighbours
+from fedzero.oracles.products import products
+
+KEPT_BYTES = {"cpu": 1 << 30, "cuda": 12 << 30}
+"""Keys and values of rows that are decoded side by side, at most."""
+
+
+def most_columns(module: nn.Module, weight: Tensor) -> int:
+    """Of keys and values, those of all rows together, at most; `weight`: one of the module's."""
+    trial = Stepwise(module, PaddedPrompts.of([[5]]).to(weight.device), 0)
+    with torch.no_grad(), products(weight):
+        read(trial)
+    return trial.kept.capacity * KEPT_BYTES[weight.device.type] // max(1, trial.kept.bytes)
 
 
 class Decoders:

@@ -15,6 +15,7 @@ from fedzero.oracles.patches import PatchConv
 from fedzero.oracles.products import made_in_float32
 from fedzero.oracles.side_by_side.arithmetic import add, fused, linear
 from fedzero.oracles.side_by_side.scope import BESIDE, Layer
+from fedzero.oracles.vocabulary import Moved, log_probabilities
 
 
 class LinearBeside(nn.Linear):
@@ -30,7 +31,8 @@ class TurnedBeside(nn.Module):
 
 
 class HeadBeside(LinearBeside):
-    """The layer over the vocabulary: where answers are `chosen`, their logits (points · B, 1, A), else all of them."""
+    """The layer over the vocabulary: where answers are `chosen`, their logits (points · B, 1, A), and of targets log p
+    (points · B, 1, 1); else all logits."""
 
     def forward(self, x: Tensor) -> Tensor:
         layer: Layer = getattr(self, BESIDE)
@@ -38,11 +40,25 @@ class HeadBeside(LinearBeside):
             return super().forward(x)
         ids, count = layer.scope.chosen.answers, layer.scope.count
         x, dtype = x[*layer.scope.chosen.ends].view(count, -1, x.shape[-1]), x.dtype
+        if layer.scope.chosen.targets is not None:
+            return self._targets(x, layer, layer.scope.chosen.targets)
+        assert ids is not None
         x = x.float() if made_in_float32(x) else x
         bias, factors, shift = layer.tensors.get("bias"), layer.factors.get("weight"), layer.offsets.get("bias")
         y = F.linear(x, layer.tensors["weight"][ids].to(x.dtype), None if bias is None else bias[ids].to(x.dtype))
         moved = add(y, x, factors and factors.rows(ids), None if shift is None else shift[:, ids])
         return moved.view(-1, 1, len(ids)).to(dtype)
+
+    @staticmethod
+    def _targets(x: Tensor, layer: Layer, targets: Tensor) -> Tensor:
+        """log p of targets (points · B,) after x (points, B, H)."""
+        weight, bias, factors = layer.tensors["weight"], layer.tensors.get("bias"), layer.factors.get("weight")
+        scaled, left = (None, None) if factors is None else (factors.scaled(x), factors.left)
+        moved = Moved(scaled, left, layer.offsets.get("bias"))
+        bias_of = None if bias is None else lambda first, last: bias[first:last]
+        rows, weight_of = x.reshape(-1, x.shape[-1]), lambda first, last: weight[first:last]
+        found = log_probabilities(rows, targets, len(weight), weight_of, bias_of, moved, layer.scope.count)
+        return found[:, None, None]
 
 
 class EmbeddingBeside(nn.Embedding):

@@ -27,6 +27,7 @@ from fedzero.model.params import Params
 from fedzero.oracles.low_rank import Neighbours, neighbours
 from fedzero.oracles.side_by_side.layers import EachBeside, TurnedBeside, kind_of, swapped
 from fedzero.oracles.side_by_side.scope import BESIDE, Layer, Once, Scope
+from fedzero.oracles.side_by_side.trial import warn_one_by_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,15 @@ class SideBySide:
         self._parts = [_part(name, part, head, trained) for name, part in _parts(module, trained)]
         self.possible = not any(p.module is module and issubclass(p.swapped, EachBeside) for p in self._parts)
         """False where the module itself has parameters between others: it would run once for every point."""
+        self._agreed: bool | None = None
+
+    def agreed(self, agrees: Callable[[], bool]) -> bool:
+        """Whether it gives the values of views: tried at the first points, with a warning if it does not."""
+        if self._agreed is None:
+            self._agreed = agrees()
+            if not self._agreed:
+                warn_one_by_one("gives other values than at weights of its own")
+        return self._agreed
 
     @contextmanager
     def at(self, base: Params, points: Neighbours | Sequence[Terms]) -> Iterator[Scope]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedzero.oracles import Objective
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.texts import Row
 from fedzero.tasks.partition import Indices
@@ -30,6 +31,10 @@ class InMemoryModel:
     clients: Sequence[Sequence[Row]]
     test: Sequence[Row]
     opened: Pretrained | None = None
+    reported: Sequence[Row] = ()
+    """Rows of test data, where `test` are those for validation."""
+    measuring: Callable[[Sequence[Row]], Objective] | None = None
+    """The objective whose evaluation is of other rows, once the task is built."""
 
     @property
     def rows(self) -> list[Row]:
@@ -41,5 +46,6 @@ class InMemoryModel:
         return [np.arange(end - len(rows), end) for rows, end in zip(self.clients, ends, strict=True)]
 
     def digest(self) -> str:
-        rows = json.dumps([list(map(list, self.clients)), list(self.test)], sort_keys=True, default=str)
+        more = [list(self.reported)] if self.reported else []
+        rows = json.dumps([list(map(list, self.clients)), list(self.test), *more], sort_keys=True, default=str)
         return hashlib.sha256(rows.encode()).hexdigest()[:16]

@@ -80,6 +80,21 @@ def load(
     return _load(source, at, _locate(tokenizer, fetch) if tokenizer else at, dtype, device, fetch)
 
 
+def load_tokenizer(source: str, fetch: bool = True) -> Any:
+    """The tokenizer of a model alone, by the names that `load` takes."""
+    at = _locate(source, fetch)
+    if at[1]:
+        at = _unpacked(Path(at[0]) / at[1]["gguf_file"]) or at
+    return _tokenizer(source, at, fetch)
+
+
+def _tokenizer(source: str, at: Location, fetch: bool) -> Any:
+    transformers = _library()
+    missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
+    with _quiet(transformers), _explained(missing):
+        return transformers.AutoTokenizer.from_pretrained(at[0], **at[1], local_files_only=not fetch, **SAFE)
+
+
 def _load(
     source: str, at: Location, tokenizer_at: Location, dtype: torch.dtype, device: torch.device, fetch: bool = False
 ) -> Pretrained:
@@ -96,9 +111,7 @@ def _load(
         )
     if options:
         _forget_quantisation(module)
-    missing = f"{source} has no tokenizer that can be loaded: put its files there, or name one with task.tokenizer"
-    with _quiet(transformers), _explained(missing):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_at[0], **tokenizer_at[1], **local, **SAFE)
+    tokenizer = _tokenizer(source, tokenizer_at, fetch)
     name = Path(source).name.removesuffix(".gguf")
     found = Pretrained(name, module.to(device).eval(), tokenizer, _context(module.config))
     _expect_causal(found)

