@@ -67,11 +67,6 @@ def opened(clients: Any, test: Any, partition: Any, features: Names, label: str 
     return parts if several else parts[0], tests if isinstance(test, list) else tests[0], partition
 
 
-def pair(data: Any, label: str | None, features: Names = None, whose: str = "data") -> Any:
-    """One table or folder as a pair of tensors (x, y); anything else as it is."""
-    return _converter([data], features, label)(data, whose)
-
-
 def _expect_names(features: Any, label: Any) -> None:
     named = (
         isinstance(features, Sequence) and not isinstance(features, str) and all(isinstance(f, str) for f in features)
