@@ -239,6 +239,7 @@ def site_task(
     given.module(model)
     given.function(collate, "collate", "a function of a list of items")
     (validation,) = given.each(Share | None, validation=validation)
-    data, test, _ = tables.opened(data, test, None, features, label)
+    parts, test, _ = tables.opened(data if isinstance(data, list) else [data], test, None, features, label)
+    data = parts if isinstance(data, list) else parts[0]
     own, tested = parted(several(data, collate, "data"), test, validation, collate, 0)
     return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True)
