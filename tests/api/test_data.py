@@ -205,6 +205,15 @@ def test_some_samples_at_a_time_give_the_same_up_to_rounding(tmp_path: Path) -> 
     assert runs[1].recipe.task == Own(name="Linear", batch=13, chunk=4)
 
 
+def test_a_site_has_a_frame_or_a_pair_and_keeps_a_share() -> None:
+    frame = table()
+    pair = torch.zeros(40, 3), torch.zeros(40, dtype=torch.int64)
+    for data, named, clients in ((frame, {"label": "kind"}, 1), (pair, {}, 1), ([pair, pair], {}, 2)):
+        task = fedzero.site_task(linear(), data, loss=F.cross_entropy, validation=0.25, **named)
+        assert [len(part) for part in task.clients] == [30] * clients
+        assert [len(part) for part in task.test] == [10] * clients
+
+
 def test_pieces_of_a_batch() -> None:
     batch = {"x": torch.arange(5), "y": (torch.arange(5), torch.zeros(5, 2))}
     found = list(pieces(batch, 2))

@@ -51,7 +51,7 @@ def dealt_by(partitioner: Any, dataset: Any = None) -> list[Any]:
 def opened(
     clients: Any, apart: Mapping[str, Any], partition: Any, features: Names, label: str | None
 ) -> tuple[Any, dict[str, Any], Any]:
-    """Clients, other data by name, and partition: tables and folders as pairs of tensors (x, y), anything else as it is.
+    """Clients, other data by name, partition: tables and folders as pairs of tensors (x, y), anything else as it is.
 
     Labels that are no numbers are numbered in their order, over all of them.
     """
@@ -70,11 +70,6 @@ def opened(
         for name, data in apart.items()
     }
     return parts if several else parts[0], found, partition
-
-
-def pair(data: Any, label: str | None, features: Names = None, whose: str = "data") -> Any:
-    """One table or folder as a pair of tensors (x, y); anything else as it is."""
-    return _converter([data], features, label)(data, whose)
 
 
 def _expect_names(features: Any, label: Any) -> None:

@@ -224,6 +224,8 @@ def site_task(
     """
     given.module(model)
     given.function(collate, "collate", "a function of a list of items")
-    data, apart, _ = tables.opened(data, _apart(test, validation), None, features, label)
+    parts = data if isinstance(data, list) else [data]
+    parts, apart, _ = tables.opened(parts, _apart(test, validation), None, features, label)
+    data = parts if isinstance(data, list) else parts[0]
     own, tested, reported = _measured(several(data, collate, "data"), apart, share_of(validation), collate, 0)
     return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True, reported=reported)
