@@ -167,7 +167,7 @@ def test_evaluations_are_of_what_clients_keep_and_bad_numbers_in_it_are_found(tm
     frame = table()
     run = go(tmp_path / "run", frame, label="kind", validation=0.25, partition="shards", count=4)
     task = run.environment.functions["Linear"]
-    assert sum(map(len, task.test)) == 8 and sum(map(len, task.clients)) == 32
+    assert sum(map(len, task.test)) == 12 and sum(map(len, task.clients)) == 28
     model = linear()
     tested = torch.cat([part.batch(np.arange(len(part)), torch.device("cpu"))[0] for part in task.test])
     labels = torch.cat([part.batch(np.arange(len(part)), torch.device("cpu"))[1] for part in task.test])
