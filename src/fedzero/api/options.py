@@ -7,17 +7,18 @@ fedzero.train(model, clients, loss=loss, out="runs/a", **options)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from fedzero.api import given
+from fedzero.api.watching import Shown
 from fedzero.errors import Misnamed, did_you_mean
 from fedzero.model.numbers import PositiveInt
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.report import Report
 from fedzero.recipe.stopping import Stop
-from fedzero.rounds.loop import Watch
 
 
 class RunOptions(TypedDict, total=False):
@@ -37,8 +38,12 @@ class RunOptions(TypedDict, total=False):
     """where clients are evaluated: this process, or "ray", "ray:16", {"kind": "ray", "workers": 16, "gpus": 0.5}"""
     resume: bool | None
     """False: refuse a folder that holds a run"""
-    progress: bool | Watch | None
-    """True shows it on standard error; or somebody who looks on"""
+    progress: bool | Shown | None
+    """True shows it on standard error; or somebody who shows it in another way"""
+    callbacks: Sequence[Any] | None
+    """values with some of the methods of `fedzero.Callback`; they may stop or pause the run"""
+    report_to: str | Sequence[str] | Report | Mapping[str, Any] | None
+    """"tensorboard", "mlflow" or "wandb", a list of these, or a table as `[report]` of a recipe"""
     web: bool | str | None
     """serve the report as a page that follows the run, at 127.0.0.1:8747 or at the "HOST:PORT" that is given; its
     address is printed"""
@@ -55,8 +60,10 @@ class Chosen:
     stop: Mapping[str, Any] | None
     engine: Wanted
     resume: bool
-    progress: bool | Watch
+    progress: bool | Shown
     web: bool | str
+    callbacks: tuple[Any, ...]
+    report: Report | None
 
     def table(self, rounds: int, evaluate_every: int) -> dict[str, Any]:
         """Keys of a recipe; rounds and evaluate_every: where nobody has said."""
@@ -93,4 +100,15 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
         resume,
         given.progress(told.get("progress", progress)),
         web,
+        given.callbacks(told.get("callbacks", ())),
+        reported(told.get("report_to")),
     )
+
+
+def reported(value: Any) -> Report | None:
+    """`report_to` as a value."""
+    if value is None or isinstance(value, Report):
+        return value
+    (found,) = given.each(Report, report_to={"to": value} if isinstance(value, str | list | tuple) else value)
+    assert isinstance(found, Report)
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from fedzero.api import given
-from fedzero.api.options import Chosen, RunOptions, chosen
+from fedzero.api.options import Chosen, RunOptions, chosen, reported
+from fedzero.api.watching import Shown, Watching
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.patch import is_private
@@ -33,6 +34,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.report import Report
 from fedzero.recipe.secret import secret_of
 from fedzero.report import page
 from fedzero.report.units import human_bytes
@@ -148,14 +150,23 @@ class Run:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
 
-    def resume(self, progress: bool | Watch = True, trust: bool = False, engine: Wanted = None) -> Run:
+    def resume(
+        self,
+        progress: bool | Shown = True,
+        trust: bool = False,
+        engine: Wanted = None,
+        callbacks: Sequence[Any] = (),
+        report_to: str | Sequence[str] | Report | Mapping[str, Any] | None = None,
+    ) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
+        callbacks, report_to: as of `fedzero.RunOptions`; they are not part of a run, so give them again.
         """
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
-        session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine)
+        watch = watch_of(progress, self.folder, given.callbacks(callbacks), reported(report_to))
+        session.resume(self.folder, self._environment(progress), watch, trust, engine)
         return self
 
     def verify(self) -> None:
@@ -194,7 +205,7 @@ class Run:
         """Without the objects of the run: reading a ledger must not change the module that was trained."""
         return replace(self.environment, functions={})
 
-    def _environment(self, progress: bool | Watch) -> Environment:
+    def _environment(self, progress: bool | Shown) -> Environment:
         return replace(self.environment, replaying=Replaying(Console(stderr=True))) if progress else self.environment
 
     def __repr__(self) -> str:
@@ -209,11 +220,13 @@ class Run:
         return page.card(histories.history(self.folder))
 
 
-def watch_of(progress: bool | Watch) -> Watch:
-    """True: on standard error; or somebody who looks on."""
-    if not isinstance(progress, bool):
-        return progress
-    return watch_on(Console(stderr=True)) if progress else Silent()
+def watch_of(
+    progress: bool | Shown, folder: Path, callbacks: Sequence[Any] = (), report: Report | None = None
+) -> Watch:
+    """progress: True shows it on standard error; or somebody who shows it in another way."""
+    if isinstance(progress, bool):
+        progress = watch_on(Console(stderr=True)) if progress else Silent()
+    return Watching(progress, folder, callbacks, report)
 
 
 def environment_of(data: str | Path | None, secret: bytes | None) -> Environment:
@@ -225,7 +238,8 @@ def environment_of(data: str | Path | None, secret: bytes | None) -> Environment
 
 def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: Chosen) -> None:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
-    recipe, watch = recipes.with_engine(recipe, options.engine), watch_of(options.progress)
+    recipe = recipes.with_engine(recipe, options.engine)
+    watch = watch_of(options.progress, folder, options.callbacks, options.report)
     begun = (folder / LEDGER).exists()
     if begun and not options.resume:
         raise FedzeroError(f"out = {str(folder)!r} already holds a run and resume = False: choose another folder")
@@ -264,5 +278,5 @@ def run(
     loaded = recipes.decode(table, "fedzero.run" if isinstance(recipe, Mapping) else str(recipe))
     folder = own.folder or given.folder(Path("runs") / loaded.name)
     environment = environment_of(data, secret)
-    carry_out(loaded, folder, environment, own)
+    carry_out(loaded, folder, environment, replace(own, report=own.report or loaded.report or None))
     return Run(folder, environment)

@@ -99,6 +99,8 @@ class LedgerSummary(Struct):
     """the last checkpoint of a dense run"""
     moved_when_saved: int = 0
     """`moved` at that time"""
+    stopped: str = ""
+    """why the last round is the last; empty: it need not be"""
     end: End | None = None
 
     def note(self, record: Record, chain: bytes, seconds: float) -> None:
@@ -126,12 +128,17 @@ class LedgerSummary(Struct):
         elif isinstance(record, Saved):
             self.saved, self.moved_when_saved = record, self.moved
         elif isinstance(record, End):
+            if self.stopped and record.reason != self.stopped:
+                raise Tampered(self.done, "the run ended for another reason than its last round has")
             self.end = record
         self.entries, self.chain, self.seconds = self.entries + 1, chain, seconds
 
     def _add(self, record: Round) -> None:
         if record.round != self.done:
             raise Tampered(self.done, f"round {record.round} follows instead")
+        if self.stopped:
+            raise Tampered(self.done, "a round follows the one after which the run was stopped")
+        self.stopped = "" if isinstance(record.stopped, UnsetType) else record.stopped
         _check_clients(record, self.clients)
         self.done += 1
         if record.update is not None:

@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from fedzero.callbacks import ignore
+from fedzero.callbacks import Pause, Verdict, ignore
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import Round
+from fedzero.ledger.records import Evaluation, Round
 from fedzero.ledger.store import Ledger
 from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
 from fedzero.model.schedules import InverseSqrt, Piecewise, Steps
@@ -76,23 +76,18 @@ class Tuned(Struct, frozen=True, kw_only=True):
     """a caution about the best value; empty: smaller and larger ones are worse"""
 
 
-class _Enough(Exception):
-    """Ends a run at a round, from outside."""
-
-
-class _Stop(Silent):
-    """A watch that ends a run after so many rounds."""
+class _Until(Silent):
+    """A watch that pauses a run after so many rounds, unless the run ends there anyway."""
 
     def __init__(self, rounds: int):
         self.rounds, self.last = rounds, False
-        """last: the run ends there anyway"""
 
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self.last = self.rounds == recipe.rounds
 
-    def round(self, record: Round) -> None:
-        if record.round + 1 == self.rounds and not self.last:
-            raise _Enough
+    def decide(self, record: Round | Evaluation) -> Verdict:
+        enough = isinstance(record, Round) and record.round + 1 == self.rounds and not self.last
+        return Pause() if enough else None
 
 
 def varied(recipe: Recipe, key: str, value: Value) -> Recipe:
@@ -284,13 +279,10 @@ def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment
         recorded.recipe_in(folder, recipe)
     done = _losses(folder) if started else []
     if len(done) < limit:
-        try:
-            if started:
-                session.resume(folder, environment, _Stop(limit), trusted=True)
-            else:
-                session.start(recipe, folder, environment, _Stop(limit))
-        except _Enough:
-            pass
+        if started:
+            session.resume(folder, environment, _Until(limit), trusted=True)
+        else:
+            session.start(recipe, folder, environment, _Until(limit))
         done = _losses(folder)
     return Trial(value=value, rounds=limit, loss=_judged(done[:limit]), folder=str(folder))
 

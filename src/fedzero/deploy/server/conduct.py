@@ -94,7 +94,8 @@ def run_at_sites(
     plan = plan_of(recipe, Keys.of_seed(recipe.seed), now.parameters)
     clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
     summary = session.run_to_end(session.Opened(clients.run, clients, past, tied), ledger, folder, watch)
-    clients.finish(summary.rounds)
+    if summary.complete:  # sites keep what they need to go on with a run that was paused
+        clients.finish(summary.rounds)
     return summary
 
 
