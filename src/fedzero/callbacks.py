@@ -90,6 +90,8 @@ class RunInfo:
     totals: Totals
     config: Mapping[str, object]
     """the recipe; keys of its tables are joined by dots"""
+    entries: int
+    """of the ledger so far"""
     evaluations: Callable[[], tuple[EvaluationInfo, ...]] = field(repr=False)
     """reads the evaluations so far from the ledger"""
 

@@ -55,7 +55,7 @@ class Watching:
         self.shown.begin(recipe, parameters, done)
         self._ended, self._rounds, self._before, self._began = done.end, done.done, done.seconds, time.perf_counter()
         self._totals = Totals(done.bytes_up, done.bytes_down, done.queries, done.seconds)
-        upto, path = done.entries, self.folder / LEDGER
+        entries, path = done.entries, self.folder / LEDGER
         info = RunInfo(
             folder=self.folder,
             name=recipe.name,
@@ -66,7 +66,8 @@ class Watching:
             parameters=parameters,
             totals=self._totals,
             config=MappingProxyType(settings_of(recipe)),
-            evaluations=lambda: _evaluations(path, upto),
+            entries=entries,
+            evaluations=lambda: _evaluations(path, entries),
         )
         self._observe("begin", info)
         for each in self._callbacks:

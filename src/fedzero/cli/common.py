@@ -65,6 +65,15 @@ WebAt = Annotated[
         show_default=False,
     ),
 ]
+ReportTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report-to",
+        metavar="LOGGER",
+        help="Tell a logger of the run: tensorboard, mlflow or wandb; may be repeated.",
+        show_default=False,
+    ),
+]
 OwnTask = Annotated[
     list[str] | None,
     typer.Option(
@@ -91,6 +100,15 @@ def environment_of(
         except OSError as error:
             raise FedzeroError(f"--secret {secret}: no such file, or not readable ({error.strerror})") from error
     return Environment(data_folder(data, "--data"), secret_of(key), functions or {}, Replaying(err), vouched=trust)
+
+
+def watch_of(folder: Path, report_to: list[str] | None, report: Any = None, serving: bool = False) -> Any:
+    """What shows a run on the console and tells loggers of it: those of `--report-to`, or else `report`."""
+    from fedzero.api.options import reported
+    from fedzero.api.watching import Watching
+    from fedzero.runs.progress import watch_on
+
+    return Watching(watch_on(err, serving), folder, report=reported(report_to) if report_to else report or None)
 
 
 def expect_file(path: Path) -> None:

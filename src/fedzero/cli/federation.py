@@ -17,6 +17,7 @@ from fedzero.cli.common import (
     OwnTask,
     ProjectFolder,
     RecipeName,
+    ReportTo,
     Rounds,
     Secret,
     Seed,
@@ -30,6 +31,7 @@ from fedzero.cli.common import (
     say,
     show,
     tell,
+    watch_of,
 )
 from fedzero.errors import FedzeroError
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.recipe.environment import Environment
     from fedzero.recipe.recipe import Recipe
+    from fedzero.rounds.loop import Watch
     from fedzero.runs.summary import Summary
 
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds a site may take for one exchange.")]
@@ -59,6 +62,7 @@ def federate(
     deadline: Deadline = 60.0,
     task: OwnTask = None,
     overwrite: Overwrite = False,
+    report_to: ReportTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a federation on this machine: server and sites as separate processes, with certificates and mutual TLS.
@@ -72,7 +76,6 @@ def federate(
     from fedzero.deploy.flare.launch import federate as carry_out
     from fedzero.deploy.site import tasks as site_tasks
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs.progress import watch_on
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
@@ -81,7 +84,7 @@ def federate(
     environment = environment_of(data, secret, site_tasks.loaded(places))
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
-        watch = watch_on(err, serving=True)
+        watch = watch_of(folder, report_to, serving=True)
         summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places)
     finish(summary, folder, as_json)
 
@@ -137,6 +140,7 @@ def serve(
     overwrite: Overwrite = False,
     web: Web = False,
     web_at: WebAt = None,
+    report_to: ReportTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve a run to the sites of a project; sites may join, crash and rejoin while it runs.
@@ -162,10 +166,13 @@ def serve(
     if loaded is None and out_ is None:
         if web or web_at:
             raise FedzeroError("--web shows one run: name a recipe or --out, or use `fedzero watch RUN --web`")
+        if report_to:
+            raise FedzeroError("--report-to tells of one run: name a recipe or --out")
         _serve_queue(project, environment, policy)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web)
+    watch = watch_of(folder, report_to, serving=True)
+    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web, watch)
     finish(summary, folder, as_json)
 
 
@@ -188,19 +195,19 @@ def _serve_run(
     policy: WaitPolicy,
     overwrite: bool,
     web: bool | str,
+    watch: Watch,
 ) -> Summary:
     """One run, new or resumed, with its page beside it."""
     from fedzero.deploy.flare.launch import service_of
     from fedzero.deploy.server.conduct import run_at_sites
     from fedzero.deploy.server.queue import supervising
-    from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
 
     resume = f"serve {project} --out"
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
         with serving_if(folder, web, say):
-            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite)
+            return run_at_sites(recipe, folder, environment, watch, service, overwrite)
 
 
 @app.command(rich_help_panel=FEDERATIONS)

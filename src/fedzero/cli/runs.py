@@ -17,6 +17,7 @@ from fedzero.cli.common import (
     Overrides,
     Overwrite,
     RecipeName,
+    ReportTo,
     Rounds,
     Secret,
     Seed,
@@ -33,6 +34,7 @@ from fedzero.cli.common import (
     say,
     tell,
     terminable,
+    watch_of,
 )
 from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
@@ -55,6 +57,7 @@ def run(
     overwrite: Overwrite = False,
     web: Web = False,
     web_at: WebAt = None,
+    report_to: ReportTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a recipe: writes OUT/ledger.db round by round and OUT/model.safetensors at the end.
@@ -63,13 +66,13 @@ def run(
     """
     from fedzero.recipe import recipe as recipes
     from fedzero.runs import session
-    from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
 
     loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
     folder = out_ or Path("runs") / loaded.name
+    watch = watch_of(folder, report_to, loaded.report)
     with interruptible(folder), serving_if(folder, web_at or web, say):
-        summary = session.start(loaded, folder, environment_of(data, secret), watch_on(err), overwrite)
+        summary = session.start(loaded, folder, environment_of(data, secret), watch, overwrite)
     finish(summary, folder, as_json)
 
 
@@ -80,6 +83,7 @@ def resume(
     data: Data = None,
     secret: Secret = None,
     trust: Trust = False,
+    report_to: ReportTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit.
@@ -88,10 +92,10 @@ def resume(
     names programs, modules or services is resumed with --trust only.
     """
     from fedzero.runs import session
-    from fedzero.runs.progress import watch_on
 
+    watch = watch_of(folder, report_to)
     with interruptible(folder):
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine)
+        summary = session.resume(folder, environment_of(data, secret), watch, trust, engine)
     finish(summary, folder, as_json)
 
 

@@ -164,15 +164,13 @@ def _recorded(run: RunInfo, written: Written) -> Iterator[Point]:
         return
     up = down = queries = 0
     with closing(Ledger.open(run.folder / LEDGER)) as ledger:
-        for entry in ledger.entries():
+        for entry in ledger.entries(0, run.entries):
             record = entry.record
             if isinstance(record, Round):
-                if record.round >= run.rounds:
-                    return
                 up, down, queries = up + record.bytes_up, down + record.bytes_down, queries + record.queries
                 totals = Totals(up, down, queries, entry.seconds)
                 point = of_round(record.round + 1, entry.at, record.loss, totals, run.clients)
-            elif isinstance(record, Evaluation) and record.round <= run.rounds:
+            elif isinstance(record, Evaluation):
                 point = of_evaluation(record.round, entry.at, metrics_of(record))
             else:
                 continue
