@@ -6,7 +6,9 @@ from a ledger, a server or a site. It is obeyed in a recipe file that the user r
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from fedzero.model.value import Checked
 
@@ -16,7 +18,7 @@ Logger = Literal["tensorboard", "mlflow", "wandb"]
 class Report(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Loggers of a run."""
 
-    to: Logger | tuple[Logger, ...]
+    to: Logger | Annotated[tuple[Logger, ...], Meta(min_length=1)]
     """tensorboard, mlflow or wandb, or a list of these."""
     folder: str = ""
     """TensorBoard: where event files are written; default: tensorboard in the folder of the run."""
