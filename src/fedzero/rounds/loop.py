@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from fedzero.callbacks import Pause, Stop, Verdict, ignore
@@ -46,7 +46,7 @@ class Watch(Protocol):
 @dataclass(frozen=True)
 class _Run:
     """A run in progress. history: its evaluations so far; tied: is told of ties; pictures: those to record after so
-    many rounds."""
+    many rounds; waiting: reasons to stop, until a round after which the run can end."""
 
     recipe: Recipe
     server: Server
@@ -56,6 +56,7 @@ class _Run:
     tied: Callable[[Tied], None]
     history: EvaluationHistory
     pictures: Callable[[int], list[Record]]
+    waiting: list[str] = field(default_factory=list)
 
     def persist(self, work: Callable[[], T]) -> T:
         """Do work on which replicas may disagree; on a tie they are told to rebuild, and the work is repeated."""
@@ -76,7 +77,11 @@ class _Run:
         def stopped(record: Round) -> str:
             nonlocal verdict
             verdict = self.watch.decide(record)
-            return verdict.reason if isinstance(verdict, Stop) and round + 1 < self.recipe.rounds else ""
+            if isinstance(verdict, Stop):
+                self.waiting.append(verdict.reason)
+            # Sites of a server without a model evaluate it only where their recipe says so.
+            can = self.server.replica is not None or _due(self.recipe, round + 1)
+            return self.waiting[0] if self.waiting and can and round + 1 < self.recipe.rounds else ""
 
         record = self.persist(lambda: self.server.play(round, self.clients, self.seconds(), stopped))
         return record, isinstance(verdict, Pause)
