@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import logged_child
 import msgspec
 import pytest
 
@@ -47,17 +46,6 @@ clients = 3
 cohort = 2
 [report]
 to = "tensorboard"
-"""
-CHILD = """
-import os, sys
-import fedzero
-class Dies:
-    def round(self, result):
-        if result.rounds == 7:
-            os.kill(os.getpid(), 9)
-table, folder = eval(sys.argv[1]), sys.argv[2]
-assert not {"tensorboard", "mlflow", "wandb"} & sys.modules.keys()
-fedzero.run(table, out=folder, progress=False, callbacks=[Dies()], report_to="tensorboard")
 """
 
 
@@ -141,9 +129,11 @@ def test_a_resume_continues_the_series(tmp_path: Path, head: str) -> None:
     assert steps(scalars(folder)["queries"]) == [*range(1, ROUNDS + 1)]
 
 
-def test_a_killed_process_loses_no_point(tmp_path: Path, head: str) -> None:
-    command = [sys.executable, "-c", CHILD, repr(RECIPE), str(tmp_path / "run")]
-    assert subprocess.run(command, capture_output=True).returncode == -9
+def test_a_killed_process_loses_no_point(tmp_path: Path, head: str, warm_server: Any) -> None:
+    child = warm_server.Process(target=logged_child.play, args=(RECIPE, str(tmp_path / "run")))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -9
     found = run(tmp_path / "run", "tensorboard")
     assert found.summary.ledger_head == head
     found.verify()
