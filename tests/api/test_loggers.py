@@ -326,3 +326,19 @@ def test_a_recipe_that_the_user_runs_is_obeyed(fedzero: Any, tmp_path: Path) -> 
     assert not (tmp_path / "plain" / "tensorboard").exists()
     assert fedzero("resume", tmp_path / "plain", "--report-to", "tensorboard").code == 0
     assert steps(scalars(tmp_path / "plain")["queries"]) == [1, 2, 3]
+
+
+def test_mlflow_takes_names_of_all_kinds(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    from fedzero.loggers.to_mlflow import Sink
+    from fedzero.recipe.report import Report
+
+    run(tmp_path / "run")
+    begun = list[Any]()
+    run(tmp_path / "run", None, type("Keeps", (), {"begin": lambda self, info: begun.append(info)})())
+    sink = Sink(Report(to="mlflow", uri=f"sqlite:///{tmp_path}/ml.db"))
+    sink.open(begun[0], "0123")
+    sink.write([Point(3, 0.0, {"test/f1@5 (β)": 0.5, "test/loss": float("nan")}, True)])
+    (kept,) = MlflowClient(f"sqlite:///{tmp_path}/ml.db").search_runs(["1"])
+    assert kept.data.metrics["test/f1_5 _β_"] == 0.5

@@ -79,6 +79,7 @@ class Reporter(Callback):
         self._left_out, self._over = 0, threading.Event()
         self._thread: threading.Thread | None = None
         self._end: EndInfo | None = None
+        self._failed = False
         self._clients = 1
         self.writing, self.all = 0.0, 0.0
         """Processor seconds of the thread: for points; with imports, opening, the page and closing."""
@@ -106,6 +107,8 @@ class Reporter(Callback):
             self._warn(f"{self.name} was too slow: {self._left_out:,} points of rounds were left out")
 
     def _put(self, point: Point) -> None:
+        if self._failed:
+            return
         self._left_out += len(self._points) == LONGEST
         self._points.append(point)
 
@@ -130,6 +133,7 @@ class Reporter(Callback):
             sink.close(self._end.complete)
             self.all = time.thread_time()
         except Exception as error:  # whatever a library raises
+            self._failed = True
             self._points.clear()
             said = printable(str(error), LONGEST_SAID)
             self._warn(f"{self.name} gets no more of this run, which goes on ({type(error).__name__}: {said})")

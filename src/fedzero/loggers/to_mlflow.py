@@ -4,6 +4,7 @@ MLflow's own default."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from fedzero.loggers.reporter import Point, Written
 from fedzero.recipe.report import Report
 
 TAG = "fedzero.series"
+REFUSED = re.compile(r"[^\w\-. /:]")
+"""Characters that names of metrics must not have; metrics are the user's own."""
 SEEN, EVALUATED = "queries", "test/loss"
 """Metrics that every round and every evaluation has."""
 
@@ -51,7 +54,7 @@ class Sink:
                 self._client.log_batch(self._run, metrics=batch, synchronous=True)
                 batch = []
             at = int(1000 * point.at)
-            batch += [Metric(name, value, at, point.step) for name, value in point.values.items()]
+            batch += [Metric(REFUSED.sub("_", name), value, at, point.step) for name, value in point.values.items()]
         self._client.log_batch(self._run, metrics=batch, synchronous=True)
 
     def page(self, path: Path) -> None:
