@@ -47,6 +47,7 @@ bench: $(READY)  ## figures beside the baselines they are compared with, measure
 	$(BIN)/python -m bench.network.blind_server
 	$(BIN)/python -m bench.scale.ray_scaling
 	$(BIN)/python -m bench.scale.page long
+	$(BIN)/python -m bench.scale.loggers
 
 golden: $(READY)  ## derive the golden digests of the direction stream again and compare
 	$(BIN)/python tests/directions/golden.py --check

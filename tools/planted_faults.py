@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -65,14 +66,22 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+def _left_out(tree: Path) -> Callable[[str, list[str]], set[str]]:
+    """What is not copied: at the top of the tree what is no source, and caches. Packages of such names are copied."""
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        top = {".git", ".venv", "runs", "docs"} if Path(folder) == tree else set()
+        return {name for name in names if name in top or re.fullmatch(r"\..*_cache|__pycache__|\.dev.*", name)}
+
+    return ignored
+
+
 def caught(number: int, workers: int, tree: Path) -> tuple[int, str]:
     """(number, the first test that fails; empty if none does)"""
     name, right, wrong = FAULTS[number]
     with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
         copy = Path(folder) / "tree"
-        shutil.copytree(
-            tree, copy, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", "runs", "docs", ".carry*")
-        )
+        shutil.copytree(tree, copy, ignore=_left_out(tree))
         path = copy / "src" / "fedzero" / name
         text = path.read_text()
         if right not in text:
@@ -85,6 +94,8 @@ def caught(number: int, workers: int, tree: Path) -> tuple[int, str]:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", str(workers), "-p", "no:cacheprovider", *tests]
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
+        if any("::" not in name for name in failed):  # a module that cannot be imported shows nothing
+            raise SystemExit(f"fault {number}: {done.stdout[-2000:]}")
         return number, (
             failed[0] if failed else f"exit {done.returncode}: {done.stdout[-300:]}" if done.returncode else ""
         )

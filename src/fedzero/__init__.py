@@ -8,6 +8,7 @@
     fedzero.RunOptions(out=…, rounds=…)            keywords that these share
     fedzero.sweep("demo", {…}, seeds=…, out=…)     several seeds and settings: a run for each, means over seeds
     fedzero.tune("demo", {…}, out=…)               a search over several fields: short runs, or an optuna study
+    fedzero.Callback, Stop, Pause                  observe a run, end it, pause it; EarlyStopping, Target, Budget do
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Integer(1, 10), Choice("a", "b")       bounds of coordinates that are no real numbers
@@ -42,10 +43,16 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.api.options import RunOptions as RunOptions
     from fedzero.api.runs import Run as Run
     from fedzero.api.runs import run as run
+    from fedzero.api.stopping import Budget as Budget
+    from fedzero.api.stopping import EarlyStopping as EarlyStopping
+    from fedzero.api.stopping import Target as Target
     from fedzero.api.sweeping import sweep as sweep
     from fedzero.api.train import site_task as site_task
     from fedzero.api.train import train as train
     from fedzero.api.tuning import tune as tune
+    from fedzero.callbacks import Callback as Callback
+    from fedzero.callbacks import Pause as Pause
+    from fedzero.callbacks import Stop as Stop
     from fedzero.errors import FedzeroError as FedzeroError
     from fedzero.ledger.store import Tampered as Tampered
     from fedzero.links.contract import Coder as Coder
@@ -93,6 +100,12 @@ _PUBLIC = {
     "run": "fedzero.api.runs",
     "Run": "fedzero.api.runs",
     "RunOptions": "fedzero.api.options",
+    "Callback": "fedzero.callbacks",
+    "Stop": "fedzero.callbacks",
+    "Pause": "fedzero.callbacks",
+    "EarlyStopping": "fedzero.api.stopping",
+    "Target": "fedzero.api.stopping",
+    "Budget": "fedzero.api.stopping",
     "minimise": "fedzero.api.minimise",
     "Integer": "fedzero.api.coordinates",
     "Choice": "fedzero.api.coordinates",

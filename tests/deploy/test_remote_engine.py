@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedzero import plugins
-from fedzero.callbacks import always_false
+from fedzero.api.watching import Watching
+from fedzero.callbacks import Pause, Stop, always_false
 from fedzero.deploy.server import queue
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.server.supervisor import check_name_free, serve_queue
@@ -575,3 +576,36 @@ def test_a_run_that_cannot_begin_keeps_no_ledger_from_the_next_attempt(
         broken.setattr(RemoteClients, "attach", fails)
         run()
     assert run().rounds == 2
+
+
+# ---- callbacks of the server
+
+
+class Answers:
+    def __init__(self, at: tuple[str, int], answer: object):
+        self.at, self.answer = at, answer
+
+    def round(self, result):
+        return self.answer if self.at == ("round", result.rounds) else None
+
+    def evaluation(self, result):
+        return self.answer if self.at == ("evaluation", result.rounds) else None
+
+
+@pytest.mark.parametrize("server_model", [True, False])
+def test_a_callback_stops_and_pauses_a_federation(tmp_path: Path, server_model: bool) -> None:
+    recipe = recipe_for(server_model=server_model)
+
+    def played(name: str, link: LocalSites, *callbacks: Answers):
+        watch = Watching(Silent(), tmp_path / name, callbacks)
+        return run_at_sites(recipe, tmp_path / name, Environment(), watch, Service(link, lambda: SITES))
+
+    whole = played("whole", LocalSites(tmp_path / "1", SITES))
+    link = LocalSites(tmp_path / "2", SITES)
+    assert not played("run", link, Answers(("round", 3), Pause())).complete
+    assert not played("run", link, Answers(("evaluation", 4), Pause())).complete
+    assert played("run", link).ledger_head == whole.ledger_head
+    for at, ends in ((("round", 3), 3 if server_model else 4), (("evaluation", 4), 4)):
+        found = played(at[0], LocalSites(tmp_path / at[0] / "sites", SITES), Answers(at, Stop("enough")))
+        assert (found.rounds, found.reason, found.complete) == (ends, "enough", True)
+        recorded.verified(tmp_path / at[0], Environment())

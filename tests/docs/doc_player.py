@@ -171,7 +171,9 @@ def _run_options(text: str) -> dict[str, Any]:
 
 def _changed(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     tables = {
-        key: recipe[key] | value for key, value in given.items() if isinstance(value, dict) and "kind" not in value
+        key: recipe.get(key, {}) | value
+        for key, value in given.items()
+        if isinstance(value, dict) and "kind" not in value
     }
     return copy.deepcopy(recipe | given | tables)
 

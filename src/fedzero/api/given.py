@@ -14,6 +14,7 @@ from msgspec.inspect import type_info
 from torch import nn
 
 from fedzero import plugins
+from fedzero.callbacks import METHODS
 from fedzero.errors import FedzeroError, Invalid, did_you_mean
 from fedzero.model import files
 from fedzero.model.value import checked, plain, quoted
@@ -153,6 +154,18 @@ def rows(rows: Any, whose: str) -> list[Mapping[str, Any]]:
     if odd is not None:
         raise Invalid(f"{whose} has the row {quoted(odd)}: give a list of dictionaries")
     return found
+
+
+def callbacks(value: Any) -> tuple[Any, ...]:
+    """Observers, each with some of the methods of `fedzero.Callback`."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise Invalid(f"callbacks = {quoted(value)} is not valid: give a list of callbacks")
+    for number, each in enumerate(value):
+        if isinstance(each, type):
+            raise Invalid(f"callbacks[{number}] = {each.__name__} is a class: give a value of it, {each.__name__}()")
+        if not any(callable(getattr(each, name, None)) for name in METHODS):
+            raise Invalid(f"callbacks[{number}] = {quoted(each)} is not valid: give a value with {', '.join(METHODS)}")
+    return tuple(value)
 
 
 def progress(value: Any) -> Any:

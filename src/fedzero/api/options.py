@@ -7,7 +7,7 @@ fedzero.train(model, clients, loss=loss, out="runs/a", **options)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -15,14 +15,15 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from fedzero.api import given
+from fedzero.api.watching import Shown
 from fedzero.errors import Invalid, Misnamed, did_you_mean
 from fedzero.ledger.folder import LEDGER
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import checked
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.report import Report
 from fedzero.recipe.stopping import Stop
-from fedzero.rounds.loop import Watch
 from fedzero.runs import recorded
 from fedzero.runs.growing import Growth
 
@@ -49,8 +50,12 @@ class RunOptions(TypedDict, total=False):
     """what to do if the folder holds a run: "resume" (default), "overwrite" or "error" are the words"""
     resume: bool | None
     """True is short for exist = "resume", False for exist = "error": the form of 0.2"""
-    progress: bool | Watch | None
-    """True shows it on standard error; or somebody who looks on"""
+    progress: bool | Shown | None
+    """True shows it on standard error; or somebody who shows it in another way"""
+    callbacks: Sequence[Any] | None
+    """values with some of the methods of `fedzero.Callback`; they may stop or pause the run"""
+    report_to: str | Sequence[str] | Report | Mapping[str, Any] | None
+    """"tensorboard", "mlflow" or "wandb", a list of these, or a table as `[report]` of a recipe"""
     web: bool | str | None
     """serve the report as a page that follows the run, at 127.0.0.1:8747 or at the "HOST:PORT" that is given; its
     address is printed"""
@@ -71,8 +76,10 @@ class Chosen:
     stop: Mapping[str, Any] | None
     engine: Wanted
     exist: Exist
-    progress: bool | Watch
+    progress: bool | Shown
     web: bool | str
+    callbacks: tuple[Any, ...]
+    report: Report | None
     said: Growth
     before: Recipe | None = None
 
@@ -122,6 +129,8 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
         _exist(told),
         given.progress(told.get("progress", progress)),
         web,
+        given.callbacks(told.get("callbacks", ())),
+        reported(told.get("report_to")),
         Growth(rounds, evaluate_every, None if stop is None else _stop(stop)),
     )
 
@@ -139,4 +148,13 @@ def _exist(told: Mapping[str, Any]) -> Exist:
 
 def _stop(table: Mapping[str, Any]) -> Stop:
     found: Stop = checked(table, Stop, "stop")
+    return found
+
+
+def reported(value: Any) -> Report | None:
+    """`report_to` as a value."""
+    if value is None or isinstance(value, Report):
+        return value
+    (found,) = given.each(Report, report_to={"to": value} if isinstance(value, str | list | tuple) else value)
+    assert isinstance(found, Report)
     return found

@@ -20,8 +20,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from fedzero.api import evaluating, given, in_place
-from fedzero.api.options import Chosen, RunOptions, chosen
+from fedzero.api.options import Chosen, RunOptions, chosen, reported
 from fedzero.api.table import Table
+from fedzero.api.watching import Shown, Watching
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.best import Mode
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
@@ -35,6 +36,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.report import Report
 from fedzero.recipe.secret import secret_of
 from fedzero.recipe.stopping import Stop
 from fedzero.report import axes, page
@@ -145,13 +147,15 @@ class Run:
 
     def resume(
         self,
-        progress: bool | Watch = True,
+        progress: bool | Shown = True,
         trust: bool = False,
         engine: Wanted = None,
         *,
         rounds: int | None = None,
         evaluate_every: int | None = None,
         stop: Stop | Mapping[str, Any] | None = None,
+        callbacks: Sequence[Any] = (),
+        report_to: str | Sequence[str] | Report | Mapping[str, Any] | None = None,
     ) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
@@ -159,12 +163,14 @@ class Run:
         evaluate_every, stop: from the extension on; a run that ended early goes on with another `stop`.
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
+        callbacks, report_to: as of `fedzero.RunOptions`; they are not part of a run, so give them again.
         """
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
         named = {"rounds": rounds, "evaluate_every": evaluate_every, "stop": stop}
         growth = chosen(Run.resume, named).said
+        watch = watch_of(progress, self.folder, given.callbacks(callbacks), reported(report_to))
         with in_place.training(self.trained, self.folder):
-            session.resume(self.folder, self._environment(progress), watch_of(progress), trust, engine, growth)
+            session.resume(self.folder, self._environment(progress), watch, trust, engine, growth)
         in_place.load_result(self.trained, self.folder)
         return self
 
@@ -269,7 +275,7 @@ class Run:
         """Without the objects of the run: reading a ledger must not change the module that was trained."""
         return replace(self.environment, functions={})
 
-    def _environment(self, progress: bool | Watch) -> Environment:
+    def _environment(self, progress: bool | Shown) -> Environment:
         return replace(self.environment, replaying=Replaying(Console(stderr=True))) if progress else self.environment
 
     def __repr__(self) -> str:
@@ -284,11 +290,13 @@ class Run:
         return page.card(histories.history(self.folder))
 
 
-def watch_of(progress: bool | Watch) -> Watch:
-    """True: on standard error; or somebody who looks on."""
-    if not isinstance(progress, bool):
-        return progress
-    return watch_on(Console(stderr=True)) if progress else Silent()
+def watch_of(
+    progress: bool | Shown, folder: Path, callbacks: Sequence[Any] = (), report: Report | None = None
+) -> Watch:
+    """progress: True shows it on standard error; or somebody who shows it in another way."""
+    if isinstance(progress, bool):
+        progress = watch_on(Console(stderr=True)) if progress else Silent()
+    return Watching(progress, folder, callbacks, report)
 
 
 def environment_of(data: str | Path | None, secret: bytes | None) -> Environment:
@@ -300,7 +308,8 @@ def environment_of(data: str | Path | None, secret: bytes | None) -> Environment
 
 def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: Chosen) -> None:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
-    recipe, watch = recipes.with_engine(recipe, options.engine), watch_of(options.progress)
+    recipe = recipes.with_engine(recipe, options.engine)
+    watch = watch_of(options.progress, folder, options.callbacks, options.report)
     begun = (folder / LEDGER).exists()
     if begun and options.exist == "error":
         why = "exist = 'error' (resume = False)"
@@ -335,7 +344,7 @@ def run(
     if own.exist == "resume" and (folder / LEDGER).exists():
         loaded = growing.completed(folder, loaded, table)
     environment = environment_of(data, secret)
-    carry_out(loaded, folder, environment, own)
+    carry_out(loaded, folder, environment, replace(own, report=own.report or loaded.report or None))
     return Run(folder, environment)
 
 

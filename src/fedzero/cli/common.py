@@ -69,6 +69,15 @@ def growth_of(rounds: int | None, evaluate_every: int | None = None, stop: list[
         raise FedzeroError(str(error)) from error
 
 
+def watch_of(folder: Path, report_to: list[str] | None, report: Any = None, serving: bool = False) -> Any:
+    """What shows a run on the console and tells loggers of it: those of `--report-to`, or else `report`."""
+    from fedzero.api.options import reported
+    from fedzero.api.watching import Watching
+    from fedzero.runs.progress import watch_on
+
+    return Watching(watch_on(err, serving), folder, report=reported(report_to) if report_to else report or None)
+
+
 def expect_file(path: Path) -> None:
     if path.is_dir():
         raise FedzeroError(f"--out {path} is a folder: name a file to write")

@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedzero.cli import options
-from fedzero.cli.common import FEDERATIONS, app, environment_of, err, finish, growth_of, interruptible, say, show, tell
+from fedzero.cli.common import (
+    FEDERATIONS,
+    app,
+    environment_of,
+    err,
+    finish,
+    growth_of,
+    interruptible,
+    say,
+    show,
+    tell,
+    watch_of,
+)
 from fedzero.errors import FedzeroError
 
 if TYPE_CHECKING:
     from fedzero.deploy.flare.epochs import WaitPolicy
     from fedzero.recipe.environment import Environment
     from fedzero.recipe.recipe import Recipe
+    from fedzero.rounds.loop import Watch
     from fedzero.runs.growing import Growth
     from fedzero.runs.summary import Summary
 
@@ -36,6 +49,7 @@ def federate(
     deadline: Deadline = 60.0,
     task: options.OwnTask = None,
     overwrite: options.Overwrite = False,
+    report_to: options.ReportTo = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a federation on this machine: server and sites as separate processes, with certificates and mutual TLS.
@@ -50,7 +64,6 @@ def federate(
     from fedzero.deploy.flare.launch import federate as carry_out
     from fedzero.deploy.site import tasks as site_tasks
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs.progress import watch_on
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
@@ -59,8 +72,9 @@ def federate(
     environment = environment_of(data, secret, site_tasks.loaded(places))
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
     with interruptible(folder, "federate --out"):
-        watch = watch_on(err, serving=True)
-        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places, growth_of(rounds))
+        watch = watch_of(folder, report_to, serving=True)
+        said = growth_of(rounds)
+        summary = carry_out(loaded, sites, folder, environment, watch, policy, overwrite, places, said)
     finish(summary, folder, as_json)
 
 
@@ -112,6 +126,7 @@ def serve(
     overwrite: options.Overwrite = False,
     web: options.Web = False,
     web_at: options.WebAt = None,
+    report_to: options.ReportTo = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Serve a run to the sites of a project; sites may join, crash and rejoin while it runs.
@@ -138,10 +153,13 @@ def serve(
     if loaded is None and out_ is None:
         if web or web_at:
             raise FedzeroError("--web shows one run: name a recipe or --out, or use `fedzero watch RUN --web`")
+        if report_to:
+            raise FedzeroError("--report-to tells of one run: name a recipe or --out")
         _serve_queue(project, environment, policy)
         return
     folder = out_ or project / "runs" / str(loaded and loaded.name)
-    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web, growth_of(rounds))
+    watch, said = watch_of(folder, report_to, serving=True), growth_of(rounds)
+    summary = _serve_run(project, loaded, folder, environment, policy, overwrite, web_at or web, watch, said)
     finish(summary, folder, as_json)
 
 
@@ -164,20 +182,20 @@ def _serve_run(
     policy: WaitPolicy,
     overwrite: bool,
     web: bool | str,
+    watch: Watch,
     said: Growth,
 ) -> Summary:
     """One run, new or resumed, with its page beside it."""
     from fedzero.deploy.flare.launch import service_of
     from fedzero.deploy.server.conduct import run_at_sites
     from fedzero.deploy.server.queue import supervising
-    from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
 
     resume = f"serve {project} --out"
     with interruptible(folder, resume), supervising(project) as playing, service_of(project, policy) as service:
         playing(folder)
         with serving_if(folder, web, say):
-            return run_at_sites(recipe, folder, environment, watch_on(err, serving=True), service, overwrite, said)
+            return run_at_sites(recipe, folder, environment, watch, service, overwrite, said)
 
 
 @app.command(rich_help_panel=FEDERATIONS)

@@ -50,4 +50,7 @@ OwnTask = Annotated[
     list[str] | None,
     repeated("--task", "A task of your own package, by the name that recipes have for it", "[NAME=]MODULE:ATTRIBUTE"),
 ]
+ReportTo = Annotated[
+    list[str] | None, repeated("--report-to", "Tell a logger of the run: tensorboard, mlflow or wandb", "LOGGER")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")]

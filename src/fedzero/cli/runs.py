@@ -21,6 +21,7 @@ from fedzero.cli.common import (
     say,
     tell,
     terminable,
+    watch_of,
 )
 from fedzero.errors import FedzeroError
 from fedzero.lines import print_line
@@ -49,6 +50,7 @@ def run(
     overwrite: options.Overwrite = False,
     web: options.Web = False,
     web_at: options.WebAt = None,
+    report_to: options.ReportTo = None,
     as_json: options.AsJson = False,
     seeds: Annotated[
         str | None, options.optional(metavar="0,1,2|0..4", help="A run for each seed, in folders of OUT.")
@@ -75,13 +77,14 @@ def run(
             raise FedzeroError("--overwrite is for one run: a sweep keeps the runs that have ended")
         if seed is not None and seeds is not None:
             raise FedzeroError("--seed and --seeds: choose one")
+        if dry_run:
+            raise FedzeroError("--dry-run is for one run: leave out --seeds and lists of values")
         numbers, environment = {"rounds": rounds, "seed": seed}, environment_of(data, secret)
         sweep_recipe(recipe, single, grid, seeds, numbers, engine, out_, environment, web_at or web, as_json)
         return
     from fedzero.ledger.folder import LEDGER
     from fedzero.recipe import recipe as recipes
     from fedzero.runs import growing, session
-    from fedzero.runs.progress import watch_on
     from fedzero.web import serving_if
 
     if exist not in EXIST:
@@ -90,7 +93,8 @@ def run(
     if dry_run:
         _dry(loaded, environment_of(data, secret), as_json)
         return
-    folder, environment, watch = out_ or Path("runs") / loaded.name, environment_of(data, secret), watch_on(err)
+    folder, environment = out_ or Path("runs") / loaded.name, environment_of(data, secret)
+    watch = watch_of(folder, report_to, loaded.report)
     with interruptible(folder), serving_if(folder, web_at or web, say):
         if exist == "resume" and not overwrite and (folder / LEDGER).exists():
             said = {
@@ -126,6 +130,7 @@ def resume(
     rounds: options.Rounds = None,
     evaluate_every: options.EvaluateEvery = None,
     stop: options.StopAt = None,
+    report_to: options.ReportTo = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Resume a run that was stopped or killed; the final model is the same, bit for bit.
@@ -139,11 +144,11 @@ def resume(
     Example: fedzero resume runs/first --rounds 200
     """
     from fedzero.runs import session
-    from fedzero.runs.progress import watch_on
 
+    watch = watch_of(folder, report_to)
     with interruptible(folder):
         growth = growth_of(rounds, evaluate_every, stop)
-        summary = session.resume(folder, environment_of(data, secret), watch_on(err), trust, engine, growth)
+        summary = session.resume(folder, environment_of(data, secret), watch, trust, engine, growth)
     finish(summary, folder, as_json)
 
 

@@ -99,6 +99,8 @@ class LedgerSummary(Struct):
     """the last checkpoint of a dense run"""
     moved_when_saved: int = 0
     """`moved` at that time"""
+    stopped: str = ""
+    """why the last round is the last; empty: it need not be"""
     end: End | None = None
     extended: Extended | None = None
     """the last extension"""
@@ -130,6 +132,8 @@ class LedgerSummary(Struct):
         elif isinstance(record, Saved):
             self.saved, self.moved_when_saved = record, self.moved
         elif isinstance(record, End):
+            if self.stopped and record.reason != self.stopped:
+                raise Tampered(self.done, "the run ended for another reason than its last round has")
             self.end = record
         elif isinstance(record, Extended):
             self._extend(record)
@@ -138,6 +142,9 @@ class LedgerSummary(Struct):
     def _add(self, record: Round) -> None:
         if record.round != self.done:
             raise Tampered(self.done, f"round {record.round} follows instead")
+        if self.stopped:
+            raise Tampered(self.done, "a round follows the one after which the run was stopped")
+        self.stopped = "" if isinstance(record.stopped, UnsetType) else record.stopped
         _check_clients(record, self.clients)
         self.done += 1
         if record.update is not None:
@@ -160,6 +167,7 @@ class LedgerSummary(Struct):
             made = f"{self.done} of {self.planned}"
             raise Tampered(self.done, f"the run was extended to {record.rounds} rounds when it had made {made}")
         self.planned, self.extended, self.ended, self.end = record.rounds, record, self.end, None
+        self.stopped = ""
 
     def finish(self) -> None:
         """All entries were read: there is a start, and an end only where one may be."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -66,6 +69,8 @@ class Round(Struct, frozen=True, tag="round"):
     asked: tuple[Natural, ...] | UnsetType = UNSET
     """clients who were sent the question of this round; not written where they are the cohort. The others of the cohort
     answered the question of an earlier round, and who is not in the cohort may answer in a later one"""
+    stopped: str | UnsetType = UNSET
+    """why the run ends after this round, if a callback said so; not written where none did. No round follows"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):
@@ -95,6 +100,13 @@ class Evaluation(Struct, frozen=True, tag="evaluation"):
     @property
     def identity(self) -> Identity:
         return _identity(self.model, self.sha256)
+
+
+def metrics_of(record: Evaluation) -> Mapping[str, float]:
+    """All numbers of an evaluation by name, its own copy, which nobody can change."""
+    found = record.metrics
+    ours = {"loss": found.loss} if found.accuracy is None else {"loss": found.loss, "accuracy": found.accuracy}
+    return MappingProxyType(found.others | ours)
 
 
 class Shown(Struct, frozen=True, tag="shown"):

@@ -25,6 +25,7 @@ from fedzero.model.decoding import cause_of, reading
 from fedzero.model.value import Checked, plain
 from fedzero.recipe.engines import Engine, Wanted, chosen, local, recorded
 from fedzero.recipe.explain import explain
+from fedzero.recipe.report import Report
 from fedzero.recipe.stopping import Stop
 from fedzero.tasks.contract import Task
 
@@ -81,6 +82,8 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     again."""
     engine: AnyEngine = msgspec.field(default_factory=local)
     """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
+    report: Report | UnsetType = UNSET
+    """Loggers that `fedzero run` tells of the run. Never on a ledger, and refused in a recipe of somebody else."""
 
     @property
     def needs(self) -> dict[str, str]:
@@ -108,8 +111,8 @@ def canonical(recipe: Recipe) -> bytes:
 
 
 def as_recorded(recipe: Recipe) -> Recipe:
-    """Without what a run can be resumed with another value of: who evaluates its clients."""
-    return msgspec.structs.replace(recipe, engine=recorded(recipe.engine))
+    """Without what a run can be resumed with another value of: who evaluates its clients, and who is told of it."""
+    return msgspec.structs.replace(recipe, engine=recorded(recipe.engine), report=UNSET)
 
 
 def with_engine(recipe: Recipe, wanted: Wanted) -> Recipe:
@@ -125,7 +128,10 @@ def hash_of(recipe: Recipe) -> str:
 def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:
     """The recipe of a ledger; `needs`: what its start says it was made with."""
     with written_elsewhere("the recipe of this run"):
-        return _converted(table_in(data), needs)
+        table = table_in(data)
+        if isinstance(table, dict) and "report" in table:
+            raise Sendable("the recipe of this run names loggers ([report]), which would send data out: it is refused")
+        return _converted(table, needs)
 
 
 def table_in(data: bytes) -> Any:

@@ -6,10 +6,10 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from fedzero.callbacks import ignore
+from fedzero.callbacks import Pause, Stop, Verdict, ignore
 from fedzero.errors import FedzeroError
 from fedzero.ledger.outline import EvaluationHistory, LedgerSummary
 from fedzero.ledger.records import Asked, End, Evaluation, Record, Round, sha256_of
@@ -27,20 +27,26 @@ MOST_TIES = 3
 class Watch(Protocol):
     """An observer of a run.
 
-    phase: the activity between rounds until the next call; empty: none. `end` may be called twice.
+    phase: the activity between rounds until the next call; empty: none. decide: is told a record before it is written;
+    `Stop` ends the run with it, `Pause` this call. round, evaluation, checkpoint, ended: of what is on disk. `end` may
+    be called twice.
     """
 
     def phase(self, what: str) -> None: ...
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None: ...
+    def decide(self, record: Round | Evaluation) -> Verdict: ...
     def round(self, record: Round) -> None: ...
     def evaluation(self, record: Evaluation) -> None: ...
+    def checkpoint(self, done: int) -> None: ...
+    def ended(self, record: End) -> None: ...
     def warn(self, text: str) -> None: ...
     def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run in progress. history: its evaluations so far; tied: is told of ties."""
+    """A run in progress. history: its evaluations so far; tied: is told of ties; pictures: those to record after so
+    many rounds; waiting: reasons to stop, until a round after which the run can end."""
 
     recipe: Recipe
     server: Server
@@ -49,6 +55,8 @@ class _Run:
     seconds: Callable[[], float]
     tied: Callable[[Tied], None]
     history: EvaluationHistory
+    pictures: Callable[[int], list[Record]]
+    waiting: list[str] = field(default_factory=list)
 
     def persist(self, work: Callable[[], T]) -> T:
         """Do work on which replicas may disagree; on a tie they are told to rebuild, and the work is repeated."""
@@ -62,24 +70,54 @@ class _Run:
                 if ties == MOST_TIES:
                     raise FedzeroError(_undecided(reason)) from reason
 
-    def play(self, round: int) -> Round:
-        return self.persist(lambda: self.server.play(round, self.clients, self.seconds()))
+    def play(self, round: int) -> tuple[Round, bool]:
+        """The record of a round, and whether to pause after it."""
+        verdict: Verdict = None
 
-    def evaluate(self, after: int) -> None:
+        def stopped(record: Round) -> str:
+            nonlocal verdict
+            verdict = self.watch.decide(record)
+            if isinstance(verdict, Stop):
+                self.waiting.append(verdict.reason)
+            # Sites of a server without a model evaluate it only where their recipe says so.
+            can = self.server.replica is not None or _due(self.recipe, round + 1)
+            return self.waiting[0] if self.waiting and can and round + 1 < self.recipe.rounds else ""
+
+        record = self.persist(lambda: self.server.play(round, self.clients, self.seconds(), stopped))
+        return record, isinstance(verdict, Pause)
+
+    def evaluate(self, after: int, reason: str = "") -> Verdict:
+        """Evaluate the model and write it. If the watch wants to stop here, the end is part of the same transaction.
+        reason: the run ends here anyway; the watch is not asked."""
         records: list[Record] = []
-        last = after == self.recipe.rounds or bool(self.exhausted(after))
+        last = after == self.recipe.rounds or bool(reason) or bool(self.exhausted(after))
+        verdict: Verdict = None
         self.watch.phase("evaluating")
         with suppress(Unmeasured):
             model, metrics = self.persist(lambda: self.clients.evaluate(after, last))
-            records = [Evaluation(after, model.digest, metrics, sha256_of(model))]
+            record = Evaluation(after, model.digest, metrics, sha256_of(model))
+            records, verdict = [record], self.watch.decide(record)
+            if reason or after == self.recipe.rounds:
+                verdict = None
+            if isinstance(verdict, Stop):
+                records += [*self.pictures(after), End(after, model.digest, verdict.reason, sha256_of(model))]
         meter = self.server.meter
         if meter is not None and (asked := meter.log.asked(after)):
             records.insert(0, Asked(after, asked))
         if records:
             self.server.ledger.append(records, self.seconds())
-        for record in records:
-            if isinstance(record, Evaluation):
-                self._note(record)
+        for each in records:
+            if isinstance(each, Evaluation):
+                self._note(each)
+            elif isinstance(each, End):
+                self.watch.ended(each)
+        return verdict
+
+    def end(self, done: int, reason: str) -> None:
+        model = self.persist(lambda: self.clients.identity(done))
+        record = End(done, model.digest, reason, sha256_of(model))
+        self.server.ledger.append([*self.pictures(done), record], self.seconds())
+        self.watch.ended(record)
 
     def _note(self, record: Evaluation) -> None:
         before = self.recipe.stop.diverged(self.history)
@@ -101,44 +139,53 @@ def run_rounds(
     seconds: Callable[[], float],
     pictures: Callable[[int], list[Record]] = lambda after: [],
     tied: Callable[[Tied], None] = ignore,
-    between: Callable[[int, int], None] = ignore,
+    between: Callable[[int, int], bool] = lambda done, evaluated: False,
     samples: Callable[[int], list[Record]] = lambda after: [],
-) -> None:
+) -> bool:
     """Play the remaining rounds of a run, with its evaluations, and end it. Work that ends in a tie is repeated.
+    Returns whether the run has ended: False if the watch paused it.
 
     outline: of the ledger so far. pictures: the pictures to record after so many rounds. between: is called after a
-    round and its evaluation with the number of rounds so far, and the number of rounds before the last evaluation.
-    samples: of what a model says, to record before the first round and after the last.
+    round and its evaluation with the number of rounds so far, and the number of rounds before the last evaluation;
+    whether it wrote a checkpoint. samples: of what a model says, to record before the first round and after the last.
     """
-    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.evaluations))
+
+    def at_end(after: int) -> list[Record]:
+        return [*pictures(after), *samples(after)]
+
+    run = _Run(recipe, server, clients, watch, seconds, tied, copy.deepcopy(outline.evaluations), at_end)
     listener = Listener(server, [box.label for box in getattr(recipe.task, "boxes", ())])
     watch.begin(recipe, server.plan.size, outline)
     if outline.end is not None:
-        return
-    done, evaluated = outline.done, outline.evaluated
+        return True
+    done, evaluated, stopped = outline.done, outline.evaluated, outline.stopped
     server.save_if_due(done, seconds())
     if _due(recipe, done) and evaluated < done:
-        run.evaluate(done)
+        if verdict := run.evaluate(done, stopped):
+            return isinstance(verdict, Stop)
         evaluated = done
         if done == 0 and (said := samples(0)):
             server.ledger.append(said, seconds())
-    reason = ""
+    reason = stopped
     watch.phase("first round")
-    while done < recipe.rounds and not (reason := recipe.stop.reason(run.history) or run.exhausted(done)):
-        watch.round(run.play(done))
+    while done < recipe.rounds and not (reason := stopped or recipe.stop.reason(run.history) or run.exhausted(done)):
+        record, pausing = run.play(done)
+        watch.round(record)
         for warning in listener.after(done):
             watch.warn(warning)
-        done += 1
+        done, stopped = done + 1, record.stopped or ""
+        if pausing:
+            return False
         if _due(recipe, done):
-            run.evaluate(done)
+            if verdict := run.evaluate(done, stopped):
+                return isinstance(verdict, Stop)
             evaluated = done
-        between(done, evaluated)
+        if between(done, evaluated):
+            watch.checkpoint(done)
     if evaluated < done:  # a run that ends early also ends with an evaluation
-        run.evaluate(done)
-    model = run.persist(lambda: clients.identity(done))
-    server.ledger.append(
-        [*pictures(done), *samples(done), End(done, model.digest, reason, sha256_of(model))], seconds()
-    )
+        run.evaluate(done, reason)
+    run.end(done, reason)
+    return True
 
 
 def _exhausted(server: Server, everybody: range, round: int) -> str:

@@ -11,11 +11,11 @@ update ← aggregate, if the model stays finite       → ledger (durable) → o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.query_log import Meter
@@ -105,8 +105,14 @@ class Server:
         """The most bytes that a reply may have."""
         return self.admission.limit(round, exchange)
 
-    def play(self, round: int, clients: Clients, seconds: float) -> Round:
-        """One round; returns when its record is durable and the model has moved on."""
+    def play(
+        self, round: int, clients: Clients, seconds: float, stopped: Callable[[Round], str] = lambda record: ""
+    ) -> Round:
+        """One round; returns when its record is durable and the model has moved on.
+
+        stopped: is told the record before it is written; the reason to end the run after it, or nothing. It is part of
+        the record: whoever reads the round knows that it is the last.
+        """
         self.admission.begin(round, self.replica, self.schedule.oldest)
         tally = self._exchanges(round, clients)
         update = self.aggregation.update(round, tally, tally.weights)
@@ -134,6 +140,8 @@ class Server:
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
             asked=UNSET if as_drawn else tuple(sorted(set(drawn))),
         )
+        if reason := stopped(record):
+            record = structs.replace(record, stopped=reason)
         kept = {c: tally.memories[c] for c, _ in record.remembered if c in tally.memories}
         self.ledger.append([record], seconds, (round, encoded) if encoded is not None and dense else None, None, kept)
         clients.settle(round, update, closings, tally.diverged)  # first: replicas elsewhere fold while ours does

@@ -27,8 +27,11 @@ class Checkpointer:
         self.evaluate_every, self.since = evaluate_every, 0 if kept is None else kept.outline.done
         self._private = ledger.start().secret is not None
 
-    def __call__(self, done: int, evaluated: int) -> None:
-        if checkpoints.due(done, self.since, evaluated, self.evaluate_every):
+    def __call__(self, done: int, evaluated: int) -> bool:
+        """Whether one was due, and is written."""
+        due = checkpoints.due(done, self.since, evaluated, self.evaluate_every)
+        if due:
             self.view, self.since = replay.read(self.ledger, self.view), done
             kept = Checkpoint.of(self.view.outline, self.view.turns, self.replica)
             checkpoints.write(self.folder, kept, self._private)
+        return due

@@ -14,10 +14,11 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from fedzero.callbacks import Verdict
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import Evaluation, Extended, Round
+from fedzero.ledger.records import End, Evaluation, Extended, Round
 from fedzero.ledger.store import Ledger
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
@@ -91,10 +92,19 @@ class Silent:
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         pass
 
+    def decide(self, record: Round | Evaluation) -> Verdict:
+        return None
+
     def round(self, record: Round) -> None:
         pass
 
     def evaluation(self, record: Evaluation) -> None:
+        pass
+
+    def checkpoint(self, done: int) -> None:
+        pass
+
+    def ended(self, record: End) -> None:
         pass
 
     def warn(self, text: str) -> None:

@@ -25,6 +25,7 @@ from fedzero.model import files, fixed
 from fedzero.model.checkpoint import save_base, save_model
 from fedzero.model.device import device_of, thread_count, threads
 from fedzero.protocol.engine import Clients, Tied
+from fedzero.protocol.replica import Replica
 from fedzero.recipe import coalitions, thread_counts, trust
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
@@ -187,8 +188,8 @@ def run_to_end(
     schedule: Schedule | None = None,
     extended: Extended | None = None,
 ) -> Summary:
-    """Play a run from the end of its ledger to the end of the run; returns the summary. schedule: None for the
-    synchronous one. extended: an extension, which is put on the ledger first."""
+    """Play a run from the end of its ledger to its end, or until the watch pauses it; returns the summary. schedule:
+    None for the synchronous one. extended: an extension, which is put on the ledger first."""
     try:
         recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
         began = time.perf_counter()
@@ -225,18 +226,26 @@ def run_to_end(
 
         checkpointer = Checkpointer(folder, ledger, view, replica, recipe.evaluate_every, kept)
         with threads(thread_counts.used(recipe, ledger.start())):
-            run_rounds(
+            ended = run_rounds(
                 recipe, view.outline, server, found.clients, watch, seconds, pictures, found.tied, checkpointer, samples
             )
-        if replica is not None:
-            save_model(replica.state.params, folder / MODEL)
-        checkpoints.remove(folder)  # a finished run is not resumed
-        for path in answers.files_of(folder):
-            path.unlink(missing_ok=True)
+        if ended:
+            _finish(replica, folder)
         return summary(ledger, checkpointer.view)
     finally:
-        watch.end()
-        ledger.close()
+        try:
+            watch.end()
+        finally:
+            ledger.close()
+
+
+def _finish(replica: Replica | None, folder: Path) -> None:
+    """Write the model, and remove what a finished run does not need, since it is not resumed."""
+    if replica is not None:
+        save_model(replica.state.params, folder / MODEL)
+    checkpoints.remove(folder)
+    for path in answers.files_of(folder):
+        path.unlink(missing_ok=True)
 
 
 def _checkpoint(setup: Setup | None, ledger: Ledger, folder: Path) -> Checkpoint | None:

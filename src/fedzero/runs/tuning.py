@@ -85,7 +85,6 @@ class StopAfter(Silent):
 
     def __init__(self, rounds: int):
         self.rounds, self.last = rounds, False
-        """last: the run ends there anyway"""
 
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         self.last = self.rounds == recipe.rounds

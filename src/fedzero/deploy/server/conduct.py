@@ -121,7 +121,8 @@ def _run(
         clients.attach(RunView(recipe, plan, past, setup, None if setup is None else setup.replica(), environment))
     found = session.Opened(clients.run, clients, past, tied)
     summary = session.run_to_end(found, ledger, folder, watch, extended=extended)
-    clients.finish(summary.rounds)
+    if summary.complete:  # sites keep what they need to go on with a run that was paused
+        clients.finish(summary.rounds)
     return summary
 
 
