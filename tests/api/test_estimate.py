@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,10 @@ def test_bytes_and_queries_are_those_of_the_run(tmp_path: Path, method: dict[str
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     call: dict[str, Any] = {"loss": F.cross_entropy, "method": method, "partition": "iid", "count": 20, "cohort": 4}
     call |= {"rounds": 60, "evaluate_every": 20, "out": tmp_path / "run", "progress": False}
-    found = fedzero.estimate(fedzero.train, model, (x, x.argmax(1)), **call)
+    told: list[Any] = []
+    tells = SimpleNamespace(round=told.append)
+    found = fedzero.estimate(fedzero.train, model, (x, x.argmax(1)), exist="error", callbacks=[tells], **call)
+    assert not told
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     run = fedzero.train(model, (x, x.argmax(1)), **call)
     totals = run.summary

@@ -22,12 +22,12 @@ VERBS = ("train", "finetune", "run")
 def estimate(verb: Callable[..., Any], *arguments: Any, **options: Any) -> Estimate:
     """Seconds, bytes, queries and memory of `verb(*arguments, **options)`: of `fedzero.train`, `finetune` or `run`.
 
-    Two rounds and an evaluation are made in a temporary folder, by a copy of the model; `out`, `progress` and `web`
-    count for nothing. `print` it for a sentence.
+    Two rounds and an evaluation are made in a temporary folder, by a copy of the model; `out`, `exist`,
+    `progress`, `web`, `callbacks` and `report_to` count for nothing. `print` it for a sentence.
     """
     if getattr(verb, "__name__", "") not in VERBS or not getattr(verb, "__module__", "").startswith("fedzero.api."):
         raise Invalid("estimate: give fedzero.train, fedzero.finetune or fedzero.run, and then its arguments")
-    left = {name: value for name, value in options.items() if name not in ("out", "progress", "web", "resume")}
+    left = {name: value for name, value in options.items() if name not in ("out", "progress", "web", "resume", "exist")}
     size = 0
 
     def own(value: Any) -> Any:

@@ -296,6 +296,8 @@ def watch_of(
     """progress: True shows it on standard error; or somebody who shows it in another way."""
     if isinstance(progress, bool):
         progress = watch_on(Console(stderr=True)) if progress else Silent()
+    if getattr(progress, "alone", False):
+        return Watching(progress, folder)
     return Watching(progress, folder, callbacks, report)
 
 

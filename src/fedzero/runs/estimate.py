@@ -77,6 +77,8 @@ class _Measured(Silent):
     evaluations: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     memory: int = 0
+    alone: bool = True
+    """neither callbacks nor loggers are told of a dry run"""
 
     def begin(self, recipe: Recipe, parameters: int, done: LedgerSummary) -> None:
         if getattr(recipe.task, "boxes", ()):
