@@ -13,6 +13,7 @@ from scipy import integrate, special, stats
 
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.privacy import accounting, gaussian, renyi
+from fedzero.privacy.integers import choose_grid
 from fedzero.privacy.journal import Filter, Spent, basic
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -65,7 +66,7 @@ def test_the_closed_form_is_what_dp_accounting_finds_without_subsampling() -> No
 def test_renyi_bounds_are_above_the_sharp_values_and_for_usual_ones_near() -> None:
     near = 0
     for sigma, q, steps, delta, epsilon in TABLE["epsilons"][::6]:
-        bound = renyi.epsilon_of(renyi.subsampled_gaussian(sigma, q, steps), delta, renyi.WHOLE)
+        bound = renyi.epsilon_of(renyi.subsampled(renyi.gaussian(sigma), q, steps), delta, renyi.WHOLE)
         assert epsilon <= bound * (1 + 1e-6)
         near += 1 < epsilon < 10 and bound < 1.2 * epsilon
     assert near >= 4
@@ -106,15 +107,19 @@ def test_an_adaptive_clip_shares_the_noise() -> None:
         gaussian.joint_sigma(1.947, 0.97)
 
 
-def sum_divergence(variance: float, parties: int, shift: int, order: float) -> float:
-    """The divergence of order α between a sum of discrete Gaussians and the same one moved: by convolution."""
+def logs_of_sum(variance: float, parties: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """The logarithms of a sum of discrete Gaussians, and of the same one moved, by convolution."""
     at = np.arange(-60, 61)
     one = np.exp(-(at**2) / (2 * variance))
     total = one / one.sum()
     for _ in range(parties - 1):
         total = np.convolve(total, one / one.sum())
     logs = np.log(total[total > 1e-250])
-    return float(special.logsumexp(order * logs[shift:] + (1 - order) * logs[: len(logs) - shift]) / (order - 1))
+    return logs[: len(logs) - shift], logs[shift:]
+
+
+def divergence(p: np.ndarray, q: np.ndarray, order: float) -> float:
+    return float(special.logsumexp(order * p + (1 - order) * q) / (order - 1))
 
 
 @pytest.mark.parametrize(("variance", "parties"), [(0.3, 3), (0.5, 2), (0.5, 8), (1.0, 4), (4.0, 5)])
@@ -122,7 +127,7 @@ def test_the_bound_of_distributed_noise_holds_for_the_exact_distribution(varianc
     for shift in (1, 2, 3):
         curve = renyi.sum_of_discrete_gaussians(variance, parties, 1, shift**2)
         for order in (1.5, 2, 4, 8):
-            exact = sum_divergence(variance, parties, shift, order)
+            exact = divergence(*logs_of_sum(variance, parties, shift)[::-1], order)
             assert exact <= curve(order) + 1e-9
             if variance >= 4:
                 assert curve(order) < exact * 1.0001 + 1e-9
@@ -141,14 +146,44 @@ def test_distributed_noise_is_as_good_as_central_noise_on_a_fine_grid() -> None:
             renyi.sum_of_discrete_gaussians(variance, parties, 32, 1.0)
 
 
+@pytest.mark.parametrize(("variance", "parties", "q"), [(0.5, 2, 0.3), (0.5, 8, 0.05), (2.0, 3, 0.01), (4.0, 4, 0.6)])
+def test_subsampling_is_bounded_both_ways_for_the_exact_distribution(variance: float, parties: int, q: float) -> None:
+    for shift in (1, 3):
+        curve = renyi.subsampled(renyi.sum_of_discrete_gaussians(variance, parties, 1, shift**2), q, 1)
+        away, there = logs_of_sum(variance, parties, shift)
+        mixed = np.logaddexp(math.log1p(-q) + away, math.log(q) + there)
+        for order in (2, 3, 8):
+            removed, added = divergence(mixed, away, order), divergence(away, mixed, order)
+            assert added <= removed + 1e-12 and removed <= curve(order) + 1e-9
+            if variance >= 4:
+                assert curve(order) < removed * 1.0001 + 1e-9
+    with pytest.raises(Invalid, match="whole"):
+        curve(2.5)
+
+
+def test_noise_of_several_parties_for_a_wanted_epsilon() -> None:
+    """On a fine grid as much as a Rényi bound asks of a single party: σ = 1.947 has 2.196 where its sharp figure is 2.0."""
+    grid = choose_grid(1.0, 32, units=1_000)
+    plain = gaussian.sigma_of(8.0, 15, 1e-6)
+    assert plain < accounting.distributed_sigma(grid, 8.0, 8, 1.0, 15, 1e-6) < 1.15 * plain
+    sigma = accounting.distributed_sigma(grid, 2.2, 8, 0.05, 300, 1e-5)
+    assert sigma == pytest.approx(1.947, rel=3e-3)
+    variance = float(grid.noise(sigma, 8)) ** 2
+    assert accounting.distributed_epsilon(grid, variance, 8, 0.05, 300, 1e-5) <= 2.2
+    assert accounting.distributed_epsilon(grid, variance, 6, 0.05, 300, 1e-5) > 2.2  # two dropped out or collude
+    assert accounting.distributed_epsilon(grid, variance, 9, 0.05, 300, 1e-5) < 2.2
+
+
 def test_a_journal_admits_what_fits_and_nothing_more() -> None:
-    first, second = renyi.subsampled_gaussian(1.947, 0.05, 300), renyi.subsampled_gaussian(4.0, 1.0, 10)
+    first, second = renyi.subsampled(renyi.gaussian(1.947), 0.05, 300), renyi.subsampled(renyi.gaussian(4.0), 1.0, 10)
     alone = [renyi.epsilon_of(curve, 1e-5, renyi.WHOLE) for curve in (first, second)]
     order = renyi.best_order(lambda order: first(order) + second(order), 1e-5, renyi.WHOLE)
     both = renyi.epsilon_of(lambda order: first(order) + second(order), 1e-5, renyi.WHOLE)
     assert both < 0.85 * sum(alone) == 0.85 * basic([Spent(alone[0], 1e-5), Spent(alone[1], 1e-5)]).epsilon
     limit = Filter(both, 1e-5, order)
-    assert limit.admits([first], second) and not limit.admits([first, second], renyi.subsampled_gaussian(50.0, 0.05, 1))
+    assert limit.admits([first], second) and not limit.admits(
+        [first, second], renyi.subsampled(renyi.gaussian(50.0), 0.05, 1)
+    )
     assert limit.epsilon_of([first, second]) == pytest.approx(both) and limit.epsilon_of([]) == 0
     assert basic([Spent(1.0, 1e-6)] * 3) == Spent(3.0, pytest.approx(3e-6))
     with pytest.raises(Invalid, match="no budget"):
@@ -188,4 +223,4 @@ def test_the_noise_for_a_wanted_epsilon(row: list[float]) -> None:
 @pytest.mark.parametrize("setting", [(0.0, 0.1), (-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.5)])
 def test_what_is_no_setting_is_refused(setting: tuple[float, float]) -> None:
     with pytest.raises(Invalid):
-        renyi.subsampled_gaussian(*setting, 10)
+        renyi.subsampled(renyi.gaussian(setting[0]), setting[1], 10)

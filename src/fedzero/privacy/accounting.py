@@ -19,11 +19,14 @@ from typing import Any
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.privacy import gaussian, renyi
 from fedzero.privacy.gaussian import expected, proper
+from fedzero.privacy.integers import Grid
 
 INTERVAL = 1e-4
 """Width of the grid of privacy losses, dp-accounting's own choice."""
-STEP = 1e-4
-"""σ for a wanted ε is a multiple of it."""
+STEPS = 10_000
+"""σ for a wanted ε is a multiple of one part of so many."""
+TINY = 1e-9
+"""Stands for an ε of 0 where its logarithm is needed."""
 NARROW = 0.8
 """Privacy loss distributions seldom need less than this part of the σ that Rényi divergences ask for; where they do,
 the search goes on below."""
@@ -45,21 +48,44 @@ def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
     """
     expected(epsilon, "epsilon")
     if q == 1:
-        return math.ceil(gaussian.sigma_of(epsilon, steps, delta) / STEP) * STEP
-    high = math.ceil(_renyi_sigma(epsilon, q, steps, delta) / STEP)
+        return math.ceil(gaussian.sigma_of(epsilon, steps, delta) * STEPS) / STEPS
+    high = math.ceil(_renyi_sigma(epsilon, q, steps, delta) * STEPS)
     low = math.floor(NARROW * high)
-    known = {high: epsilon_of(high * STEP, q, steps, delta)}
-    while (at_low := epsilon_of(low * STEP, q, steps, delta)) <= epsilon:
+    known = {high: epsilon_of(high / STEPS, q, steps, delta)}
+    while (at_low := epsilon_of(low / STEPS, q, steps, delta)) <= epsilon:
         known[low], high, low = at_low, low, math.floor(NARROW * low)
     known[low] = at_low
     tries = 0
     while high - low > 1:
         tries += 1
-        part = math.log(known[low] / epsilon) / math.log(known[low] / known[high]) if tries % 3 else 0.5
+        part = math.log(known[low] / epsilon) / math.log(known[low] / max(known[high], TINY)) if tries % 3 else 0.5
         middle = min(max(round(low * (high / low) ** part), low + 1), high - 1)
-        known[middle] = epsilon_of(middle * STEP, q, steps, delta)
+        known[middle] = epsilon_of(middle / STEPS, q, steps, delta)
         low, high = (low, middle) if known[middle] <= epsilon else (middle, high)
-    return round(high * STEP, 4)
+    return round(high / STEPS, 4)
+
+
+def distributed_epsilon(grid: Grid, variance: float, honest: int, q: float, steps: int, delta: float) -> float:
+    """ε where so many honest parties add a discrete Gaussian of this variance to each number, in integers of the grid.
+
+    q = 1 against whoever knows who takes part. Privacy loss distributions of such sums are not known to
+    `dp-accounting`; these are Rényi bounds, and need no extra.
+    """
+    step = renyi.sum_of_discrete_gaussians(variance, honest, grid.count, grid.allowance)
+    return renyi.epsilon_of(renyi.subsampled(step, q, steps), delta, renyi.REAL if q == 1 else renyi.WHOLE)
+
+
+def distributed_sigma(grid: Grid, epsilon: float, honest: int, q: float, steps: int, delta: float) -> float:
+    """The noise multiplier σ, at most 0.1 % too large, with which parties that each add `grid.noise(σ, honest)` promise
+    ε."""
+    expected(epsilon, "epsilon")
+    least = 0.5 * math.sqrt(honest / grid.allowance)  # half a step for each party, where the bound begins
+
+    def too_small(sigma: float) -> bool:
+        variance = float(grid.noise(sigma, honest)) ** 2
+        return sigma < least or distributed_epsilon(grid, variance, honest, q, steps, delta) > epsilon
+
+    return gaussian.largest_where(too_small, 1.0, within=1e-3)
 
 
 def accountant() -> str:
@@ -73,7 +99,9 @@ def _renyi_sigma(epsilon: float, q: float, steps: int, delta: float) -> float:
     proper(delta)
 
     def too_small(sigma: float) -> bool:
-        return sigma == 0 or renyi.epsilon_of(renyi.subsampled_gaussian(sigma, q, steps), delta, renyi.WHOLE) > epsilon
+        if sigma == 0:
+            return True
+        return renyi.epsilon_of(renyi.subsampled(renyi.gaussian(sigma), q, steps), delta, renyi.WHOLE) > epsilon
 
     return gaussian.largest_where(too_small, 1.0, within=1e-2)
 

@@ -20,7 +20,7 @@ from fedzero.privacy.gaussian import expected, proper
 Curve = Callable[[float], float]
 
 WHOLE = (*range(2, 129), *range(130, 257, 2), *range(260, 1025, 20))
-"""Orders for the subsampled Gaussian, whose formula is for whole ones."""
+"""Orders for what is subsampled: the formula is for whole ones."""
 REAL = tuple(1 + 10 ** (i / 60) for i in range(-180, 301))
 """Orders from 1.001 to 100,001 in steps of 4 % of α − 1; ε between two of them is not 0.1 % better."""
 
@@ -40,29 +40,47 @@ def best_order(curve: Curve, delta: float, orders: Sequence[float] = REAL) -> fl
     return min(orders, key=lambda order: curve(order) + converted(order, delta))
 
 
-def subsampled_gaussian(sigma: float, q: float, steps: int) -> Curve:
-    """Steps of the Gaussian with noise multiplier σ, each unit present with probability q; a unit is added or removed.
-    Whole orders only; for q = 1 any.
-
-        D(α) = ln Σ_k C(α, k) (1 − q)^(α−k) q^k exp((k² − k)/(2σ²)) / (α − 1)
-
-    (Mironov, Talwar, Zhang, arXiv:1908.10530).
-    """
+def gaussian(sigma: float) -> Curve:
+    """One step with noise multiplier σ: D(α) = α/(2σ²), zero-concentrated differential privacy with ρ = 1/(2σ²)."""
     expected(sigma, "sigma")
+    return lambda order: order / (2 * sigma**2)
+
+
+def subsampled(curve: Curve, q: float, steps: int) -> Curve:
+    """Steps of a mechanism that adds symmetric noise to a sum, each unit present with probability q. Whole orders for q
+    < 1.
+
+    curve: of one step with every unit; a unit is added or removed. With P for the output without a unit, P′ with it,
+    and M = (1 − q) P + q P′, the binomial theorem gives
+
+        exp((α − 1) D(M ‖ P)) = Σ_k C(α, k) (1 − q)^(α−k) q^k exp((k − 1) D_k(P′ ‖ P)),   D_k ≤ curve(k)
+
+    and D(P ‖ M) ≤ D(M ‖ P), since z ↦ v − z exchanges P and P′ if the unit is worth v (Mironov, Talwar, Zhang,
+    arXiv:1908.10530, theorem 5: Gaussian noise; the same holds on the integers, where v is whole).
+    """
     if not 0 < q <= 1:
         raise Invalid(f"q = {q} is not valid: above 0, at most 1")
 
-    def curve(order: float) -> float:
+    def found(order: float) -> float:
         if q == 1:
-            return steps * order / (2 * sigma**2)
-        if order != int(order):
-            raise Invalid(f"no divergence of order {order}: whole ones only")
-        whole = int(order)
-        parts = [_part(whole, k, q) + (k * k - k) / (2 * sigma**2) for k in range(whole + 1)]
-        most = max(parts)
-        return steps * (most + math.log(math.fsum(math.exp(part - most) for part in parts))) / (whole - 1)
+            return steps * curve(order)
+        whole = _whole(order)
+        parts = [_part(whole, k, q) + (k - 1) * curve(k) if k > 1 else _part(whole, k, q) for k in range(whole + 1)]
+        return steps * _log_sum(parts) / (whole - 1)
 
-    return curve
+    return found
+
+
+def _whole(order: float) -> int:
+    if order != int(order):
+        raise Invalid(f"no divergence of order {order}: whole ones only")
+    return int(order)
+
+
+def _log_sum(parts: list[float]) -> float:
+    """ln Σ exp(part)."""
+    most = max(parts)
+    return most + math.log(math.fsum(math.exp(part - most) for part in parts))
 
 
 def _part(order: int, k: int, q: float) -> float:
