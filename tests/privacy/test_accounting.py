@@ -162,7 +162,7 @@ def test_subsampling_is_bounded_both_ways_for_the_exact_distribution(variance: f
 
 
 def test_noise_of_several_parties_for_a_wanted_epsilon() -> None:
-    """On a fine grid as much as a Rényi bound asks of a single party: σ = 1.947 has 2.196 where its sharp figure is 2.0."""
+    """On a fine grid as much as a Rényi bound asks of one party: 2.196 for σ = 1.947, whose sharp figure is 2.0."""
     grid = choose_grid(1.0, 32, units=1_000)
     plain = gaussian.sigma_of(8.0, 15, 1e-6)
     assert plain < accounting.distributed_sigma(grid, 8.0, 8, 1.0, 15, 1e-6) < 1.15 * plain
