@@ -21,7 +21,7 @@ from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Round, metrics_of
 from fedzero.ledger.store import Ledger
-from fedzero.lines import LONGEST_SAID, printable
+from fedzero.lines import LONGEST_SAID, printable, said_of
 from fedzero.loggers import reporters
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.report import Report
@@ -116,7 +116,7 @@ class Watching:
         if first is not None and failing is None:
             raise first
         if first is not None:  # another exception ends the call already
-            self.warn(f"a callback failed at the end, too: {_said(first)}")
+            self.warn(f"a callback failed at the end, too: {said_of(first, LONGEST_SAID)}")
 
     def _of(self, record: Round) -> RoundInfo:
         before = self._totals
@@ -161,16 +161,12 @@ class Watching:
                 _tell(each, name, info)
             except Exception as error:
                 self._observers.remove(each)
-                self.warn(f"{each.name} gets no more of this run, which goes on ({_said(error)})")
+                self.warn(f"{each.name} gets no more of this run, which goes on ({said_of(error, LONGEST_SAID)})")
 
 
 def _tell(callback: Any, name: str, info: object) -> Any:
     method: Callable[[object], Any] | None = getattr(callback, name, None)
     return None if method is None else method(info)
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {printable(str(error), LONGEST_SAID)}"
 
 
 def _result(record: Evaluation) -> EvaluationInfo:

@@ -23,7 +23,7 @@ from fedzero.callbacks import Callback, EndInfo, EvaluationInfo, RoundInfo, RunI
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Evaluation, Round, metrics_of
 from fedzero.ledger.store import Ledger
-from fedzero.lines import LONGEST_SAID, printable
+from fedzero.lines import LONGEST_SAID, said_of
 from fedzero.report import page
 from fedzero.results.history import history
 
@@ -135,8 +135,7 @@ class Reporter(Callback):
         except Exception as error:  # whatever a library raises
             self._failed = True
             self._points.clear()
-            said = printable(str(error), LONGEST_SAID)
-            self._warn(f"{self.name} gets no more of this run, which goes on ({type(error).__name__}: {said})")
+            self._warn(f"{self.name} gets no more of this run, which goes on ({said_of(error, LONGEST_SAID)})")
 
     def _write(self, sink: Sink, written: Written) -> None:
         points = [self._points.popleft() for _ in range(len(self._points))]
