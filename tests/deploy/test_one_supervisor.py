@@ -15,6 +15,7 @@ from fedzero.deploy.server import queue
 from fedzero.deploy.server.queue import supervising, supervisor
 from fedzero.errors import FedzeroError
 
+
 def test_a_second_one_is_refused_though_it_looked_before_the_first_was_on_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
