@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, Unpack
@@ -29,8 +28,7 @@ from fedzero.api.table import Table
 from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.best import Mode, mode_of
-from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.runs import grids, sweeping
 from fedzero.runs.grids import SEED, Setting
 from fedzero.web import serving_if
@@ -158,7 +156,7 @@ def expect_same_start(folders: Sequence[Path], settings: Sequence[Setting]) -> N
     next run, what the one before has trained."""
     begun: dict[Any, tuple[bytes, Path]] = {}
     for folder, setting in zip(folders, settings, strict=True):
-        with closing(Ledger.open(folder / LEDGER)) as ledger:
+        with ledger_in(folder) as ledger:
             start = ledger.start()
         base, other = begun.setdefault((setting.get(SEED), start.parameters), (start.base, folder))
         if base != start.base:

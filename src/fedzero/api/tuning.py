@@ -102,10 +102,8 @@ def tune(
         if study is not None:
             return Search(_asked(study, fields, count, own.rounds, made, own.folder, told), own.folder)
         return Search(searching.search_runs(made, _grid(fields), own.rounds, own.folder, told), own.folder)
-    recipe, environment = (
-        loaded_with(what, set, replace(own, rounds=None), "fedzero.tune"),
-        environment_of(data, secret),
-    )
+    recipe = loaded_with(what, set, replace(own, rounds=None), "fedzero.tune")
+    environment = environment_of(data, secret)
     if study is not None:
         longest = own.rounds or max(recipe.rounds // 2, tuning.LEAST)
         recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)

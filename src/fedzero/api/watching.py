@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,10 +16,10 @@ from typing import Any, Protocol
 from fedzero.callbacks import CheckpointInfo, EndInfo, EvaluationInfo, Pause, RoundInfo, RunInfo, Stop, Totals, Verdict
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Round, metrics_of
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.lines import LONGEST_SAID, printable, said_of
 from fedzero.loggers import reporters
 from fedzero.recipe.recipe import Recipe
@@ -55,7 +54,7 @@ class Watching:
         self.shown.begin(recipe, parameters, done)
         self._ended, self._rounds, self._before, self._began = done.end, done.done, done.seconds, time.perf_counter()
         self._totals = Totals(done.bytes_up, done.bytes_down, done.queries, done.seconds)
-        entries, path = done.entries, self.folder / LEDGER
+        entries, folder = done.entries, self.folder
         info = RunInfo(
             folder=self.folder,
             name=recipe.name,
@@ -67,7 +66,7 @@ class Watching:
             totals=self._totals,
             config=MappingProxyType(settings_of(recipe)),
             entries=entries,
-            evaluations=lambda: _evaluations(path, entries),
+            evaluations=lambda: _evaluations(folder, entries),
         )
         self._observe("begin", info)
         for each in self._callbacks:
@@ -173,6 +172,6 @@ def _result(record: Evaluation) -> EvaluationInfo:
     return EvaluationInfo(record.round, metrics_of(record))
 
 
-def _evaluations(path: Path, upto: int) -> tuple[EvaluationInfo, ...]:
-    with closing(Ledger.open(path)) as ledger:
+def _evaluations(folder: Path, upto: int) -> tuple[EvaluationInfo, ...]:
+    with ledger_in(folder) as ledger:
         return tuple(_result(entry.record) for entry in ledger.entries(0, upto) if isinstance(entry.record, Evaluation))

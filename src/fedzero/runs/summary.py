@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
-from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, ledger_in
 from fedzero.recipe.in_force import in_force
 
 
@@ -58,7 +56,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 def summary_of(folder: Path) -> Summary:
     """The totals of the run in a folder."""
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         return summary(ledger)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Round
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
 from fedzero.model.schedules import SCHEDULES
 from fedzero.recipe import recipe as recipes
@@ -304,7 +304,7 @@ def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment
 
 
 def losses_of(folder: Path) -> list[float | None]:
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         return [record.loss for record in ledger.rounds()]
 
 
