@@ -145,20 +145,15 @@ def _inputs(table: Any, features: Names, label: str, whose: str) -> Tensor:
 
 
 def _numbers(column: Array, name: str, whose: str) -> Array:
+    odd = "" if column.dtype.kind in "biufO" else f"values of type {column.dtype}"
     if column.dtype.kind == "O":
         try:
             column = column.astype(np.float64)
         except (TypeError, ValueError):
-            first = next((cell for cell in column.tolist() if not isinstance(cell, int | float)), None)
-            raise Invalid(
-                f"{whose} has {quoted(first)} in the column {name!r}: inputs are numbers, so encode the column, or "
-                "name others, features = [\u2026]"
-            ) from None
-    if column.dtype.kind not in "biuf":
-        raise Invalid(
-            f"{whose} has values of type {column.dtype} in the column {name!r}: inputs are numbers, so encode the "
-            "column, or name others, features = [\u2026]"
-        )
+            odd = quoted(next((cell for cell in column.tolist() if not isinstance(cell, int | float)), None))
+    if odd:
+        advice = "inputs are numbers, so encode the column, or name others, features = [\u2026]"
+        raise Invalid(f"{whose} has {odd} in the column {name!r}: {advice}")
     return np.ascontiguousarray(column, np.float32)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from fedzero.recipe.recipe import Recipe
 from fedzero.runs import tuning
 from fedzero.runs.grids import Setting
 from fedzero.runs.several import go_on, placed
-from fedzero.runs.tuning import OWN, Enough, Play, Playing, StopAfter, Told, Trial, Tuned, Value
+from fedzero.runs.tuning import OWN, Enough, Play, StopAfter, Told, Trial, Tuned, Value
 
 Made = Callable[[Setting, Path, StopAfter], object]
 """Makes, or resumes, the run of a setting in a folder; the watch ends it."""
@@ -70,31 +69,21 @@ def search_recipe(
     recipe, folder, environment, spreading = placed(tuning.shortened(recipe, rounds), folder, environment, engine)
     planned: dict[Value, Recipe] = {name: with_setting(recipe, setting) for name, setting in settings.items()}
     own = next((name for name, each in planned.items() if each == recipe), OWN)
-    play = Playing(({OWN: recipe} | planned).__getitem__, folder, environment, spreading, told)
+    play = tuning.playing(({OWN: recipe} | planned).__getitem__, folder, environment, spreading, told)
     return _searched(play, ({OWN: {}} if own == OWN else {}) | dict(settings), recipe.rounds, own)
 
 
 def search_runs(made: Made, settings: Mapping[str, Setting], rounds: int, folder: Path, told: Told = ignore) -> Found:
-    """Halve settings of runs that somebody makes."""
-    return _searched(PlayingMade(made, settings, folder, told), settings, max(rounds, tuning.LEAST))
+    """Halve settings of runs that somebody makes in this process."""
 
-
-@dataclass(frozen=True)
-class PlayingMade:
-    """As `Playing`, of runs that somebody makes in this process."""
-
-    made: Made
-    settings: Mapping[str, Setting]
-    folder: Path
-    told: Told
-
-    def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
+    def play(values: Iterable[Value], limit: int) -> list[Trial]:
         found = []
-        for name in values:
-            watch, folder = StopAfter(limit), self.folder / str(name)
-            found.append(play_until(self.made, self.settings[str(name)], folder, watch, str(name)))
-            self.told(found[-1])
+        for name in map(str, values):
+            found.append(play_until(made, settings[name], folder / name, StopAfter(limit), name))
+            told(found[-1])
         return found
+
+    return _searched(play, settings, max(rounds, tuning.LEAST))
 
 
 def play_until(made: Made, setting: Setting, folder: Path, watch: StopAfter, name: str) -> Trial:

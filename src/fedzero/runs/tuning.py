@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,7 @@ def tune(
     longest, limits = recipe.rounds, limits_of(trials, recipe.rounds)
     recipe, folder, environment, spreading = placed(recipe, folder, environment, engine)
     own = _own(recipe, key)
-    play = Playing(lambda v: recipe if v == own else varied(recipe, key, v), folder, environment, spreading, told)
+    play = playing(lambda v: recipe if v == own else varied(recipe, key, v), folder, environment, spreading, told)
 
     first: list[Trial] = []
     if key == RATE and bounds is None and _takes_auto(recipe):
@@ -167,19 +166,16 @@ Play = Callable[[Iterable[Value], int], list[Trial]]
 """Plays a run with each of some values to so many rounds."""
 
 
-@dataclass(frozen=True)
-class Playing:
+def playing(
+    recipe: Callable[[Value], Recipe], folder: Path, environment: Environment, spreading: Engine, told: Told
+) -> Play:
     """Plays runs of the recipes that values stand for, each in a separate folder."""
 
-    recipe: Callable[[Value], Recipe]
-    folder: Path
-    environment: Environment
-    spreading: Engine
-    told: Told
+    def play(values: Iterable[Value], limit: int) -> list[Trial]:
+        calls = [(recipe(v), v, folder / _name(v), environment, limit) for v in values]
+        return spreading.spread(_played, calls, folder, lambda number, trial: told(trial))
 
-    def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
-        calls = [(self.recipe(v), v, self.folder / _name(v), self.environment, limit) for v in values]
-        return self.spreading.spread(_played, calls, self.folder, lambda number, trial: self.told(trial))
+    return play
 
 
 def halved(play: Play, first: Sequence[Trial], limits: Iterable[int], own: Value) -> list[Trial]:
