@@ -70,6 +70,7 @@ def finetune(
     device: str = "auto",
     partition: str | Partition | None = None,
     validation: float | Sequence[Row] | None = None,
+    chunk: int | None = None,
     **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
@@ -89,13 +90,15 @@ def finetune(
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
     options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}};
         {"text": {"overlong": "drop"}} adds to `[task.text]`.
+    chunk: rows of a batch that are evaluated at a time, where memory is short; the order of sums changes, hence the
+        last bits of the losses.
     validation: as of `fedzero.train`: a share of every client's rows, or rows.
     method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
     own = chosen(finetune, run, folder=True).of_the_run()
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
-    cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
+    cohort, count, chunk = given.each(PositiveInt | None, cohort=cohort, count=count, chunk=chunk)
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
     dealt = _dealt(clients, count, partition, label, own.seed or 0)
     reported = [] if test is None else given.rows(test, "test")
@@ -114,6 +117,7 @@ def finetune(
         "batch": batch,
         "dtype": dtype,
         **rewarded,
+        **({} if chunk is None else {"chunk": chunk}),
         **more,
     }
     engine = {"kind": "local", "device": device if module is None else _place(module)}

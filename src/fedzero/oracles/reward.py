@@ -60,6 +60,10 @@ class Prompts:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def part(self, rows: slice) -> Prompts:
+        weights, noise = (None if each is None else each[rows] for each in (self.weights, self.noise))
+        return Prompts(self.prompts[rows], self.rows[rows], weights, noise)
+
     @staticmethod
     def joined(many: Sequence[Prompts]) -> Prompts:
         """All prompts, without weights; all of them with noise, or none."""
