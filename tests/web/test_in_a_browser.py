@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -185,6 +186,41 @@ def test_odd_runs_are_drawn_without_an_error(opened: Callable[..., Opened], case
     tab.locator("#large").hover(position={"x": 200, "y": 100})
     for label in tab.locator("#controls label:visible").all():
         label.click()
+
+
+@pytest.mark.parametrize("width", [1180, 390])
+def test_headings_sort_the_runs(opened: Callable[..., Opened], width: int) -> None:
+    """By the numbers behind the cells, with the mouse or a key; what a run does not have is last either way."""
+    sizes = [(100, 3.0), (3, 20.0), (20, 1.0)]
+    runs = [
+        replace(SEEDED, name=f"rate {rate}", points=tuple(replace(p, loss=p.loss * loss) for p in SEEDED.points))
+        for rate, loss in sizes
+    ]
+    silent = replace(SEEDED, name="just begun", points=(), train_loss=())
+    tab = opened([*runs, silent, replace(DENSE, name="whole")], width=width).tab
+
+    def names() -> list[str]:
+        return [each.split("\n")[-1] for each in tab.locator("#totals tbody tr td:first-child").all_inner_texts()]
+
+    def headed(text: str) -> Any:
+        return tab.locator("#totals th").filter(has_text=re.compile(f"^{text}$"))
+
+    as_they_came = names()
+    assert as_they_came == ["rate 100", "rate 3", "rate 20", "just begun", "whole"]
+    headed("loss").get_by_role("button").click()
+    upward = names()
+    assert headed("loss").get_attribute("aria-sort") == "ascending" and upward[-1] == "just begun"
+    assert [name for name in upward if name.startswith("rate")] == ["rate 20", "rate 100", "rate 3"]
+    tab.keyboard.press("Enter")
+    assert headed("loss").get_attribute("aria-sort") == "descending"
+    assert names() == [*reversed(upward[:-1]), "just begun"]
+    tab.keyboard.press("Space")
+    assert names() == as_they_came and headed("loss").get_attribute("aria-sort") is None
+    headed("run").get_by_role("button").click()
+    assert names() == ["just begun", "rate 3", "rate 20", "rate 100", "whole"]
+    tab.locator("#filter").fill("rate")
+    shown = tab.locator("#totals tbody tr:visible td:first-child").all_inner_texts()
+    assert [each.split("\n")[-1] for each in shown] == ["rate 3", "rate 20", "rate 100"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1180, "light"), (1180, "dark"), (390, "light")])
