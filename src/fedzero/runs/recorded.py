@@ -118,7 +118,7 @@ def expect_same(folder: Path, found: Recipe, wanted: Recipe) -> None:
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(
             f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
-            "replace it with --overwrite"
+            "replace it (--overwrite, exist = 'overwrite')"
         )
 
 
@@ -137,7 +137,7 @@ def replayed(folder: Path, environment: Environment, upto: int | None) -> Replic
     try:
         view = replay.read(ledger)
         if upto is not None and not 0 <= upto <= view.outline.done:
-            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {view.outline.done}")
+            raise FedzeroError(f"round {upto}: this ledger has rounds 0 to {view.outline.done}")
         replica = setup.replica()
         replay.rebuild(ledger, view, replica, upto, setup.replaying)
         return replica
