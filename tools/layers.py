@@ -35,6 +35,7 @@ WORDS = {
     "estimators": "slopes, surrogates",
     "links": "what changes contributions",
     "oracles": "counted values",
+    "privacy": "noise, accounting, audits",
     "model": "view, fold, digest",
     "directions": "keys, the stream, kernels",
 }
