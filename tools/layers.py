@@ -26,7 +26,6 @@ WORDS = {
     "engines": "local, ray, remote",
     "rounds": "cohorts, admission, the loop",
     "recipe": "a run written down and prepared",
-    "plugins": "found by name",
     "report": "draws what it is given",
     "tasks": "an objective and its data",
     "ledger": "a run as one file",

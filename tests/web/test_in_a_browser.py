@@ -24,6 +24,7 @@ from test_report_page import CASES, DENSE, HOSTILE, SEEDED, history
 from fedzero.recipe import recipe as recipes
 from fedzero.report import History, Point, write
 from fedzero.report.history import Found, Party, Slice
+from fedzero.report.page import Mode, page
 from fedzero.web import serving
 
 TIMED = replace(SEEDED, points=tuple(replace(p, seconds=p.round / 10) for p in SEEDED.points))
@@ -234,6 +235,28 @@ def test_no_serious_finding_of_axe(opened: Callable[..., Opened], width: int, sc
         found = axe.Axe().run(page.tab).response["violations"]
         serious = [(v["id"], [n["html"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]
         assert serious == []
+
+
+def test_an_update_leaves_the_runs_sorted_and_the_key_where_it_was(chromium: Any) -> None:
+    def told(rounds: int, mode: Mode) -> str:
+        runs = [replace(SEEDED, name=name, points=SEEDED.points[:rounds]) for name in ("c", "a", "b")]
+        return page(runs, "runs", mode)
+
+    tab, updates = chromium.new_page(), [f"data: {json.dumps(told(5, 'update'))}\n\n"]
+    waiting: list[Any] = []
+    tab.route("http://runs/", lambda route: route.fulfill(body=told(3, "live"), content_type="text/html"))
+    tab.route("http://runs/events", lambda route: waiting.append(route))
+    tab.goto("http://runs/")
+    heading = tab.locator("#totals .sort").filter(has_text="run").first
+    heading.click()
+    names, loss = "#totals tbody td:first-child", "#totals tbody tr:first-child td:nth-child(4)"
+    assert tab.locator(names).all_inner_texts() == ["a", "b", "c"]
+    before = tab.locator(loss).inner_text()
+    waiting[0].fulfill(body=updates[0], content_type="text/event-stream")
+    tab.wait_for_function("([place, before]) => document.querySelector(place).innerText !== before", arg=[loss, before])
+    assert tab.locator(names).all_inner_texts() == ["a", "b", "c"]
+    assert heading.evaluate("each => each === document.activeElement")
+    tab.close()
 
 
 def test_a_live_page_survives_the_end_and_the_restart_of_its_run(chromium: Any, tmp_path: Path) -> None:
