@@ -70,6 +70,7 @@ def finetune(
     device: str = "auto",
     partition: str | Partition | None = None,
     validation: float | Sequence[Row] | None = None,
+    chunk: int | None = None,
     **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
@@ -88,18 +89,18 @@ def finetune(
     test: rows of evaluations; default: the clients' own. validation: as of `fedzero.train`: a share of rows, or rows.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
     options: further keys of `[task]`: {"balanced": True, "generate": {"max_tokens": 8}, "text": {"overlong": "drop"}}.
-    method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
+    method, cohort, batch, chunk: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
     own = chosen(finetune, run, folder=True).of_the_run()
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
-    cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
+    cohort, count, chunk = given.each(PositiveInt | None, cohort=cohort, count=count, chunk=chunk)
     text, more = _text(prompt, answers, label, passage, completion, messages, options)
     dealt = _dealt(clients, count, partition, label, own.seed or 0)
     dealt, tested, reported = _measured(validation, dealt, test, own.seed or 0)
     rewarded, functions = _rewarded(reward)
     task = {"kind": "language", "model": model if module is None else GIVEN + type(model).__name__, "text": text}
-    task |= {"train": _trained(train), "batch": batch, "dtype": dtype, **rewarded, **more}
+    task |= {"train": _trained(train), "batch": batch, "dtype": dtype, **rewarded, **given.told(chunk=chunk), **more}
     engine = {"kind": "local", "device": device if module is None else _place(module)}
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
     recipe = recipe_of("finetune", table, own, len(dealt), cohort)
@@ -116,7 +117,7 @@ def _text(
     prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
     completion, messages = given.each(str | None, completion=completion, messages=messages)
     text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
-    text |= {key: value for key, value in (("completion", completion), ("messages", messages)) if value is not None}
+    text |= given.told(completion=completion, messages=messages)
     more = {} if options is None else given.table(options, "options", Checked, "{'balanced': True}")
     text |= given.table(more.pop("text", {}), "options['text']", Checked, "{'overlong': 'drop'}")
     return text | {"train": GIVEN + "train", "test": GIVEN + "test"}, more

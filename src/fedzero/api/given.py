@@ -75,6 +75,11 @@ def module(value: Any, name: str = "model") -> nn.Module:
     raise Invalid(f"{name} = {quoted(value)} is not valid: give a torch.nn.Module")
 
 
+def told(**values: Any) -> dict[str, Any]:
+    """The values that are not None, by name: what nobody said is not in a recipe."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def function(value: Any, name: str, wanted: str, optional: bool = True) -> Any:
     """Something that can be called; None where it is optional."""
     if callable(value) or (optional and value is None):

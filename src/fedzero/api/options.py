@@ -19,10 +19,10 @@ from fedzero.api.watching import Shown
 from fedzero.errors import Invalid, Misnamed, did_you_mean
 from fedzero.ledger.folder import LEDGER
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.value import checked
+from fedzero.model.value import checked, quoted
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.recipe import Recipe
-from fedzero.recipe.report import Report
+from fedzero.recipe.report import LOGGERS, Report
 from fedzero.recipe.stopping import Stop
 from fedzero.runs import recorded
 from fedzero.runs.growing import Growth
@@ -153,6 +153,12 @@ def reported(value: Any) -> Report | None:
     """`report_to` as a value."""
     if value is None or isinstance(value, Report):
         return value
-    (found,) = given.each(Report, report_to={"to": value} if isinstance(value, str | list | tuple) else value)
+    if isinstance(value, str | list | tuple):
+        for word in [value] if isinstance(value, str) else value:
+            if word not in LOGGERS:
+                meant = did_you_mean(word, LOGGERS) if isinstance(word, str) else ""
+                raise Invalid(f"report_to = {quoted(word)} is not valid: {meant or 'use ' + ', '.join(LOGGERS)}")
+        value = {"to": value}
+    (found,) = given.each(Report, report_to=value)
     assert isinstance(found, Report)
     return found

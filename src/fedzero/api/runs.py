@@ -209,6 +209,9 @@ class Run:
     def plot(self, *others: Run, metric: str | None = None, axis: Axis = "rounds", ax: Any = None) -> Any:
         """A metric (default: accuracy, or loss) against rounds, bytes or queries, with that of other runs, on axes of
         matplotlib: those given, or new ones."""
+        for run in others:
+            if not isinstance(run, Run):
+                raise Invalid(f"{quoted(run)} is not a run: open it, fedzero.Run.open(folder)")
         found = told_apart([histories.history(run.folder) for run in (self, *others)])
         return axes.curves(found, metric, axis, ax)
 

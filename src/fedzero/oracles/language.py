@@ -32,6 +32,9 @@ class Texts:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def part(self, rows: slice) -> Texts:
+        return Texts(self.prompts[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
+
     @staticmethod
     def joined(many: Sequence[Texts]) -> Texts:
         """All prompts, without weights."""

@@ -22,7 +22,7 @@ from fedzero.oracles.low_rank import Neighbours, has_factors, neighbours
 from fedzero.oracles.packing import PackedBatch, mask_of
 from fedzero.oracles.piecewise import Chosen, Piecewise, logits_of
 from fedzero.oracles.products import products
-from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
+from fedzero.oracles.side_by_side import SideBySide, agree, trials, warn_one_by_one
 
 TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
 """Of one forward pass at most, unless a single row has more."""
@@ -84,7 +84,8 @@ class Passes:
 
     def _side_by_side(self, base: Params, points: Sequence[Terms], batch: PackedBatch) -> Tensor | None:
         """Logits (points, B, answers); None where only views will do."""
-        if self.sides is None or not self.sides.agreed(lambda: self._agrees(base, trial_points(base, points), batch)):
+        tried = (self._agrees(base, some, batch) for some in trials(base, points))
+        if self.sides is None or not self.sides.agreed(tried):
             self.sides = None
             return None
         most = max(1, BESIDE[self.device.type] // batch.tokens[0].numel())

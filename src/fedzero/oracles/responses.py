@@ -46,6 +46,9 @@ class Responses:
     def targets(self) -> list[Sequence[int]]:
         return [row[len(row) - size :] for row, size in zip(self.tokens, self.scored, strict=True)]
 
+    def part(self, rows: slice) -> Responses:
+        return Responses(self.tokens[rows], self.scored[rows], None if self.weights is None else self.weights[rows])
+
     @staticmethod
     def joined(many: Sequence[Responses]) -> Responses:
         """All rows, without weights."""
@@ -59,6 +62,14 @@ class Choices:
     rows: Responses
     labels: tuple[int, ...]
     weights: F64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, rows: slice) -> Choices:
+        count, (first, last, _) = len(self.rows) // len(self), rows.indices(len(self))
+        some = self.rows.part(slice(first * count, last * count))
+        return Choices(some, self.labels[rows], None if self.weights is None else self.weights[rows])
 
 
 class Scorer:

@@ -106,7 +106,7 @@ def said_of(
     with ledger_in(folder) as ledger:
         recipe, place = _task_of(folder, environment, ledger.start())
     if not isinstance(recipe.task, Language) or module is None:
-        raise FedzeroError(f"run.generate is of language models, and this run is of task.kind = {recipe.task.label!r}")
+        raise FedzeroError(f"run.generate is of language models, and this run is of {recipe.task.label!r}")
     return recipe.task.said(module, tokenizer, rows, place)
 
 

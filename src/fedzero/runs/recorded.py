@@ -34,7 +34,7 @@ from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
-from fedzero.tasks.contract import Phase
+from fedzero.tasks.contract import DEALT_OUT, Phase
 
 
 def reopen(
@@ -78,9 +78,13 @@ def reopen(
     return ledger, setup
 
 
+LATER = (fixed.FACT, DEALT_OUT)
+"""Facts that runs of earlier releases do not have."""
+
+
 def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     for name in sorted(then.keys() | now.keys()):
-        if name == fixed.FACT and name not in then:  # releases before 0.2.1 did not write it
+        if name in LATER and name not in then:
             continue
         if then.get(name) != now.get(name):
             what, before, here = (printable(text, LONGEST_SAID) for text in (name, *_values(name, then, now)))
@@ -117,7 +121,7 @@ def expect_same(folder: Path, found: Recipe, wanted: Recipe) -> None:
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(
             f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
-            "replace it with --overwrite"
+            "replace it (--overwrite, exist = 'overwrite')"
         )
 
 
@@ -136,7 +140,7 @@ def replayed(folder: Path, environment: Environment, upto: int | None) -> Replic
     with closing(ledger):
         view = replay.read(ledger)
         if upto is not None and not 0 <= upto <= view.outline.done:
-            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {view.outline.done}")
+            raise FedzeroError(f"round {upto}: this ledger has rounds 0 to {view.outline.done}")
         replica = setup.replica()
         replay.rebuild(ledger, view, replica, upto, setup.replaying)
         return replica
