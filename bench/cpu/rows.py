@@ -3,7 +3,7 @@
     PYTHONPATH=src python -m bench.cpu.rows     on a CPU; the goal is 1.1 times the mean
 
 MLP 784-200-10 and the CNN of E1 on 512 digits, 16 points of gaussian or rank-one directions; a small random model of
-OPT's shape on 48 prompts, 8 points. Passes of the two ways follow each other; the ratio of an alternation, of three, is
+OPT's shape on 24 prompts, 8 points. Passes of the two ways follow each other; the ratio of an alternation, of three, is
 that of its quickest passes. Milliseconds and the verdict are of processor time: the host is shared.
 """
 
@@ -26,7 +26,7 @@ from fedzero.oracles.language import LanguageObjective, Texts
 from fedzero.oracles.module import ModuleObjective
 from fedzero.tasks.models import SmallCnn, initialise
 
-ROWS, POINTS, PROMPTS, ALTERNATIONS = 512, 16, 48, 3
+ROWS, POINTS, PROMPTS, ALTERNATIONS = 512, 16, 24, 3
 GOAL = 1.1
 PARTS = ("mlp", "cnn", "language")
 
