@@ -136,10 +136,8 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
 
 
 def _exist(told: Mapping[str, Any]) -> Exist:
-    (exist,), (resume,) = (
-        given.each(Exist | None, exist=told.get("exist")),
-        given.each(bool, resume=told.get("resume", True)),
-    )
+    (exist,) = given.each(Exist | None, exist=told.get("exist"))
+    (resume,) = given.each(bool, resume=told.get("resume", True))
     found: Exist = exist or ("resume" if resume else "error")
     if "resume" in told and found != ("resume" if resume else "error"):
         raise Invalid(f"exist = {exist!r} and resume = {resume} contradict each other: leave out resume")

@@ -117,11 +117,7 @@ class Run:
 
     @property
     def summary(self) -> Summary:
-        ledger = Ledger.open(self.folder / LEDGER)
-        try:
-            return summary.summary(ledger)
-        finally:
-            ledger.close()
+        return summary.summary_of(self.folder)
 
     @property
     def history(self) -> History:
@@ -197,10 +193,7 @@ class Run:
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
-        place = given.file(path, "path")
-        with given.writing(place):
-            page.write([histories.history(self.folder)], place)
-        return place
+        return write_page(path, [self.folder])
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
         """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round,
@@ -288,6 +281,14 @@ class Run:
 
     def _repr_html_(self) -> str:
         return page.card(histories.history(self.folder))
+
+
+def write_page(path: str | Path, folders: Sequence[Path]) -> Path:
+    """Write the page about a run, or a comparison of runs."""
+    place = given.file(path, "path")
+    with given.writing(place):
+        page.write([histories.history(folder) for folder in folders], place)
+    return place
 
 
 def watch_of(

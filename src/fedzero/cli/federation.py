@@ -16,6 +16,7 @@ from fedzero.cli.common import (
     finish,
     growth_of,
     interruptible,
+    print_json,
     say,
     show,
     tell,
@@ -237,9 +238,7 @@ def status(
 
     found = status_of(project)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     tell(f"server: {f'process {found.server}' if found.server else f'not running; fedzero serve {project} starts it'}")
     for word, there in (("connected", True), ("not connected", False)):

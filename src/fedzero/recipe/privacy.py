@@ -12,7 +12,6 @@ Neighbours are two data sets of which one has a unit more. Sampling, bounds and 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from fedzero.links import Chain
 from fedzero.methods.contract import Federation
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked
-from fedzero.privacy import accounting
+from fedzero.privacy.accounting import COARSE, INTERVAL, epsilon_of, sigma_of
 from fedzero.privacy.integers import choose_grid
 
 Unit = Literal["client", "example", "person"]
@@ -135,7 +134,8 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         assert not isinstance(self.sigma, UnsetType)
         each = max(1, total // FIGURES)
         exact = min(-(-steps // each) * each, max(total, steps))
-        return epsilon_of(self.sigma, self.q(federation), exact, self.delta_of(federation)), None
+        interval = INTERVAL if exact >= total else COARSE
+        return epsilon_of(self.sigma, self.q(federation), exact, self.delta_of(federation), interval), None
 
     def solved(self, federation: Federation, steps: int) -> Privacy:
         """With σ, so that epsilon is spent after so many steps."""
@@ -150,16 +150,6 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"privacy.sigma = {self.sigma:g} spend: leave out privacy.sigma, or make fewer rounds"
             )
         return self
-
-
-@lru_cache(maxsize=4096)
-def epsilon_of(sigma: float, q: float, steps: int, delta: float) -> float:
-    return accounting.epsilon_of(sigma, q, steps, delta)
-
-
-@lru_cache(maxsize=64)
-def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
-    return accounting.sigma_of(epsilon, q, steps, delta)
 
 
 def most_drawn(n: int, q: float) -> int:

@@ -6,7 +6,6 @@ import atexit
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -16,10 +15,10 @@ from rich.text import Text
 
 from fedzero.callbacks import Verdict
 from fedzero.ledger import checkpoints, replay
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Extended, Round
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.recipe.in_force import in_force
@@ -287,7 +286,7 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
     place, before = folder_of(folder), None
     try:
         while True:
-            with closing(Ledger.open(place / LEDGER)) as ledger:
+            with ledger_in(place) as ledger:
                 if before is None:
                     view, start = replay.read_from(ledger, checkpoints.own(place, ledger)), ledger.start()
                     watch.begin(in_force(start, view.outline.extended), start.parameters, view.outline)

@@ -17,7 +17,7 @@ from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.best import Mode, best
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.records import Evaluation, Extended
-from fedzero.ledger.store import Ledger, Tampered, closed_on_failure
+from fedzero.ledger.store import Ledger, Tampered, closed_on_failure, ledger_in
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import fixed
 from fedzero.model.checkpoint import load_model, room
@@ -101,7 +101,7 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
 
 def recipes_in(folder: Path) -> tuple[Recipe, Recipe]:
     """The recipe with which the run in a folder was started, and the one in force."""
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         start, extended = ledger.start(), ledger.extended()
     started = recipes.from_canonical(start.recipe, start.needs)
     return started, extended_by(started, extended)
@@ -133,37 +133,30 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
 def replayed(folder: Path, environment: Environment, upto: int | None) -> Replica:
     """The model before round `upto` (default: after the last), rebuilt from the ledger alone."""
     ledger, setup = reopen(folder, environment)
-    try:
+    with closing(ledger):
         view = replay.read(ledger)
         if upto is not None and not 0 <= upto <= view.outline.done:
             raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {view.outline.done}")
         replica = setup.replica()
         replay.rebuild(ledger, view, replica, upto, setup.replaying)
         return replica
-    finally:
-        ledger.close()
 
 
 def best_in(folder: Path, metric: str | None = None, mode: Mode | None = None) -> Evaluation:
     """The best evaluation of the run in a folder; see `best`."""
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         return best(replay.read(ledger).evaluations, metric, mode)
 
 
 def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
     folder = folder_of(folder)
-    ledger = Ledger.open(folder / LEDGER)
-    try:
+    with ledger_in(folder) as ledger:
         replay.verify(ledger, None)  # check the chain first: a damaged recipe must not be obeyed
-    finally:
-        ledger.close()
     ledger, setup = reopen(folder, environment)
-    try:
+    with closing(ledger):
         replica = setup.replica()
         view = replay.verify(ledger, replica, setup.replaying, checkpoints.found(folder, ledger))
-    finally:
-        ledger.close()
     if (folder / MODEL).exists():
         _check_model(folder / MODEL, view, replica)
     return view

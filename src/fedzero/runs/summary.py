@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, ledger_in
 from fedzero.recipe.in_force import in_force
 
 
@@ -55,6 +56,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     model_digest: str
     model_sha256: str
     """empty if the ledger does not have it (releases before 0.2.1)"""
+
+
+def summary_of(folder: Path) -> Summary:
+    """The totals of the run in a folder."""
+    with ledger_in(folder) as ledger:
+        return summary(ledger)
 
 
 def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
