@@ -100,7 +100,7 @@ def train(
     dealt = deal(clients, partition, count, collate, own.seed or 0)
     local = _local_task(model, criterion, dealt, apart, validation, collate, own.seed or 0)
     task = {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact}
-    task |= {} if chunk is None else {"chunk": chunk}
+    task |= given.told(chunk=chunk)
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "filters": given.filters(filters)}
     table |= {"engine": {"kind": "local", "merge": merge, "device": "auto"}}
     recipe = recipe_of("train", table, own, len(dealt), cohort)

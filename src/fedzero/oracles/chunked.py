@@ -21,6 +21,7 @@ from fedzero.directions import Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics, Objective, Readied
 from fedzero.oracles.criteria import Batch, samples_of
+from fedzero.oracles.rows import inner_no_rows, inner_row_losses
 
 
 @runtime_checkable
@@ -50,6 +51,14 @@ class Chunked:
                 row += share * self.inner.losses(base, points, [piece], basis)[0]
             rows.append(row)
         return np.stack(rows)
+
+    @property
+    def no_rows(self) -> str:
+        return inner_no_rows(self.inner)
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Batch) -> F64:
+        some = [inner_row_losses(self.inner, base, points, piece) for piece in pieces(batch, self.size)]
+        return np.concatenate(some, axis=1) if some else np.empty((len(points), 0))
 
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
         loss, total = 0.0, torch.zeros(base.size, device=base.device)

@@ -19,7 +19,7 @@ from fedzero.oracles.contract import Basis
 from fedzero.oracles.frozen_prefix import PROBES, FrozenPrefix
 from fedzero.oracles.graphs import MAX_TERMS, Recorder
 from fedzero.oracles.low_rank import Neighbours, has_factors, neighbours
-from fedzero.oracles.packing import PackedBatch, mask_of
+from fedzero.oracles.packing import PackedBatch, evened, mask_of
 from fedzero.oracles.piecewise import Chosen, Piecewise, logits_of
 from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side import SideBySide, agree, trials, warn_one_by_one
@@ -65,6 +65,12 @@ class Passes:
         """(points, B, A), float32, of a batch that is on the device; `again`: it will be evaluated again."""
         found = self._side_by_side(base, points, batch) if basis is None and has_factors(points) else None
         return self._at_views(base, points, batch, basis, again) if found is None else found
+
+    def of_any_size(self, base: Params, points: Sequence[Terms], batch: PackedBatch) -> Tensor:
+        """The same of a batch of a random number of prompts, in one of few shapes where passes are recorded."""
+        if self.recorder is None:
+            return self.at_points(base, points, batch)
+        return self.at_points(base, points, evened(batch))[:, : batch.ends.shape[1]]
 
     def gradient(self, base: Params, batch: PackedBatch, loss_of: Callable[[Tensor], Tensor]) -> tuple[float, Tensor]:
         """A loss of the numbers (B, A) at the base, and its gradient (d,), float32."""

@@ -110,6 +110,8 @@ class RewardObjective:
     the prompts once for all points. `around` surrounds all passes.
     """
 
+    no_rows = "a reward may compare the rows of a batch, so no row has a loss of its own"
+
     def __init__(
         self,
         module: nn.Module,

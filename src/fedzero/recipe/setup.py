@@ -15,10 +15,12 @@ from fedzero.ledger.records import Start, sha256_of
 from fedzero.links import Chain
 from fedzero.links.coders import Plain
 from fedzero.methods.contract import Method, Scale
+from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
 from fedzero.model.schedules import Count
+from fedzero.oracles.rows import why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -133,7 +135,23 @@ def prepare(
         recipe.engine.attack.check(method, traits.comparable)
     needs = traits.self_correcting, traits.whole, traits.reads_each_reply
     setup.chain.check(method, traits.comparable, recipe.federation.cohort, *needs)
+    _check_rows(setup)
     return setup
+
+
+def _check_rows(setup: Setup) -> None:
+    """Refuse a link that reads single rows where there are none, or where everybody knows which were drawn."""
+    chain, problem = setup.chain, setup.problem
+    if chain.rows is None:
+        return
+    why = why_not_by_row(setup.algorithm, setup.plan.scale, chain)
+    if not why and not problem.incomplete:
+        why = why_no_rows(problem.objective, problem.shards, chain.rows.persons)
+    if not why and chain.rows.rate < 1 and not setup.plan.private_sampling:
+        why = "everybody who knows the seed would know which: set sampling = 'private'"
+    if why:
+        reader = next(link.name for link in chain.client_links if link.traits.rows is not None)
+        raise FedzeroError(f"filters: {reader!r} reads the contributions of single rows, but {why}")
 
 
 def _check_privacy(setup: Setup) -> None:

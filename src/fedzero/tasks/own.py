@@ -33,7 +33,7 @@ from fedzero.tasks.contract import BASE, DEALT_OUT, BuildContext, Problem, Task
 from fedzero.tasks.finite import expect_finite, expect_finite_loss, expect_finite_model
 from fedzero.tasks.fitting import OwnObjective, check_fit
 from fedzero.tasks.partition import drawn
-from fedzero.tasks.samples import Dealt, Samples, content
+from fedzero.tasks.samples import Dealt, Indices, Samples, content
 
 TESTED = 1000
 """Samples in a pass of an evaluation."""
@@ -196,14 +196,20 @@ class OwnShards:
     ):
         self.samples, self.clients, self.size, self.device, self.check = samples, clients, size, device, check
 
+    no_rows = ""
+
     def rows(self, client: int) -> int:
         return len(self.samples[client % len(self.samples)])
 
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
-        samples = self.samples[client % len(self.samples)]
-        batch = samples.batch(drawn(np.arange(len(samples)), self.size, keys, round, step, client), self.device)
+    held = rows
+
+    def taken(self, client: int, places: Indices) -> Batch:
+        batch = self.samples[client % len(self.samples)].batch(places, self.device)
         self.check(batch)
         return batch
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
+        return self.taken(client, drawn(np.arange(self.rows(client)), self.size, keys, round, step, client))
 
 
 def _passes(parts: Sequence[Samples], device: torch.device, size: int) -> Iterator[Batch]:
