@@ -1,6 +1,6 @@
 """An audit of a mechanism by replaying it: does what the attacker sees tell a unit's presence apart more than ε allows?
 
-    python -m bench.attacks.audit                 the Gaussian mechanism on scalars at ε = 2, right and with three faults
+    python -m bench.attacks.audit              the Gaussian mechanism on scalars at ε = 2, right and with three faults
 
 A unit is the scalars of a turn, (P,). The mechanism is run `count` times with the unit and as often without it; the
 attacker's statistic is the projection of what was seen on the unit's direction, its threshold is chosen on one half of
