@@ -49,8 +49,8 @@ class Rows:
 class Digits(Task, tag="attacked-digits"):
     """A perceptron on digits; the clients have `rows` training digits each, in an order drawn from the keys."""
 
-    side: PositiveInt = 14
-    hidden: PositiveInt = 20
+    side: PositiveInt = 12
+    hidden: PositiveInt = 16
     rows: PositiveInt = 1
     full: bool = False
     """False: the 5,000 digits of the package; True: the IDX files of the data folder."""

@@ -1,6 +1,6 @@
 """What a server that sees P·R scalars of a client can draw of its rows, by setting: figures as JSON, and a picture.
 
-    python -m bench.attacks.inversion                    digits of the package, 14 × 14; minutes on two cores
+    python -m bench.attacks.inversion                    digits of the package, 12 × 12; four minutes on a core
     python -m bench.attacks.inversion --data DIR         the same from the whole of MNIST
 
 Clients hold 1 row (then 2 and 4). One client is attacked at a time, TARGETS in all. n = P·R measurements are taken as
@@ -241,8 +241,8 @@ def table(figures: list[Figure], of: Callable[[Figure], float | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--side", type=int, default=14)
-    parser.add_argument("--hidden", type=int, default=20)
+    parser.add_argument("--side", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--out", type=Path, default=Path("docs/figures/inversion.json"))
     parser.add_argument("--picture", type=Path, default=Path("docs/figures/inversion.png"))
     given = parser.parse_args()
