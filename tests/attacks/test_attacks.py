@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bench.attacks import audit, drain
+from bench.attacks import audit, drain, recognition
 from bench.attacks.digits import Digits, Perceptron, Rows, prior_of
 from bench.attacks.fitting import fitted
 from bench.attacks.seeing import Noised, alone, delta_of, sigma_of, summed
@@ -88,6 +88,15 @@ def test_noise_of_a_budget_leaves_chance(federation) -> None:
     wrong, near = attacked(federation, seen, lambda values: noised(values[:, :1]), noise=sigma**2 * P)
     assert wrong > 0.9
     assert near < 0.9
+
+
+def test_recognition_is_within_the_bound_of_the_budget() -> None:
+    """At most e^ε/pool + δ; without noise always."""
+    generator = np.random.default_rng(2)
+    pooled = generator.normal(size=(3, 10, 40))
+    assert recognition.rate(pooled, 3.0, 1e-6, 5, generator) == 1
+    found = recognition.rate(pooled, 3.0, sigma_of(1, 1e-5, 3), 500, generator)
+    assert 1.2 / 40 < found < np.e / 40
 
 
 def test_a_server_that_moves_the_model_gets_the_same_first_turn(federation, tmp_path: Path) -> None:
