@@ -3,25 +3,21 @@
     python -m bench.attacks.audit              the Gaussian mechanism on scalars at ε = 2, right and with three faults
 
 A unit is the scalars of a turn, (P,). The mechanism is run `count` times with the unit and as often without it; the
-attacker's statistic is the projection of what was seen on the unit's direction, its threshold is chosen on one half of
-the replays, and the other half gives Clopper–Pearson limits: with probability `confidence` the mechanism is not
-(ε', δ)-private for any ε' below the bound.
-
-    ε ≥ log((TPR_low − δ)/FPR_high)
+attacker's statistic is the projection of what was seen on the unit's direction. The bound is that of
+`fedzero.privacy.audit`.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 
 import numpy as np
-from bench.attacks.seeing import sigma_of
 from bench.table import show
-from scipy.stats import beta
 
 from fedzero.oracles.contract import F64
+from fedzero.privacy.audit import audited
+from fedzero.privacy.gaussian import sigma_of
 
 Batched = Callable[[F64, int, np.random.Generator], F64]
 """(units (clients, P), count, generator) → what is seen in `count` independent replays, (count, P)."""
@@ -44,30 +40,6 @@ def replays(
             blocks.append(mechanism(units, min(BLOCK, count - first), generator) @ direction)
         found.append(np.concatenate(blocks))
     return found[0], found[1]
-
-
-def audited(scores: tuple[F64, F64], delta: float, confidence: float = 0.95) -> float:
-    """The bound at the threshold that is best on the first half of the scores, counted on the second half."""
-    there, gone = scores
-    half = len(there) // 2
-    candidates = np.quantile(np.concatenate([there[:half], gone[:half]]), np.linspace(0.01, 0.999, 200))
-
-    def counted(part: slice, threshold: float) -> float:
-        hits = int((there[part] > threshold).sum()), int((gone[part] > threshold).sum())
-        return _lower_bound(*hits, len(there[part]), delta, confidence)
-
-    best = max(candidates, key=lambda threshold: counted(slice(half), threshold))
-    return counted(slice(half, None), float(best))
-
-
-def _lower_bound(
-    hits_with: int, hits_without: int, replays: int, delta: float, confidence: float = 0.95
-) -> float:  # fmt: skip
-    """Clopper–Pearson: each of the two limits is wrong with probability (1 − confidence)/2 at most."""
-    risk = (1 - confidence) / 2
-    low = float(beta.ppf(risk, hits_with, replays - hits_with + 1)) if hits_with else 0.0
-    high = float(beta.ppf(1 - risk, hits_without + 1, replays - hits_without)) if hits_without < replays else 1.0
-    return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
 
 def gaussian(clip: float, sigma: float) -> Batched:
@@ -108,7 +80,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=10, help="P")
     given = parser.parse_args()
-    sigma = sigma_of(given.epsilon, given.delta, 1)
+    sigma = sigma_of(given.epsilon, 1, given.delta)
     unit = np.random.default_rng(3).normal(size=given.size)
     unit *= 100 / np.linalg.norm(unit)  # a canary of a hundred times the clip
     there, gone = unit[None], np.zeros((1, given.size))
@@ -119,7 +91,7 @@ def main() -> None:
         ("clip forgotten", unclipped(1, sigma)),
         ("noise of a public key", repeated(1, sigma)),
     ):
-        found = audited(replays(mechanism, there, gone, given.count), given.delta)
+        found = audited(*replays(mechanism, there, gone, given.count), given.delta, 0.95).epsilon
         rows.append((name, f"{found:.2f}", "above the claim" if found > given.epsilon else "not above"))
     title = f"ε = {given.epsilon:g}, δ = {given.delta:g}, σ = {sigma:.3f}: bounds by {given.count:,} replays each way"
     show(title, rows, ("mechanism", "ε at least", "verdict"))

@@ -25,7 +25,7 @@ import torch
 from bench.attacks.digits import Digits, Perceptron, Prior, Rows, loaded, prior_of
 from bench.attacks.fitting import fitted
 from bench.attacks.picture import draw
-from bench.attacks.seeing import Noised, Observe, alone, clipped, sigma_of, summed
+from bench.attacks.seeing import Noised, Observe, alone, clipped, summed
 from bench.attacks.servers import Seen, directions_of, honest, pinned, prepared, recipe_for
 from bench.attacks.solving import FLOOR, Solver, correlation, correlations, error, identified, matched, nearest, rows_of
 from bench.table import machine
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F32, F64
+from fedzero.privacy.gaussian import sigma_of
 
 TARGETS, OTHERS, POOL, P = 20, 15, 1000, 100
 """Clients that are attacked; those that are summed with one; digits to pick from; directions of a turn."""
@@ -137,12 +138,12 @@ def cases(at: Scene, unknown: Seen, moved: Seen, turns: int) -> list[Case]:
         Case("secure sums of two sets", both - without, FLOOR, 1),
     ]
     for epsilon in EPSILONS:
-        sigma = sigma_of(epsilon, DELTA, turns)
+        sigma = sigma_of(epsilon, turns, DELTA)
         noised = Noised(clip, sigma, generator)
         found.append(Case(f"DP, ε = {epsilon:g}", observed(at.seen, noised, turns, 0), sigma**2 * P, 1, clip))
     scale = float(np.sqrt((plain**2).mean()))
     pure = generator.normal(0, scale, plain.shape)
-    return [*found, Case("chance", pure, sigma_of(EPSILONS[0], DELTA, turns) ** 2 * P, 1),
+    return [*found, Case("chance", pure, sigma_of(EPSILONS[0], turns, DELTA) ** 2 * P, 1),
             Case("chance, 16 guesses", pure, FLOOR, 16)]  # fmt: skip
 
 

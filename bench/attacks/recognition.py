@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from bench.attacks.digits import Digits
 from bench.attacks.inversion import DELTA, EPSILONS, POOL, TARGETS, P, scene
-from bench.attacks.seeing import clipped, mu_of, sigma_of
+from bench.attacks.seeing import clipped
 from bench.table import show
 
 from fedzero.oracles.contract import F64
+from fedzero.privacy.gaussian import sigma_of
 
 
 def rate(pooled: F64, clip: float, sigma: float, trials: int, generator: np.random.Generator) -> float:
@@ -41,10 +42,12 @@ def main() -> None:
     rows = []
     for epsilon in (64.0, 32.0, 16.0, *EPSILONS):
         rates = [
-            rate(at.pooled[:turns], clip, sigma_of(epsilon, DELTA, turns), given.trials, generator)
+            rate(at.pooled[:turns], clip, sigma_of(epsilon, turns, DELTA), given.trials, generator)
             for turns in given.turns
         ]
-        rows.append((f"{epsilon:g}", f"{mu_of(epsilon, DELTA):.3f}", *(f"{100 * each:.2f} %" for each in rates)))
+        rows.append(
+            (f"{epsilon:g}", f"{1 / sigma_of(epsilon, 1, DELTA):.3f}", *(f"{100 * each:.2f} %" for each in rates))
+        )
     title = f"Nearest of {POOL:,}: {given.trials * TARGETS:,} draws, P = {P}; chance {100 / POOL:.2f} %"
     show(title, rows, ("ε", "μ", *(f"{turns} turns" for turns in given.turns)))
 

@@ -5,15 +5,11 @@ function of the same form.
 
     noised    Σ_i clip(v_i, C) + N(0, (σC)² I)            one clip of the whole vector of a turn
 
-σ for `turns` turns in which the client takes part, as the attacker knows: with sensitivity C and add/remove, T turns
-of the Gaussian mechanism are one with μ = √T/σ, and (Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022)
-
-    δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+σ comes from `fedzero.privacy.gaussian`: of a client that takes part in every turn, as the attacker knows.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,26 +47,3 @@ class Noised:
     def __call__(self, values: F64) -> F64:
         total = clipped(values, self.clip).sum(1)
         return total + self.generator.normal(0, self.sigma * self.clip, total.shape)
-
-
-def tail(x: float) -> float:
-    """Φ(x)."""
-    return math.erfc(-x / math.sqrt(2)) / 2
-
-
-def delta_of(epsilon: float, mu: float) -> float:
-    return tail(-epsilon / mu + mu / 2) - math.exp(epsilon) * tail(-epsilon / mu - mu / 2)
-
-
-def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ with δ(ε) ≤ delta, by bisection."""
-    low, high = 1e-6, 100.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_of(epsilon, middle) <= delta else (low, middle)
-    return low
-
-
-def sigma_of(epsilon: float, delta: float, turns: int) -> float:
-    """σ of the noise of each of so many turns."""
-    return math.sqrt(turns) / mu_of(epsilon, delta)

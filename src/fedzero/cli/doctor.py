@@ -25,6 +25,7 @@ FOR = {
     "gpu": "kernels for NVIDIA GPUs",
     "llm": "language models",
     "nvflare": "federations of several machines",
+    "privacy": "differential privacy",
     "ray": "workers on many cores and machines",
     "web": "the page of a run while it goes",
 }

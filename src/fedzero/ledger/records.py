@@ -71,6 +71,9 @@ class Round(Struct, frozen=True, tag="round"):
     answered the question of an earlier round, and who is not in the cohort may answer in a later one"""
     stopped: str | UnsetType = UNSET
     """why the run ends after this round, if a callback said so; not written where none did. No round follows"""
+    spent: tuple[float, float | None] | UnsetType = UNSET
+    """ε of differential privacy after this round, against readers of the model and the ledger, and against the server
+    (None: no bound); not written where the recipe has no [privacy]"""
 
 
 class Saved(Struct, frozen=True, tag="saved"):

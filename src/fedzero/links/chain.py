@@ -123,6 +123,11 @@ class Chain:
         return any(link.traits.hides_loss for link in self.links)
 
     @cached_property
+    def silent(self) -> bool:
+        """True if a link counts numbers that are NaN or infinite as zero."""
+        return any(link.traits.silent for link in self.links)
+
+    @cached_property
     def private(self) -> bool:
         """True if contributions contain random numbers that nobody can draw again."""
         return any(link.traits.draws_privately for link in (*self.links, self.plain))
@@ -131,6 +136,11 @@ class Chain:
     def hides_replies(self) -> bool:
         """True if the server gets a sum but no reply of a single client."""
         return self.gathering is not None and self.gathering.hides_replies
+
+    @property
+    def hides_clients(self) -> bool:
+        """True if nothing that is kept or shown says who took part in a round."""
+        return self.gathering is not None and self.gathering.hides_clients
 
     def check_order(self) -> None:
         """Refuse chains in which a link destroys information that the next link needs."""
@@ -245,7 +255,7 @@ class Chain:
         """Pass one contribution through the client's links. residual: the part that the previous one left out."""
         if self.bare:
             return Sent(pack(mine.values), mine.values, None, mine.loss)
-        if not np.isfinite(mine.values).all():  # a link would hide it
+        if not self.silent and not np.isfinite(mine.values).all():  # a link would hide it
             raise Refused("a value is NaN or infinite")
         wanted: F32 | None = None
         for link in (*self.client_links, self.coder):

@@ -97,7 +97,8 @@ class LinkTraits:
     keeps_residual: clients add the part that the chain left out to their next contribution.
     hides_loss: the loss is not sent exactly. draws_privately: it uses `ClientContext.entropy`, so a contribution is on
     disk before it leaves, and is sent again unchanged.
-    comparable_only: it compares the numbers of clients one by one, so they must have the same meaning.
+    comparable_only: it compares the numbers of clients one by one, so they must have the same meaning. silent: numbers
+    that are NaN or infinite count as zero, and nobody is told.
     """
 
     sparse: bool = False
@@ -105,6 +106,7 @@ class LinkTraits:
     hides_loss: bool = False
     draws_privately: bool = False
     comparable_only: bool = False
+    silent: bool = False
 
 
 SHAPES, CODES, MIXES, COMBINES = range(4)

@@ -21,6 +21,7 @@ from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Extended
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger
+from fedzero.recipe import recipe as recipes
 from fedzero.recipe.in_force import extension_to, in_force
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.stopping import Stop
@@ -104,6 +105,7 @@ def _extended(folder: Path, outline: LedgerSummary, recipe: Recipe, growth: Grow
     if wanted.rounds < recipe.rounds:
         why = f"is planned for {recipe.rounds} rounds, and rounds = {wanted.rounds} would cut it short"
         raise FedzeroError(f"{folder} {why}: a run only grows")
+    recipes.with_noise(wanted)  # refuses rounds that the privacy budget does not pay for
     early = outline.end is not None and outline.end.reason
     if wanted.rounds == recipe.rounds and not early:
         name = "stop" if wanted.evaluate_every == recipe.evaluate_every else "evaluate_every"

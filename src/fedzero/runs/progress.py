@@ -40,6 +40,8 @@ class Totals:
     def __init__(self, recipe: Recipe, done: LedgerSummary):
         self.recipe, self.round, self.queries, self.loss = recipe, done.done, done.queries, done.loss
         self.bytes = done.bytes_up + done.bytes_down
+        self.spent = None if done.spent is None else done.spent[0]
+        """ε against readers of the model and the ledger"""
         self.evaluation: Evaluation | None = None
         self._at = 0.0
         self._paced: tuple[float, int] | None = None
@@ -51,6 +53,7 @@ class Totals:
         self.bytes += record.bytes_up + record.bytes_down
         self.queries += record.queries
         self.loss = record.loss if record.loss is not None else self.loss
+        self.spent = record.spent[0] if record.spent else self.spent
 
     @property
     def left(self) -> str:
@@ -76,6 +79,8 @@ class Totals:
             parts.append((4, f"test {about}{human_loss(metrics.loss)}"))
             if metrics.accuracy is not None:
                 parts.append((5, f"accuracy {metrics.accuracy:.1%}"))
+        if self.spent is not None:
+            parts.append((9, f"ε {self.spent:.2f}"))
         parts += [
             (2, f"{human_bytes(self.bytes / self.recipe.federation.clients)} per client"),
             (1, f"{self.queries:,} queries"),

@@ -68,7 +68,7 @@ def reopen(
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
         if not setup.problem.incomplete:
-            _check_facts(start.facts, setup.problem.facts)
+            _check_facts(start.facts, setup.start.facts)
     if writable:
         ledger.close()
         ledger = Ledger.open(path, writable=True)
@@ -110,6 +110,9 @@ def recipes_in(folder: Path) -> tuple[Recipe, Recipe]:
 def expect_same(folder: Path, found: Recipe, wanted: Recipe) -> None:
     """Refuse a run of a different recipe; title and about may differ."""
     wanted = recipes.as_recorded(wanted)
+    if wanted.privacy and found.privacy and not wanted.privacy.sigma:  # found from the budget when the run began
+        privacy = msgspec.structs.replace(wanted.privacy, sigma=found.privacy.sigma)
+        wanted = msgspec.structs.replace(wanted, privacy=privacy)
     if wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(

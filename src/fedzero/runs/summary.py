@@ -37,6 +37,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     """for black boxes: attempts on record, retries included"""
     refused: int
     """replies that were not accepted"""
+    epsilon: float | None
+    """ε of differential privacy against readers of the model and the ledger; None: the recipe has no [privacy]"""
+    epsilon_server: float | None
+    """ε against the server; None: no bound"""
     bounded: int
     """replies that were shortened to federation.bound, or whose loss is not in the round's mean"""
     seconds: float
@@ -76,6 +80,8 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         queries=found.queries,
         attempts=query_log.spent(ledger),
         refused=found.refused,
+        epsilon=None if found.spent is None else found.spent[0],
+        epsilon_server=None if found.spent is None else found.spent[1],
         bounded=found.bounded,
         seconds=round(found.seconds, 3),
         threads=None if isinstance(first.threads, UnsetType) else first.threads,

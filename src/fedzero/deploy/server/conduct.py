@@ -79,6 +79,8 @@ def _run(
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
+    if recipe.privacy:
+        raise FedzeroError("[privacy] is for clients of this process: sites do not draw their own units yet")
     environment = named_for(recipe, environment)
     then, before = _start_of(folder) if resuming else (None, None)
     foreign = then is not None and not given and _is_foreign(then, recipe, environment)
