@@ -49,6 +49,10 @@ def test_the_bound_holds_as_often_as_it_says() -> None:
         there, gone = CHANCE.random(400) < truth, CHANCE.random(400) > truth
         above += audit.lower_bound(there, gone, threshold=0.5, delta=0.0).epsilon > epsilon
     assert above <= 6
+    found = audit.lower_bound([1.0] * 90 + [0.0] * 10, [1.0] * 20 + [0.0] * 80, threshold=0.5, delta=1e-3)
+    hit, alarm = stats.beta.ppf(0.005, 90, 11), stats.beta.ppf(0.995, 21, 80)
+    wanted = max(math.log((hit - 1e-3) / alarm), math.log((1 - alarm - 1e-3) / (1 - hit)))
+    assert found.epsilon == pytest.approx(wanted)
     sure = audit.lower_bound(np.ones(10**5), np.zeros(10**5), threshold=0.5, delta=DELTA)
     assert sure.epsilon > 9  # whoever is published
 
