@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from harness import recipe_of
 
+import fedzero
 from fedzero.errors import FedzeroError
 from fedzero.gatherings.private import central
 from fedzero.gatherings.private.units import Integers, PrivateUnits
@@ -185,3 +187,22 @@ def test_more_units_than_are_counted_are_never_drawn() -> None:
             return exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(q) + (n - k) * log(1 - q))
 
         assert most == n or sum(tail(k) for k in range(most + 1, min(n, most + 2000) + 1)) < 1e-19
+
+
+def test_from_python_it_needs_public_test_data(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 2)
+    data = [(torch.randn(20, 4), torch.randint(0, 2, (20,))) for _ in range(4)]
+    how: Any = {"loss": torch.nn.functional.cross_entropy, "method": METHOD, "privacy": fedzero.Privacy(sigma=1.0)}
+    for wrong, why in (({}, "public data"), ({"test": data[0], "validation": 0.1}, "share of the clients' data")):
+        with pytest.raises(FedzeroError, match=why):
+            fedzero.train(model, data, out=tmp_path, rounds=2, progress=False, **how, **wrong)
+    made = fedzero.train(model, data, out=tmp_path, rounds=2, progress=False, test=data[0], **how)
+    assert made.summary.epsilon and made.recipe.privacy
+    again = fedzero.train(
+        torch.nn.Linear(4, 2), data, out=tmp_path, progress=False, test=data[0], **how | {"privacy": None}
+    )
+    assert again.summary.ledger_head == made.summary.ledger_head, "what is not said is as in the run"
+    with pytest.raises(FedzeroError, match="minimise has no privacy"):
+        fedzero.minimise([lambda x: 0.0], bounds=[(0, 1)], privacy={"epsilon": 1.0})
+    with pytest.raises(FedzeroError, match="each would be a release"):
+        fedzero.tune(private(), {"algorithm.rate": [0.1, 0.2]}, out=tmp_path / "tuned")

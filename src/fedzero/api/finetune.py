@@ -98,6 +98,7 @@ def finetune(
     text, more = _text(prompt, answers, label, passage, completion, messages, options)
     dealt = _dealt(clients, count, partition, label, own.seed or 0)
     dealt, tested, reported = _measured(validation, dealt, test, own.seed or 0)
+    own.expect_public(test, validation, "finetune")
     rewarded, functions = _rewarded(reward)
     task = {"kind": "language", "model": model if module is None else GIVEN + type(model).__name__, "text": text}
     task |= {"train": _trained(train), "batch": batch, "dtype": dtype, **rewarded, **given.told(chunk=chunk), **more}

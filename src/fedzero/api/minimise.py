@@ -70,6 +70,8 @@ def minimise(
     rounds are fewer exchanges, of more points each.
     """
     own = chosen(minimise, options, progress=False).of_the_run()
+    if own.privacy is not None:
+        raise Invalid("fedzero.minimise has no privacy: every value of a black box is on record")
     (budget,) = given.each(PositiveInt | None, budget=budget)
     (dimension,) = given.each(given.Many | None, dimension=dimension)
     (workers,), (retries,) = given.each(PositiveInt, workers=workers), given.each(Natural, retries=retries)

@@ -367,7 +367,7 @@ def table_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: st
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) and key for key in changes):
         raise Invalid(f"set = {quoted(set)} is not valid: give a dictionary such as {{'algorithm.directions': 20}}")
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
-    named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop")}
-    for path, value in {**{key: value for key, value in named.items() if value is not None}, **changes}.items():
+    named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop", "privacy")}
+    for path, value in {**given.told(**named), **changes}.items():
         recipes.put(table, path, copy.deepcopy(value), verb)
     return table

@@ -96,6 +96,7 @@ def train(
     merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
+    own.expect_public(test, validation, "train")
     clients, apart, partition = tables.opened(clients, _apart(test, validation), partition, features, label)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
     local = _local_task(model, criterion, dealt, apart, validation, collate, own.seed or 0)

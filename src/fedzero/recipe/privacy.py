@@ -25,6 +25,7 @@ from fedzero.links import Chain
 from fedzero.methods.contract import Federation
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked
+from fedzero.oracles.poisson import Poisson
 from fedzero.privacy.accounting import COARSE, INTERVAL, epsilon_of, sigma_of
 from fedzero.privacy.integers import choose_grid
 
@@ -124,7 +125,8 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         n, q, C = self.n(federation), self.q(federation), self.length
         most = 1 if self.unit == "client" else most_drawn(n, q)
         exponent = choose_grid(C, count, units=n, message=most).exponent
-        bounds = PrivateUnits(clip=C, normalise=self.clip == "normalise", exponent=exponent, most=most)
+        rows = None if self.unit == "client" else Poisson(q, persons=self.unit == "person")
+        bounds = PrivateUnits(clip=C, normalise=self.clip == "normalise", exponent=exponent, most=most, rows=rows)
         central = CentralSum(clip=C, exponent=exponent, sigma=self.sigma, most=most, expected=q * n)
         return Chain((bounds, Integers(exponent=exponent)), gathering=central)
 

@@ -99,7 +99,7 @@ class PrivateBatches:
 
 def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
     """The private batches of clients in this process; None: batches follow from the run's keys."""
-    if not recipe.sampling:
+    if not draws_batches(recipe):
         return None
     if folder is None:
         raise FedzeroError("sampling = 'private' keeps what was drawn, and nobody said where")
@@ -108,4 +108,9 @@ def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
 
 def batches_of(recipe: Recipe, answers: Answers) -> PrivateBatches | None:
     """The private batches of a site, which keeps its answers open; None: batches follow from the run's keys."""
-    return PrivateBatches(lambda: answers, close=False) if recipe.sampling else None
+    return PrivateBatches(lambda: answers, close=False) if draws_batches(recipe) else None
+
+
+def draws_batches(recipe: Recipe) -> bool:
+    """Whether batches are private. Where a whole client is the unit, its rows need not be drawn in private."""
+    return bool(recipe.sampling or (recipe.privacy and recipe.privacy.unit != "client"))

@@ -150,8 +150,9 @@ def _check_rows(setup: Setup) -> None:
     if not why and chain.rows.rate < 1 and not setup.plan.private_sampling:
         why = "everybody who knows the seed would know which: set sampling = 'private'"
     if why:
-        reader = next(link.name for link in chain.client_links if link.traits.rows is not None)
-        raise FedzeroError(f"filters: {reader!r} reads the contributions of single rows, but {why}")
+        reader = next(f"filters: {link.name!r}" for link in chain.client_links if link.traits.rows is not None)
+        reader = f"privacy.unit = {setup.recipe.privacy.unit!r}" if setup.recipe.privacy else reader
+        raise FedzeroError(f"{reader} reads the contributions of single rows, but {why}")
 
 
 def _check_privacy(setup: Setup) -> None:

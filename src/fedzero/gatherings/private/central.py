@@ -1,6 +1,6 @@
 """The sum of a step with the server's noise: central differential privacy.
 
-    host    Σ of its clients' integers, (P,)              one phase, int64
+    host    Σ of its clients' integers, (P,)              one phase, int32 if all sums fit
     server  (Σ over hosts + round(N(0, σ² L))) / s        √L: the largest norm of one unit's integers, see `integers`
 
 A client that is not there counts as zero, and the divisor is a constant, the expected number of units: nothing depends
@@ -42,10 +42,10 @@ class CentralSum(Gathering, tag="private-sum"):
     hides_clients = True
 
     def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
-        total = np.zeros(host.numbers, np.int64)
+        grid, total = Grid(self.clip, self.exponent, host.numbers), np.zeros(host.numbers, np.int64)
         for contribution in mine.values():
             total += np.ldexp(contribution.values.astype(np.float64), self.exponent).astype(np.int64)
-        yield total.astype("<i8").tobytes()
+        yield total.astype(_width(grid, self.most * len(mine))).tobytes()
 
     def at_server(self, hosts: Mapping[str, tuple[int, ...]], server: ServerContext) -> AtServer:
         grid, counted = Grid(self.clip, self.exponent, server.numbers), list[int]()
@@ -59,16 +59,23 @@ class CentralSum(Gathering, tag="private-sum"):
         return Total(np.ldexp(total.astype(np.float64), -self.exponent), self.expected, tuple(sorted(counted)))
 
     def limit(self, numbers: int, clients: int) -> int:
-        return self.bytes_up(numbers)
+        return 8 * numbers
 
     def bytes_up(self, numbers: int) -> int:
-        return 8 * numbers
+        """Of a host with one client."""
+        return numbers * np.dtype(_width(Grid(self.clip, self.exponent, numbers), self.most)).itemsize
+
+
+def _width(grid: Grid, units: int) -> str:
+    """The type of sums of so many units."""
+    return "<i4" if units * grid.largest < 1 << 31 else "<i8"
 
 
 def _admitted(answer: bytes | Exception, grid: Grid, units: int) -> I64 | None:
     """The integers of a host; None, which counts as zero, if they cannot be a sum of so many units."""
-    if not isinstance(answer, bytes) or len(answer) != 8 * grid.count:
+    width = np.dtype(_width(grid, units))
+    if not isinstance(answer, bytes) or len(answer) != width.itemsize * grid.count:
         return None
-    found = np.frombuffer(answer, "<i8").astype(np.int64)
+    found = np.frombuffer(answer, width).astype(np.int64)
     square = sum(number * number for number in found.tolist())  # Python's integers do not overflow
     return found if square <= units * units * grid.allowance else None

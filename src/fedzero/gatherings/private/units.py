@@ -18,6 +18,7 @@ from msgspec import structs
 from fedzero.errors import Refused
 from fedzero.links.contract import F32, ClientContext, Coder, Contribution, Draw, Link, LinkTraits, Promise
 from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.oracles.poisson import Poisson
 from fedzero.privacy.integers import EXACT, Grid, clipped, floats, normalised, quantised
 
 
@@ -32,13 +33,18 @@ class PrivateUnits(Link, tag="private-units"):
     """Every vector gets the norm C, not only the longer ones."""
     most: PositiveInt = 1
     """The most units of a turn; others do not count."""
+    rows: Poisson | None = None
+    """The units of a turn are those of such a batch of a client's rows; None: the client itself is the unit."""
 
-    traits = LinkTraits(hides_loss=True, draws_privately=True, silent=True)
+    @property
+    def traits(self) -> LinkTraits:
+        return LinkTraits(hides_loss=True, draws_privately=True, silent=True, rows=self.rows)
 
     def on_client(self, mine: Contribution, client: ClientContext) -> Contribution:
         grid, bound = Grid(self.clip, self.exponent, mine.values.size), normalised if self.normalise else clipped
-        whole = quantised(bound(mine.values[None], self.clip), grid, client.entropy)
-        return structs.replace(mine, values=floats(whole.sum(axis=0), grid), loss=None)
+        vectors = mine.values[None] if mine.rows is None else mine.rows[: self.most]
+        whole = quantised(bound(vectors, self.clip), grid, client.entropy)
+        return structs.replace(mine, values=floats(whole.sum(axis=0), grid), loss=None, rows=None)
 
     def admits(self, given: Promise) -> Promise:
         grid = Grid(self.clip, self.exponent, given.count)
