@@ -111,9 +111,7 @@ class Chosen:
     def expect_public(self, test: Any, validation: Any, verb: str) -> None:
         """Refuse evaluations on the clients' own data, which would show more of them than [privacy] accounts for."""
         if self.privacy is not None and share_of(validation) is not None:
-            raise Invalid(
-                f"fedzero.{verb}: validation is a share of the clients' data, which privacy protects: give data"
-            )
+            raise Invalid(f"fedzero.{verb}: validation is a share of the clients' data, which privacy protects")
         if self.privacy is not None and test is None:
             raise Invalid(f"fedzero.{verb}: privacy needs `test`, public data: evaluations show what is evaluated on")
 

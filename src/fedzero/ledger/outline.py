@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
-from fedzero.ledger.records import Asked, End, Evaluation, Extended, Record, Round, Saved, Start
+from fedzero.ledger.records import Asked, End, Evaluation, Extended, Record, Round, Saved, Start, spent_of
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
@@ -110,7 +110,7 @@ class LedgerSummary(Struct):
     ended: End | None = None
     """the end before it"""
     spent: tuple[float, float | None] | None = None
-    """ε after the last round, see `Round.spent`"""
+    """ε after the last round, see `PrivateRound.spent`"""
 
     def note(self, record: Record, chain: bytes, seconds: float) -> None:
         """The next entry; raises `Tampered` where no run can have written it there.
@@ -167,7 +167,7 @@ class LedgerSummary(Struct):
 
     def _spend(self, record: Round) -> None:
         """A budget that was spent is never returned."""
-        spent = None if isinstance(record.spent, UnsetType) else record.spent
+        spent = spent_of(record)
         before = self.spent or (0.0, 0.0)
         for now, then in zip(spent or (), before, strict=False):
             if now is not None and not now >= (then or 0.0) * (1 - ACCOUNTANTS):

@@ -17,7 +17,7 @@ from fedzero.callbacks import Verdict
 from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import End, Evaluation, Extended, Round
+from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of
 from fedzero.ledger.store import ledger_in
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
@@ -52,7 +52,8 @@ class Totals:
         self.bytes += record.bytes_up + record.bytes_down
         self.queries += record.queries
         self.loss = record.loss if record.loss is not None else self.loss
-        self.spent = record.spent[0] if record.spent else self.spent
+        if (spent := spent_of(record)) is not None:
+            self.spent = spent[0]
 
     @property
     def left(self) -> str:

@@ -153,9 +153,7 @@ def tune(
 def shortened(recipe: Recipe, rounds: int | None) -> Recipe:
     """The recipe of the longest runs, default half of its rounds, with an evaluation at the end."""
     if recipe.privacy:
-        raise FedzeroError(
-            "[privacy]: trials are judged by training losses, which nobody sees, and each would be a release"
-        )
+        raise FedzeroError("[privacy] shows no training losses to judge trials by, and each would be a release")
     longest = max(rounds or recipe.rounds // 2, LEAST)
     return msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
 
