@@ -43,6 +43,8 @@ class SecureSum(Gathering, tag="secure-sum"):
     """What becomes of a number that is no multiple of 1/scale."""
     least: Annotated[int, Meta(ge=1)] = 2
     """Hosts with clients that a sum must have besides those that may collude."""
+    noisy: Annotated[int, Meta(ge=1)] = 1
+    """Hosts, also without clients, that a sum must have besides those that may collude: their noise is counted on."""
     colluding: Annotated[int, Meta(ge=1)] | None = None
     """Hosts that may collude with the server; default: as many as the committee withstands."""
 
@@ -59,7 +61,7 @@ class SecureSum(Gathering, tag="secure-sum"):
         return np.zeros(numbers, np.int64)
 
     def expect_enough(self, counts: Sequence[int], members: int) -> None:
-        rules.expect_enough(counts, members, self.colluding, self.least)
+        rules.expect_enough(counts, members, self.colluding, self.least, self.noisy)
 
     def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
         return at_host(self, mine, host)
@@ -151,9 +153,7 @@ def _set_for(seat: int, given: Mapping[str, Shares]) -> bytes:
     return encode(Set(next(iter(given.values())).roster, inputs))
 
 
-def _sums(
-    answers: Mapping[str, bytes | Exception], members: Mapping[int, str], numbers: int
-) -> dict[int, field.U64]:
+def _sums(answers: Mapping[str, bytes | Exception], members: Mapping[int, str], numbers: int) -> dict[int, field.U64]:
     found: dict[int, field.U64] = {}
     for seat, host in members.items():
         answer = answers.get(host)

@@ -12,8 +12,6 @@ Signed integers of magnitude up to (p − 1)/2 are the numbers below p/2 and, ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +26,9 @@ WIDTH = 8
 """Bytes of a number."""
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
-_P, _31, _30, _61 = np.uint64(P), np.uint64(31), np.uint64(30), np.uint64(61)
-_LOW31, _LOW30, _ONE = np.uint64((1 << 31) - 1), np.uint64((1 << 30) - 1), np.uint64(1)
+_P, _61, _32, _31, _30 = np.uint64(P), np.uint64(61), np.uint64(32), np.uint64(31), np.uint64(30)
+_LOW32, _LOW31, _LOW30 = np.uint64((1 << 32) - 1), np.uint64((1 << 31) - 1), np.uint64((1 << 30) - 1)
+_TWO32, _ONE = np.full(1, 1 << 32, np.uint64), np.uint64(1)
 
 
 def reduced(x: U64) -> U64:
@@ -49,11 +48,11 @@ def multiply(a: U64, b: U64) -> U64:
     return reduced((high * top << _ONE) + (middle >> _30) + ((middle & _LOW30) << _31) + low * bottom)
 
 
-def total(vectors: Iterable[U64], count: int) -> U64:
-    found = np.zeros(count, np.uint64)
-    for vector in vectors:
-        found = add(found, vector)
-    return found
+def total(vectors: U64) -> U64:
+    """The sum over the last axis but one, of up to 2³¹ vectors: Σ x = 2³² Σ ⌊x / 2³²⌋ + Σ (x mod 2³²)."""
+    high = (vectors >> _32).sum(axis=-2, dtype=np.uint64)
+    low = (vectors & _LOW32).sum(axis=-2, dtype=np.uint64)
+    return add(multiply(reduced(high), _TWO32), reduced(low))
 
 
 def of_integers(integers: I64) -> U64:

@@ -194,9 +194,11 @@ class _Given:
             raise Refused("was sent a set with an input twice, out of order or of nobody")
         counts = [each.header.count for each in asked.inputs]
         self.rules.expect_enough(counts, len(self.joined.members))
+        if not indices:
+            raise Refused("was sent an empty set")
         found = [self._share(each, entries[each.header.index].name) for each in asked.inputs]
         seen = self.chain.seen | dict.fromkeys(indices, self.host.round + 1)
-        total = field.total(found, self.host.numbers)
+        total = field.total(np.stack(found))
         return field.to_bytes(total), replace(self.chain, seen=seen)
 
     def _share(self, given: Input, name: str) -> U64:
@@ -205,13 +207,13 @@ class _Given:
             if header != self.header or given.sealed or self.own is None:
                 raise Refused("was sent a set with another input of this host than it gave")
             return self.own
-        seen = self.chain.seen.get(header.index, 0)
-        if header.last < seen <= self.host.round:
-            raise Refused(f"{name} was put back to an earlier state: it knows nothing of round {seen - 1}")
         try:
             plain = sealing.unseal(self._key(b"seal", header, seat), given.sealed, self._about(header, seat))
         except Refused:
             raise Refused(f"the input of {name} does not open: other keys, or made for something else") from None
+        seen = self.chain.seen.get(header.index, 0)
+        if header.last < seen <= self.host.round:
+            raise Refused(f"{name} was put back to an earlier state: it knows nothing of round {seen - 1}")
         if seat < threshold(len(self.joined.members)):
             if plain:
                 raise Refused(f"the input of {name} has a share where none was expected")
@@ -220,5 +222,3 @@ class _Given:
             return field.from_bytes(plain, self.host.numbers)
         except Refused as why:
             raise Refused(f"{name} {why}") from None
-
-

@@ -1,12 +1,12 @@
 """The messages of a secure sum, as msgpack arrays (docs/secure-sum.md has them byte by byte).
 
-    phase     to a host                   from a host
-    opening   Opening                     Commit: it has no roster yet | Shares
-    (round in which the roster is made)
-    reveal    Entries                     the nonce
-    roster    nonces, in order            Shares
-    (every round)
-    set       Set, to members alone       Σ_{i∈U} f_i(j), 8 bytes a number
+phase     to a host                   from a host
+opening   Opening                     Commit: it has no roster yet | Shares
+(round in which the roster is made)
+reveal    Entries                     the nonce
+roster    nonces, in order            Shares
+(every round)
+set       Set, to members alone       Σ_{i∈U} f_i(j), 8 bytes a number
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from fedzero.links.contract import Entropy
 
 
 class Rules(Protocol):
-    """scale: values are integers of 1 / scale; rounding: of values that are none; least: h, the hosts with clients that
-    have to be in a sum beside k colluding ones."""
+    """scale: values are integers of 1 / scale; rounding: what becomes of other values."""
 
     @property
     def scale(self) -> float: ...
@@ -26,9 +25,9 @@ class Rules(Protocol):
     def expect_enough(self, counts: Sequence[int], members: int) -> None: ...
 
 
-def expect_enough(counts: Sequence[int], members: int, colluding: int | None, least: int) -> None:
-    """Refuse a set in which fewer than `least` hosts with clients are left once k of them collude. counts: how many
-    clients are in each input; members: c."""
+def expect_enough(counts: Sequence[int], members: int, colluding: int | None, least: int, noisy: int) -> None:
+    """Refuse a set in which, without k of its hosts, fewer than `least` with clients are left, or fewer than `noisy`
+    with or without. counts: how many clients are in each input; members: c."""
     if members < LEAST:
         raise Refused(f"{members} members are no committee: at least {LEAST} hosts are needed")
     most = most_colluding(members)
@@ -37,3 +36,5 @@ def expect_enough(counts: Sequence[int], members: int, colluding: int | None, le
         raise Refused(f"a committee of {members} withstands {most} colluding hosts, and the recipe says {k}")
     if (given := sum(count > 0 for count in counts)) - k < least:
         raise Refused(f"a set of {given} hosts with clients is too small: {least} besides {k} that may collude")
+    if len(counts) - k < noisy:
+        raise Refused(f"a set of {len(counts)} hosts is too small: the noise of {noisy} is needed besides {k}")

@@ -10,12 +10,12 @@ Any T − 1 values say nothing about x; any T give it; a sum of polynomials has 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
 from fedzero.errors import Refused
-from fedzero.gatherings.field import P, U64, multiply, total
+from fedzero.gatherings.field import U64, P, multiply, total
 
 LEAST, MOST = 4, 16
 """Members of a committee. Three would tolerate no dropout."""
@@ -33,24 +33,28 @@ def most_colluding(members: int) -> int:
     return min(found - 1, 2 * found - members - 1)
 
 
-@cache
-def weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """L_m(at) of every point m."""
-    found = []
-    for m in points:
-        above = below = 1
-        for n in points:
-            if n != m:
-                above, below = above * (at - n) % P, below * (m - n) % P
-        found.append(above * pow(below, -1, P) % P)
-    return tuple(found)
+def weight(points: tuple[int, ...], m: int, at: int) -> int:
+    """L_m(at)."""
+    above = below = 1
+    for n in points:
+        if n != m:
+            above, below = above * (at - n) % P, below * (m - n) % P
+    return above * pow(below, -1, P) % P
 
 
-def value(known: Mapping[int, U64], at: int) -> U64:
-    """f(at) of the polynomial through the known values."""
+@lru_cache(1 << 14)
+def _weights(points: tuple[int, ...], at: tuple[int, ...]) -> U64:
+    """L_m(j), shape (places j, points m, 1)."""
+    return np.array([[[weight(points, m, j)] for m in points] for j in at], np.uint64)
+
+
+def values(known: Mapping[int, U64], at: Sequence[int]) -> dict[int, U64]:
+    """f(j) of the polynomial through the known values, for all places j."""
+    if not at:
+        return {}
     points = tuple(sorted(known))
-    parts = [multiply(known[m], np.full(1, w, np.uint64)) for m, w in zip(points, weights(points, at), strict=True)]
-    return total(parts, len(parts[0]))
+    found = total(multiply(_weights(points, tuple(at)), np.stack([known[m] for m in points])))
+    return dict(zip(at, found, strict=True))
 
 
 def completed(secret: U64, drawn: Sequence[U64], members: int) -> dict[int, U64]:
@@ -58,7 +62,7 @@ def completed(secret: U64, drawn: Sequence[U64], members: int) -> dict[int, U64]
     if len(drawn) != threshold(members) - 1:
         raise ValueError(f"{len(drawn)} shares were drawn for {members} members")
     first = {0: secret, **dict(enumerate(drawn, 1))}
-    rest = {j: value(first, j) for j in range(len(first), members + 1)}
+    rest = values(first, range(len(first), members + 1))
     return {j: share for j, share in {**first, **rest}.items() if j}
 
 
@@ -68,7 +72,7 @@ def opened(answers: Mapping[int, U64], least: int) -> U64:
         raise Refused(f"only {len(answers)} members answered of at least {least}")
     if not _on_one(answers, least):
         raise Refused(_odd(answers, least))
-    return value(_some(answers, least), 0)
+    return values(_some(answers, least), [0])[0]
 
 
 def _some(answers: Mapping[int, U64], least: int) -> dict[int, U64]:
@@ -77,7 +81,8 @@ def _some(answers: Mapping[int, U64], least: int) -> dict[int, U64]:
 
 def _on_one(answers: Mapping[int, U64], least: int) -> bool:
     first = _some(answers, least)
-    return all(np.array_equal(value(first, j), answers[j]) for j in answers.keys() - first.keys())
+    expected = values(first, sorted(answers.keys() - first.keys()))
+    return all(np.array_equal(found, answers[j]) for j, found in expected.items())
 
 
 def _odd(answers: Mapping[int, U64], least: int) -> str:
