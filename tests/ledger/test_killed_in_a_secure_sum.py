@@ -1,4 +1,4 @@
-"""Killed anywhere in the phases of a secure sum, where a member is lost in every round, a run ends in the same ledger."""
+"""Killed anywhere in a secure sum that loses a member in every round, a run ends in the same ledger."""
 
 from __future__ import annotations
 
