@@ -10,6 +10,7 @@
     fedzero.tune("demo", {…}, out=…)               a search over several fields: short runs, or an optuna study
     fedzero.Callback, Stop, Pause                  observe a run, end it, pause it; EarlyStopping, Target, Budget do
     fedzero.Run.open(folder)                       a run: history, summary, replay, verify, report, patch, resume
+    fedzero.Privacy(epsilon=2)                     differential privacy of a run
     fedzero.minimise(functions, bounds=…)          black boxes of several parties, minimised together
     fedzero.Integer(1, 10), Choice("a", "b")       bounds of coordinates that are no real numbers
     fedzero.Optimiser(bounds=…, out=…)             ask and tell, for loops of your own in any number of processes
@@ -84,6 +85,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `X as X` is how they know th
     from fedzero.methods.shared.seeded import SeededMethod as SeededMethod
     from fedzero.oracles.criteria import accuracy as accuracy
     from fedzero.plugins import register as register
+    from fedzero.recipe.privacy import Privacy as Privacy
     from fedzero.tasks.contract import BuildContext as BuildContext
     from fedzero.tasks.contract import Problem as Problem
     from fedzero.tasks.contract import Task as Task
@@ -99,6 +101,7 @@ _PUBLIC = {
     "accuracy": "fedzero.oracles.criteria",
     "run": "fedzero.api.runs",
     "Run": "fedzero.api.runs",
+    "Privacy": "fedzero.recipe.privacy",
     "RunOptions": "fedzero.api.options",
     "Callback": "fedzero.callbacks",
     "Stop": "fedzero.callbacks",

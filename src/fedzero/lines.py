@@ -33,6 +33,11 @@ def printable(text: str, limit: int | None = None) -> str:
     return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 
+def said_of(error: BaseException, limit: int = 200) -> str:
+    """An error of somebody else's code: its type, and what it says."""
+    return f"{type(error).__name__}: {printable(str(error), limit)}"
+
+
 def print_line(console: Console, text: str, style: str | None = None, head: str = "") -> None:
     """One line: what clients say and paths are neither markup nor wrapped, and steer no terminal.
 

@@ -16,17 +16,7 @@ from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Round, Start
 from fedzero.ledger.store import Entry, Ledger, Tampered
 from fedzero.runs import checkpointer
-
-ROUNDS = 9
-RECIPE: dict[str, Any] = {
-    "name": "told",
-    "rounds": ROUNDS,
-    "evaluate_every": 3,
-    "algorithm": {"kind": "decomfl", "rate": 0.01},
-    "task": {"kind": "quadratic", "dimension": 4},
-    "federation": {"clients": 3, "cohort": 2},
-    "engine": {"kind": "local", "merge": False, "device": "cpu"},
-}
+from told import RECIPE, ROUNDS
 
 
 class Crash(Exception):
@@ -82,6 +72,18 @@ def entries(folder: Path) -> list[Entry]:
 
 def head(folder: Path) -> str:
     return fedzero.Run.open(folder).summary.ledger_head
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> fedzero.Run:
+    """The run of which nobody is told."""
+    return run(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(plain: fedzero.Run) -> str:
+    """Its head."""
+    return plain.summary.ledger_head
 
 
 def test_a_callback_is_told_all_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +147,9 @@ def test_the_reason_is_written_with_its_record(tmp_path: Path) -> None:
     assert [each.stopped or "" for each in rounds] == ["", "", "", "enough of it"]
 
 
+@pytest.mark.covered
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at", [("round", 4), ("evaluation", 3)])
+@pytest.mark.parametrize("at", [("round", 4), ("evaluation", 3)], ids=["round", "evaluation"])
 def test_a_crash_at_any_write_leads_to_the_same_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[str, int], after: bool
 ) -> None:
@@ -178,15 +181,15 @@ def test_a_crash_at_any_write_leads_to_the_same_ledger(
     assert writes >= 4
 
 
-def test_a_stop_after_the_last_round_is_none(tmp_path: Path) -> None:
+def test_a_stop_after_the_last_round_is_none(tmp_path: Path, undisturbed: str) -> None:
     for name in ("round", "evaluation"):
         summary = run(tmp_path / name, Told((name, ROUNDS), stopping)).summary
         assert (summary.rounds, summary.complete, summary.reason) == (ROUNDS, True, "")
-    assert head(tmp_path / "round") == run(tmp_path / "plain").summary.ledger_head
+    assert head(tmp_path / "round") == undisturbed
 
 
 @pytest.mark.parametrize("at", [("round", 4), ("round", 6), ("round", ROUNDS), ("evaluation", 0), ("evaluation", 6)])
-def test_a_pause_can_be_resumed(tmp_path: Path, at: tuple[str, int]) -> None:
+def test_a_pause_can_be_resumed(tmp_path: Path, undisturbed: str, at: tuple[str, int]) -> None:
     told = Told(at, fedzero.Pause)
     found = run(tmp_path / "run", told)
     assert (found.summary.rounds, found.summary.complete) == (at[1], False)
@@ -194,7 +197,7 @@ def test_a_pause_can_be_resumed(tmp_path: Path, at: tuple[str, int]) -> None:
     assert not (tmp_path / "run" / MODEL).exists()
     found.verify()
     assert found.resume(progress=False).summary.complete
-    assert head(tmp_path / "run") == run(tmp_path / "plain").summary.ledger_head
+    assert head(tmp_path / "run") == undisturbed
 
 
 def test_a_stop_comes_before_a_pause_and_the_first_reason_counts(tmp_path: Path) -> None:
@@ -204,7 +207,9 @@ def test_a_stop_comes_before_a_pause_and_the_first_reason_counts(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["begin", "round", "evaluation", "checkpoint", "end"])
-def test_an_exception_ends_the_call_and_no_more(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_ends_the_call_and_no_more(
+    tmp_path: Path, name: str, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpointer.checkpoints, "EVERY", 3)
     rounds = {"begin": 0, "round": 4, "evaluation": 3, "checkpoint": 3, "end": ROUNDS}[name]
     failing, other = Told((name, rounds), fail), Told()
@@ -213,7 +218,7 @@ def test_an_exception_ends_the_call_and_no_more(tmp_path: Path, name: str, monke
     assert [told.moments.count(("end", rounds)) for told in (other, failing)] == [1, 1]
     assert len([e for e in entries(tmp_path / "run") if isinstance(e.record, Round)]) == rounds  # the last one, too
     assert run(tmp_path / "run").summary.complete
-    assert head(tmp_path / "run") == run(tmp_path / "plain").summary.ledger_head
+    assert head(tmp_path / "run") == undisturbed
 
 
 def test_a_stop_counts_although_another_callback_fails(tmp_path: Path) -> None:
@@ -275,8 +280,8 @@ def test_early_stopping_agrees_with_that_of_recipes(tmp_path: Path) -> None:
     assert "in 2 evaluations" in ours.reason
 
 
-def test_early_stopping_wants_more_than_the_least_delta(tmp_path: Path) -> None:
-    assert losses(run(tmp_path / "plain").folder) == sorted(losses(tmp_path / "plain"), reverse=True)
+def test_early_stopping_wants_more_than_the_least_delta(tmp_path: Path, plain: fedzero.Run) -> None:
+    assert losses(plain.folder) == sorted(losses(plain.folder), reverse=True)
     assert run(tmp_path / "a", fedzero.EarlyStopping(patience=1, least_delta=1e9)).summary.rounds == 3
     assert run(tmp_path / "b", fedzero.EarlyStopping(patience=1)).summary.rounds == ROUNDS
 
@@ -290,8 +295,8 @@ def test_early_stopping_wants_more_than_the_least_delta(tmp_path: Path) -> None:
     ],
     ids=["early", "target", "budget"],
 )
-def test_a_resumed_run_ends_where_an_undisturbed_one_does(tmp_path: Path, made: Any) -> None:
-    known = losses(run(tmp_path / "plain").folder)
+def test_a_resumed_run_ends_where_an_undisturbed_one_does(tmp_path: Path, plain: fedzero.Run, made: Any) -> None:
+    known = losses(plain.folder)
     whole = run(tmp_path / "whole", made(known)).summary
     assert 3 <= whole.rounds < ROUNDS and whole.reason
     run(tmp_path / "run", made(known), Told(("round", 2), fedzero.Pause))

@@ -37,12 +37,12 @@ def model_of(folder: Path) -> str:
 
 def test_more_rounds_of_the_same_call_extend_the_run(tmp_path: Path) -> None:
     """Seed and evaluations, of which the second call says nothing, are those of the run."""
-    long = train(tmp_path / "long", rounds=30, seed=7, evaluate_every=3)
+    long = train(tmp_path / "long", rounds=12, seed=7, evaluate_every=3)
     train(tmp_path / "grown", rounds=6, seed=7, evaluate_every=3)
-    grown = train(tmp_path / "grown", rounds=30)
+    grown = train(tmp_path / "grown", rounds=12)
     assert grown.summary.model_sha256 == long.summary.model_sha256
     assert grown.history["loss"].tolist() == long.history["loss"].tolist()
-    assert (grown.recipe.rounds, grown.recipe.seed, grown.recipe.evaluate_every) == (30, 7, 3)
+    assert (grown.recipe.rounds, grown.recipe.seed, grown.recipe.evaluate_every) == (12, 7, 3)
     assert all(torch.equal(a, b) for a, b in zip(grown.model.parameters(), long.model.parameters(), strict=True))
     grown.verify()
     again = train(tmp_path / "grown")
@@ -51,8 +51,8 @@ def test_more_rounds_of_the_same_call_extend_the_run(tmp_path: Path) -> None:
 
 def test_a_default_that_follows_from_the_rounds_does_not_tell_runs_apart(tmp_path: Path) -> None:
     train(tmp_path / "run", rounds=50)
-    run = train(tmp_path / "run", rounds=100)
-    assert (run.recipe.rounds, run.recipe.evaluate_every) == (100, 2)
+    run = train(tmp_path / "run", rounds=75)
+    assert (run.recipe.rounds, run.recipe.evaluate_every) == (75, 2)
     assert run.summary.complete
 
 

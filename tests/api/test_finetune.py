@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 
 import fedzero
 from fedzero.errors import FedzeroError
+from fedzero.recipe import recipe as recipes
 from fedzero.tasks.language.rewards import Length
 from fedzero.tasks.partition import Shards
 
@@ -239,3 +242,18 @@ def test_rows_for_validation_and_metrics_of_other_rows(tmp_path: Path, small_mod
     table = run.evaluate_clients()
     assert table["rows"].tolist() == [9, 9] and set(table) >= {"client", "loss"}
     assert run.load_best("loss").value == run.history["loss"].min()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "balanced", "gradients"])
+def test_some_rows_at_a_time_give_the_same_up_to_rounding(tmp_path: Path, small_model, kind: str) -> None:
+    """Batches of five in pieces of two, with weights and without."""
+    more = {"balanced": {"options": {"balanced": True}}, "gradients": {"method": {"kind": "fedavg", "rate": 0.01}}}
+    changes = {"rounds": 2, "batch": 5} | (KINDS | more)[kind]
+    whole, cut = (
+        go(tmp_path / f"{chunk}", *opened(small_model("smollm")), chunk=chunk, **changes) for chunk in (None, 2)
+    )
+    np.testing.assert_allclose(cut.history["loss"], whole.history["loss"], rtol=1e-5)
+    for before, after in zip(whole.replay().values(), cut.replay().values(), strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-5)
+    assert (whole.recipe.task.chunk, cut.recipe.task.chunk) == (msgspec.UNSET, 2)
+    assert b"chunk" not in recipes.canonical(whole.recipe)

@@ -21,17 +21,8 @@ from fedzero.ledger.store import Ledger
 from fedzero.loggers import reporter
 from fedzero.loggers.reporter import Point, Written
 from fedzero.recipe import recipe as recipes
+from told import RECIPE, ROUNDS
 
-ROUNDS = 9
-RECIPE: dict[str, Any] = {
-    "name": "told",
-    "rounds": ROUNDS,
-    "evaluate_every": 3,
-    "algorithm": {"kind": "decomfl", "rate": 0.01},
-    "task": {"kind": "quadratic", "dimension": 4},
-    "federation": {"clients": 3, "cohort": 2},
-    "engine": {"kind": "local", "merge": False, "device": "cpu"},
-}
 TOML = """
 name = "told"
 rounds = 3
@@ -159,10 +150,16 @@ def test_a_full_disk_ends_the_logger_alone(tmp_path: Path, head: str, monkeypatc
     assert warning.startswith("tensorboard gets no more of this run, which goes on (OSError:") and "space" in warning
 
 
-def test_mlflow_on_a_local_store(tmp_path: Path, head: str) -> None:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A local store of MLflow, which takes seconds to make."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/ml.db"
+
+
+def test_mlflow_on_a_local_store(tmp_path: Path, head: str, store: str) -> None:
     from mlflow import MlflowClient
 
-    to = {"to": "mlflow", "uri": f"sqlite:///{tmp_path}/ml.db", "project": "tests"}
+    to = {"to": "mlflow", "uri": store, "project": "tests"}
     run(tmp_path / "run", to, PausesAfter(4))
     found = run(tmp_path / "run", to)
     assert found.summary.ledger_head == head
@@ -328,7 +325,7 @@ def test_a_recipe_that_the_user_runs_is_obeyed(fedzero: Any, tmp_path: Path) -> 
     assert steps(scalars(tmp_path / "plain")["queries"]) == [1, 2, 3]
 
 
-def test_mlflow_takes_names_of_all_kinds(tmp_path: Path) -> None:
+def test_mlflow_takes_names_of_all_kinds(tmp_path: Path, store: str) -> None:
     from mlflow import MlflowClient
 
     from fedzero.loggers.to_mlflow import Sink
@@ -337,8 +334,11 @@ def test_mlflow_takes_names_of_all_kinds(tmp_path: Path) -> None:
     run(tmp_path / "run")
     begun = list[Any]()
     run(tmp_path / "run", None, type("Keeps", (), {"begin": lambda self, info: begun.append(info)})())
-    sink = Sink(Report(to="mlflow", uri=f"sqlite:///{tmp_path}/ml.db"))
+    sink = Sink(Report(to="mlflow", uri=store, project="names"))
     sink.open(begun[0], "0123")
     sink.write([Point(3, 0.0, {"test/f1@5 (β)": 0.5, "test/loss": float("nan")}, True)])
-    (kept,) = MlflowClient(f"sqlite:///{tmp_path}/ml.db").search_runs(["1"])
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("names")
+    assert experiment is not None
+    (kept,) = client.search_runs([experiment.experiment_id])
     assert kept.data.metrics["test/f1_5 _β_"] == 0.5

@@ -18,6 +18,7 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.oracles.criteria import per_sample
 from fedzero.runs.progress import Silent
+from fedzero.tasks.own import LocalTask
 from stops import StopAt
 
 
@@ -232,6 +233,25 @@ def test_random_augmentation_is_refused(tmp_path: Path) -> None:
 def test_one_dataset_is_dealt_out(tmp_path: Path, partition) -> None:
     run = go(tmp_path / "run", clients=pairs(0, 200), partition=partition, count=5)
     assert run.summary.clients == 5
+
+
+def test_another_dealing_of_the_same_sizes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other positions as well as other values; a run that an earlier release began goes on."""
+    x, y = pairs(0, 200)
+    dealt = {"clients": (x, y), "partition": "iid", "count": 5}
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            LocalTask, "_about_data", lambda self, about=LocalTask._about_data: {"data": about(self)["data"]}
+        )
+        go(tmp_path / "old", **dealt, rounds=2)
+    assert go(tmp_path / "run", **dealt, rounds=2).summary.rounds == 2
+    for folder in ("old", "run"):
+        assert go(tmp_path / folder, **dealt, rounds=3).summary.rounds == 3
+        with pytest.raises(FedzeroError, match="started with data: 200 samples of 5 clients, "):
+            go(tmp_path / folder, **dealt | {"partition": "shards"}, rounds=4)
+    for other in ((x + 1, y), (x, y.flip(0))):
+        with pytest.raises(FedzeroError, match=r"started with dataset: 200 samples, .*; here it is 200 samples, "):
+            go(tmp_path / "run", **dealt | {"clients": other}, rounds=4)
 
 
 def test_dictionaries_and_an_objective(tmp_path: Path) -> None:

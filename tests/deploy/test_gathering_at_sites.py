@@ -46,6 +46,14 @@ def run(tmp_path: Path, link: LocalSites) -> Any:
     return run_at_sites(recipe(), tmp_path / "run", Environment(), Silent(), Service(link, lambda: SITES))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run that nobody disturbs."""
+    plugins.register(Masks)
+    folder = tmp_path_factory.mktemp("whole")
+    return run(folder, LocalSites(folder / "sites", SITES))
+
+
 class Spied(LocalSites):
     """Keeps what passes. gone: (site, phase) that are not answered."""
 
@@ -86,40 +94,54 @@ def test_sites_leave_the_sum_of_plain_replies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(4, 4 + 2 * (1 + PHASES) * len(SITES), 2))
-def test_an_epoch_that_ends_in_any_phase_changes_nothing(tmp_path: Path, at: int) -> None:
+def test_an_epoch_that_ends_in_any_phase_changes_nothing(tmp_path: Path, whole: Any, at: int) -> None:
     """Sites are made anew in every epoch: what a phase needs of those before it is on their disks."""
-    whole = run(tmp_path / "whole", LocalSites(tmp_path / "whole" / "sites", SITES))
     link = Spied(tmp_path / "sites", SITES, {at}.__contains__)
     found = run(tmp_path, link)
     assert link.epochs == 2
     assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
 
 
+def two_exchanges(folder: Path, *breaks: int) -> tuple[Any, LocalSites]:
+    made = recipe(algorithm=ScaffoldZO(rate=1e-3, type="I", form="dense"))
+    link = LocalSites(folder / "sites", SITES, breaks.__contains__)
+    return run_at_sites(made, folder / "run", Environment(), Silent(), Service(link, lambda: SITES)), link
+
+
+@pytest.fixture(scope="module")
+def whole_of_two(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The same of a method of two exchanges."""
+    plugins.register(Masks)
+    return two_exchanges(tmp_path_factory.mktemp("two"))[0]
+
+
 @pytest.mark.parametrize("at", [8, 11, 14, 16, 20])
-def test_an_epoch_that_ends_in_a_round_of_two_exchanges_changes_nothing(tmp_path: Path, at: int) -> None:
-    def played(folder: Path, breaks: set[int]) -> tuple[Any, LocalSites]:
-        made = recipe(algorithm=ScaffoldZO(rate=1e-3, type="I", form="dense"))
-        link = LocalSites(folder / "sites", SITES, breaks.__contains__)
-        return run_at_sites(made, folder / "run", Environment(), Silent(), Service(link, lambda: SITES)), link
-
-    (whole, _), (found, link) = played(tmp_path / "whole", set()), played(tmp_path / "broken", {at})
-    assert link.epochs == 2 and not any(record.refused for record in rounds_of(tmp_path / "broken" / "run"))
-    assert (found.ledger_head, found.model_digest) == (whole.ledger_head, whole.model_digest)
+def test_an_epoch_that_ends_in_a_round_of_two_exchanges_changes_nothing(
+    tmp_path: Path, whole_of_two: Any, at: int
+) -> None:
+    found, link = two_exchanges(tmp_path, at)
+    assert link.epochs == 2 and not any(record.refused for record in rounds_of(tmp_path / "run"))
+    assert (found.ledger_head, found.model_digest) == (whole_of_two.ledger_head, whole_of_two.model_digest)
 
 
-@pytest.mark.parametrize("at", [7, 8, 10, 11])
-def test_a_server_that_is_killed_in_a_phase_goes_on(tmp_path: Path, at: int) -> None:
-    whole = run(tmp_path / "whole", LocalSites(tmp_path / "whole" / "sites", SITES))
-    link = Spied(tmp_path / "sites", SITES)
+def killed_after(orders: int, folder: Path) -> Spied:
+    """Sites whose server is killed when they have answered so many orders."""
+    link = Spied(folder / "sites", SITES)
 
     def stopping(site: str, answer: bytes) -> bytes:
-        if link.asked == at:
+        if link.asked == orders:
             raise KeyboardInterrupt
         return answer
 
     link.spoil = stopping
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, link)
+        run(folder, link)
+    return link
+
+
+@pytest.mark.parametrize("at", [7, 8, 10, 11])
+def test_a_server_that_is_killed_in_a_phase_goes_on(tmp_path: Path, whole: Any, at: int) -> None:
+    link = killed_after(at, tmp_path)
     before = {(site, order): answer for site, order, answer in link.phases()}
     found = run(tmp_path, link)
     again = {(site, order): answer for site, order, answer in link.phases()}
@@ -133,16 +155,7 @@ def test_a_server_that_is_killed_between_phases_goes_on_though_a_site_does_not_c
 ) -> None:
     """Hosts that answered the second phase for three sites do not answer it for two: the sums could be compared. That
     round is over, with the reason by client, and the next one counts. Before the second phase nothing is lost."""
-    link = Spied(tmp_path / "sites", SITES)
-
-    def stopping(site: str, answer: bytes) -> bytes:
-        if link.asked == at:
-            raise KeyboardInterrupt
-        return answer
-
-    link.spoil = stopping
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, link)
+    killed_after(at, tmp_path)
     left = Spied(tmp_path / "sites", ["north", "south"])
     assert run(tmp_path, left).complete
     first, *others = rounds_of(tmp_path / "run")

@@ -17,9 +17,6 @@ from fedzero.deploy.site.terms import Terms
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Exchange, Prepare, PrepareExtended, decode_order, encode
 from fedzero.errors import FedzeroError
-from fedzero.ledger import replay
-from fedzero.ledger.records import Round
-from fedzero.ledger.store import Ledger
 from fedzero.methods import DeComFL, Method, ScaffoldZO
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -28,6 +25,8 @@ from fedzero.runs import recorded
 from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.progress import Silent
 from fedzero.testing.engines import LocalSites
+from ledgers import rounds_of
+from stops import StopAt
 
 SITES, QUIET = ["north", "south", "west"], Silent()
 SEEDED = DeComFL(rate=2e-3, directions=4, optimizer={"kind": "momentum"})
@@ -44,22 +43,6 @@ def run(recipe: Recipe | None, folder: Path, link: LocalSites, said: Growth = UN
     return run_at_sites(recipe, folder, Environment(), watch, service, said=said)
 
 
-def rounds_of(folder: Path) -> list[Round]:
-    ledger = Ledger.open(folder / "ledger.db")
-    try:
-        return replay.read(ledger).rounds
-    finally:
-        ledger.close()
-
-
-class Stopped(Silent):
-    """Ctrl-C in round 2."""
-
-    def round(self, record: Round) -> None:
-        if record.round == 2:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(
     ("method", "model"), [(SEEDED, True), (SEEDED, False), (MEMORY, True)], ids=["momentum", "blind", "memories"]
 )
@@ -72,7 +55,7 @@ def test_an_extended_federation_is_a_longer_one(method: Method, model: bool, tmp
         return LocalSites(tmp_path / "others", SITES)
 
     with pytest.raises(KeyboardInterrupt):
-        run(short, tmp_path / "grown", link(), watch=Stopped())
+        run(short, tmp_path / "grown", link(), watch=StopAt(2))
     grown = run(None, tmp_path / "grown", link(), Growth(rounds=9))
     assert grown.model_sha256 == right.model_sha256
     assert rounds_of(tmp_path / "grown") == rounds_of(tmp_path / "long")

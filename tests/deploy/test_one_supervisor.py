@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import supervising_child
 
 from fedzero.deploy.server import queue
 from fedzero.deploy.server.queue import supervising, supervisor
 from fedzero.errors import FedzeroError
-
-SERVING = """
-import sys, time
-from pathlib import Path
-from fedzero.deploy.server.queue import supervising
-from fedzero.errors import FedzeroError
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    with supervising(Path(sys.argv[1])):
-        print("serves", flush=True)
-        time.sleep(60)
-except FedzeroError as error:
-    print("refused", flush=True)
-"""
 
 
 def test_a_second_one_is_refused_though_it_looked_before_the_first_was_on_file(
@@ -45,27 +30,31 @@ def test_a_second_one_is_refused_though_it_looked_before_the_first_was_on_file(
         assert supervisor(tmp_path) is not None
 
 
-def test_of_four_that_start_together_one_serves_and_its_death_lets_another_in(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SERVING, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(command, **pipes) for _ in range(4)]  # type: ignore[call-overload]
+def test_of_four_that_start_together_one_serves_and_its_death_lets_another_in(tmp_path: Path, warm_server: Any) -> None:
+    started = []
     try:
-        assert {process.stdout.readline() for process in started} == {"ready\n"}
-        for process in started:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        said = {process.pid: process.stdout.readline().strip() for process in started}
+        for _ in range(4):
+            pipe, theirs = warm_server.Pipe()
+            process = warm_server.Process(target=supervising_child.serve, args=(str(tmp_path), theirs))
+            process.start()
+            theirs.close()
+            started.append((process, pipe))
+        assert {pipe.recv() for _, pipe in started} == {"ready"}
+        for _, pipe in started:
+            pipe.send("go")
+        said = {process.pid: pipe.recv() for process, pipe in started}
         assert Counter(said.values()) == {"serves": 1, "refused": 3}
         (pid,) = (pid for pid, word in said.items() if word == "serves")
         found = supervisor(tmp_path)
         assert found is not None and found.pid == pid
         os.kill(pid, signal.SIGKILL)
-        for process in started:
-            process.wait()
+        for process, _ in started:
+            process.join()
         with supervising(tmp_path):
             found = supervisor(tmp_path)
             assert found is not None and found.pid == os.getpid()
     finally:
-        for process in started:
+        for process, pipe in started:
             process.kill()
-            process.communicate()
+            process.join()
+            pipe.close()

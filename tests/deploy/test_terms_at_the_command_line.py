@@ -89,3 +89,10 @@ def test_limits_are_given_by_name() -> None:
     for wrong in ("least_batch", "least_batch=-1", "methods=1", "nothing=1"):
         with pytest.raises(FedzeroError, match="write it as NAME=NUMBER, with one of queries_per_day, least_batch"):
             with_options([wrong])
+
+
+def test_more_sites_than_clients_are_refused_before_anything_is_made(fedzero, tiny, tmp_path: Path) -> None:
+    clients = recipes.load(tiny).federation.clients
+    refused = fedzero("federate", tiny, "--sites", clients + 1, "--out", tmp_path / "run")
+    refused.refused(f"--sites {clients + 1}", f"has {clients} clients")
+    assert not (tmp_path / "run").exists()

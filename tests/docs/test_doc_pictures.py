@@ -142,3 +142,12 @@ def test_the_settings_of_accuracy_by_bytes_are_those_of_the_bench(tool, monkeypa
     for name, entry in kept.items():
         assert entry["recipe"] == bench.METHODS[name]
         assert (entry["search"] is not None) == (name in bench.RATES)
+
+
+def test_the_layers_are_those_of_the_tree(tool) -> None:
+    """Each package has its box; a new one asks for the picture to be drawn again."""
+    layers = tool("layers")
+    text = (FIGURES / "layers.svg").read_text()
+    assert layers.picture().svg() == text, "python tools/layers.py docs/figures"
+    assert layers.packages() >= {"cli", "loggers", "directions", "methods"}
+    assert all(f">{name}<" in text for name in layers.packages())

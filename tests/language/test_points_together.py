@@ -25,6 +25,8 @@ TRAINS = {
     "layers": Layers(first=-1),
     "lora": Lora(rank=4),
 }
+ADAPTERS = {"queries": Lora(rank=4, targets=("q_proj",)), "keys": Lora(rank=1, targets=("k_proj",))}
+"""Which move a model by so little that near the base, in 16 bits, points differ by about as much as rounding does."""
 BATCHES = [Texts(([5, 17, 9, 40, 2], [8]), (0, 1)), Texts(([99, 1, 250], [6, 6], [31]), (1, 1, 0))]
 
 
@@ -34,7 +36,7 @@ def points(rank=1, count=6):
 
 
 def opened(folder, train="full", dtype=torch.float32, pack=64, compiled=None, **how):
-    model = adapt(load(str(folder), dtype, CPU), TRAINS[train], Keys.of_seed(5))
+    model = adapt(load(str(folder), dtype, CPU), (TRAINS | ADAPTERS)[train], Keys.of_seed(5))
     if compiled is not None:
         compile_layers(model, compiled)
     test = Texts(([5, 17, 9], [8, 3]), (0, 1))
@@ -122,6 +124,33 @@ def test_sixteen_bits(small_model):
     assert objective.passes.sides is not None
     assert np.abs(found - right).max() < 0.1 * np.abs(right - right[:, :1]).max()
     assert np.abs(found - right).mean() < np.abs(views - right).mean()
+
+
+def _loss_in_float64(module, base, moved, texts):
+    """Of a model moved by a vector: each prompt alone, in float64 throughout."""
+    parts = moved.double().split([tensor.numel() for tensor in base.values()])
+    tensors = {name: t + part.view(t.shape) for (name, t), part in zip(base.items(), parts, strict=True)}
+    logits = [
+        torch.func.functional_call(module, tensors, (torch.tensor([prompt]),)).logits[0, -1, [12, 200]]
+        for prompt in texts.prompts
+    ]
+    return float(torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(texts.labels)))
+
+
+@pytest.mark.parametrize("kind, train", [("llama", "queries"), ("opt", "keys")])
+def test_adapters_in_sixteen_bits(small_model, kind, train):
+    """Side by side although points near the base cannot be told from rounding, and as near to float64's as views."""
+    params, objective = opened(small_model(kind), train, dtype=torch.bfloat16)
+    _, exact = opened(small_model(kind), train, dtype=torch.bfloat16, exact=True)
+    model = adapt(load(str(small_model(kind)), torch.bfloat16, CPU), ADAPTERS[train], Keys.of_seed(5))
+    module, base = model.module.double(), {name: tensor.double() for name, tensor in params.tensors.items()}
+    many = [Terms(terms.keys, terms.coefficients * 10, terms.stream) for terms in points(count=100)]
+    found, views = (each.losses(params, many, BATCHES) for each in (objective, exact))
+    assert objective.passes.sides is not None
+    moved = [params.total(terms) for terms in many]
+    right = np.array([[_loss_in_float64(module, base, each, texts) for each in moved] for texts in BATCHES])
+    errors = [np.sqrt(np.square(each - right).mean()) for each in (found, views)]
+    assert errors[0] < 1.1 * errors[1] < np.abs(right - right[:, :1]).max(), errors
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,6 +20,7 @@ import torch
 from masks import Masks
 from noise import Noise
 
+import fedzero
 from fedzero import plugins
 from fedzero.engines.gathering import HostedClients
 from fedzero.errors import FedzeroError
@@ -215,3 +216,24 @@ def grow(folder: str, rounds: int, fuse: tuple[int, str], report: str) -> None:
     lit.light(Path(folder))
     session.resume(Path(folder), Environment(), Quiet(), growth=Growth(rounds))
     Path(report).write_text(json.dumps(lit.kinds))
+
+
+ENOUGH = "enough of it"
+
+
+class Enough:
+    """A callback that ends a run after its third round."""
+
+    def round(self, result: Any) -> Any:
+        return fedzero.Stop(ENOUGH) if result.rounds == 3 else None
+
+
+def go_stopped(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before")) -> None:
+    """As `go`, with a callback that stops the run; a resume has none."""
+    torch.set_num_threads(1)
+    where, lit = Path(folder), Fuse(*fuse)
+    callbacks = [] if (where / LEDGER).exists() else [Enough()]
+    lit.light(where)
+    run = fedzero.run(Path(recipe), out=where, progress=False, callbacks=callbacks)
+    found = {"kinds": list(lit.kinds), "reason": run.summary.reason, **looked_at(where)}
+    Path(folder + ".json").write_text(json.dumps(found))

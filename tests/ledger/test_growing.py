@@ -29,6 +29,7 @@ from fedzero.runs.growing import Growth
 from fedzero.runs.progress import Silent
 from fedzero.web.following import Following
 from sampling import sampled
+from stops import StopAt
 
 COMMON = {
     "name": "grown",
@@ -80,6 +81,14 @@ def kinds(folder: Path) -> list[str]:
         return [type(entry.record).__name__ for entry in ledger.entries()]
 
 
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten rounds with momentum."""
+    folder = tmp_path_factory.mktemp("long")
+    start(recipe_of("momentum"), folder)
+    return folder
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_extended_run_is_a_longer_run(case: str, tmp_path: Path) -> None:
     start(recipe_of(case), tmp_path / "long")
@@ -94,42 +103,33 @@ def test_an_extended_run_is_a_longer_run(case: str, tmp_path: Path) -> None:
     assert heads == {summary.ledger_head}, "the same rounds again change nothing"
 
 
-def test_a_run_grows_again_and_replays_to_any_round(tmp_path: Path) -> None:
-    start(recipe_of("momentum"), tmp_path / "long")
+def test_a_run_grows_again_and_replays_to_any_round(tmp_path: Path, long: Path) -> None:
     start(recipe_of("momentum", rounds=4, evaluate_every=5), tmp_path / "grown")
     for rounds in (5, 7, 10):
         resume(tmp_path / "grown", rounds=rounds)
-    assert told(tmp_path / "grown") == told(tmp_path / "long")
+    assert told(tmp_path / "grown") == told(long)
     for round in (0, 4, 6, 10):
-        models = [recorded.replayed(tmp_path / each, Environment(), round) for each in ("grown", "long")]
+        models = [recorded.replayed(each, Environment(), round) for each in (tmp_path / "grown", long)]
         assert models[0].identity == models[1].identity
     assert recorded.recipe_in(tmp_path / "grown") == recipes.as_recorded(recipe_of("momentum", evaluate_every=5))
 
 
-def test_a_run_that_is_not_finished_reaches_its_planned_end_first(tmp_path: Path, monkeypatch) -> None:
-    start(recipe_of("momentum"), tmp_path / "long")
-
-    class Stopped(Silent):
-        def round(self, record: Round) -> None:
-            if record.round == 3:
-                raise KeyboardInterrupt
-
+def test_a_run_that_is_not_finished_reaches_its_planned_end_first(tmp_path: Path, long: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe_of("momentum", rounds=6), tmp_path / "grown", Environment(), Stopped())
+        session.start(recipe_of("momentum", rounds=6), tmp_path / "grown", Environment(), StopAt(3))
     resume(tmp_path / "grown", rounds=10, evaluate_every=2)
-    assert told(tmp_path / "grown") == told(tmp_path / "long")
+    assert told(tmp_path / "grown") == told(long)
     found = recorded.recipe_in(tmp_path / "grown")
     assert (found.rounds, found.evaluate_every) == (10, 2)
 
 
-def test_a_run_that_ended_early_goes_on_with_another_stop(tmp_path: Path) -> None:
-    start(recipe_of("momentum"), tmp_path / "long")
+def test_a_run_that_ended_early_goes_on_with_another_stop(tmp_path: Path, long: Path) -> None:
     ended = start(recipe_of("momentum", stop={"above": 0.0}), tmp_path / "grown")
     assert (ended.rounds, ended.complete) == (0, True) and ended.reason
     with pytest.raises(FedzeroError, match=r"would at once end again.*give another `stop`"):
         resume(tmp_path / "grown", rounds=20)
     resume(tmp_path / "grown", stop=Stop())
-    assert told(tmp_path / "grown") == told(tmp_path / "long")
+    assert told(tmp_path / "grown") == told(long)
     recorded.verified(tmp_path / "grown", Environment())
 
 
@@ -194,13 +194,8 @@ def test_readers_see_the_recipe_in_force(tmp_path: Path, monkeypatch) -> None:
     """Also those who look on while a run that was stopped ends and is extended."""
     folder, seen, shown = tmp_path / "run", Follower(), Following(tmp_path / "run")
 
-    class Stopped(Silent):
-        def round(self, record: Round) -> None:
-            if record.round == 2:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        session.start(recipe_of("momentum", rounds=4), folder, Environment(), Stopped())
+        session.start(recipe_of("momentum", rounds=4), folder, Environment(), StopAt(2))
     assert (history(folder).planned, history(folder).complete, shown.look()) == (4, False, 1)
     pause = SimpleNamespace(sleep=lambda seconds: resume(folder, rounds=7))
     monkeypatch.setattr(progress, "time", pause)
@@ -270,12 +265,8 @@ def test_a_model_that_is_left_over_is_told_from_a_truncated_ledger(tmp_path: Pat
     start(recipe_of("momentum", rounds=4), tmp_path / "run")
     old = (tmp_path / "run" / MODEL).read_bytes()
 
-    class Stopped(Silent):
-        def round(self, record: Round) -> None:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        session.resume(tmp_path / "run", Environment(), Stopped(), growth=Growth(rounds=6))
+        session.resume(tmp_path / "run", Environment(), StopAt(4), growth=Growth(rounds=6))
     assert not (tmp_path / "run" / MODEL).exists(), "a folder has a model if its run is finished"
     (tmp_path / "run" / MODEL).write_bytes(old)
     recorded.verified(tmp_path / "run", Environment())

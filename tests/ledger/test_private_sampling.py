@@ -20,7 +20,6 @@ from fedzero.engines.remote.engine import Service
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers, Place, files_of
 from fedzero.methods import DeComFL, ScaffoldZO
-from fedzero.methods.contract import Federation
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.plan import cohort_of
@@ -59,7 +58,7 @@ def counting(step: int = 0) -> Any:
 def played(folder: Path, entropy: Any = None) -> Trial:
     run = trial(folder, private())
     if entropy is not None:
-        run.server.schedule = Synchronous(PrivateCohorts(folder, run.setup.recipe.federation, entropy))
+        run.server.schedule = Synchronous(PrivateCohorts(folder, run.setup.plan, entropy))
         run.engine._drawn = PrivateBatches(lambda: Answers(folder), True, entropy)
     run.play(2)
     return run
@@ -78,9 +77,10 @@ def test_two_runs_of_a_recipe_draw_otherwise_and_both_replay(tmp_path: Path) -> 
 
 
 def test_cohorts_are_drawn_uniformly_and_once(tmp_path: Path) -> None:
-    cohorts = PrivateCohorts(tmp_path, Federation(clients=4, cohort=2), np.random.default_rng(1).bytes)
+    plan = trial(tmp_path / "run", private(clients=4, cohort=2)).setup.plan
+    cohorts = PrivateCohorts(tmp_path, plan, np.random.default_rng(1).bytes)
     drawn = [cohorts(round) for round in range(64)]
-    assert drawn[:4] == [PrivateCohorts(tmp_path, Federation(clients=4, cohort=2))(round) for round in range(4)]
+    assert drawn[:4] == [PrivateCohorts(tmp_path, plan)(round) for round in range(4)]
     counts = Counter(client for cohort in drawn for client in cohort)
     assert all(abs(counts[client] - 32) < 5 * np.sqrt(16) for client in range(4))  # 5σ
     assert all(len(set(cohort)) == 2 and cohort == tuple(sorted(cohort)) for cohort in drawn)

@@ -110,6 +110,11 @@ def test_black_boxes_have_a_history_and_slices() -> None:
         result.plot_slice([0, 1], axs=new_axes())
 
 
+def test_what_is_no_run_is_not_drawn(runs: list[fedzero.Run]) -> None:
+    with pytest.raises(FedzeroError, match=r"'runs/a' is not a run: open it, fedzero.Run.open"):
+        runs[0].plot("runs/a")  # type: ignore[arg-type]
+
+
 def test_without_matplotlib_a_sentence_says_so(runs: list[fedzero.Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     monkeypatch.delattr(matplotlib, "pyplot", raising=False)

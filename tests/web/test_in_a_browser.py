@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from test_report_page import CASES, DENSE, HOSTILE, SEEDED, history
 from fedzero.recipe import recipe as recipes
 from fedzero.report import History, Point, write
 from fedzero.report.history import Found, Party, Slice
+from fedzero.report.page import Mode, page
 from fedzero.web import serving
 
 TIMED = replace(SEEDED, points=tuple(replace(p, seconds=p.round / 10) for p in SEEDED.points))
@@ -187,6 +189,41 @@ def test_odd_runs_are_drawn_without_an_error(opened: Callable[..., Opened], case
         label.click()
 
 
+@pytest.mark.parametrize("width", [1180, 390])
+def test_headings_sort_the_runs(opened: Callable[..., Opened], width: int) -> None:
+    """By the numbers behind the cells, with the mouse or a key; what a run does not have is last either way."""
+    sizes = [(100, 3.0), (3, 20.0), (20, 1.0)]
+    runs = [
+        replace(SEEDED, name=f"rate {rate}", points=tuple(replace(p, loss=p.loss * loss) for p in SEEDED.points))
+        for rate, loss in sizes
+    ]
+    silent = replace(SEEDED, name="just begun", points=(), train_loss=())
+    tab = opened([*runs, silent, replace(DENSE, name="whole")], width=width).tab
+
+    def names() -> list[str]:
+        return [each.split("\n")[-1] for each in tab.locator("#totals tbody tr td:first-child").all_inner_texts()]
+
+    def headed(text: str) -> Any:
+        return tab.locator("#totals th").filter(has_text=re.compile(f"^{text}$"))
+
+    as_they_came = names()
+    assert as_they_came == ["rate 100", "rate 3", "rate 20", "just begun", "whole"]
+    headed("loss").get_by_role("button").click()
+    upward = names()
+    assert headed("loss").get_attribute("aria-sort") == "ascending" and upward[-1] == "just begun"
+    assert [name for name in upward if name.startswith("rate")] == ["rate 20", "rate 100", "rate 3"]
+    tab.keyboard.press("Enter")
+    assert headed("loss").get_attribute("aria-sort") == "descending"
+    assert names() == [*reversed(upward[:-1]), "just begun"]
+    tab.keyboard.press("Space")
+    assert names() == as_they_came and headed("loss").get_attribute("aria-sort") is None
+    headed("run").get_by_role("button").click()
+    assert names() == ["just begun", "rate 3", "rate 20", "rate 100", "whole"]
+    tab.locator("#filter").fill("rate")
+    shown = tab.locator("#totals tbody tr:visible td:first-child").all_inner_texts()
+    assert [each.split("\n")[-1] for each in shown] == ["rate 3", "rate 20", "rate 100"]
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1180, "light"), (1180, "dark"), (390, "light")])
 def test_no_serious_finding_of_axe(opened: Callable[..., Opened], width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
@@ -198,6 +235,28 @@ def test_no_serious_finding_of_axe(opened: Callable[..., Opened], width: int, sc
         found = axe.Axe().run(page.tab).response["violations"]
         serious = [(v["id"], [n["html"] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]
         assert serious == []
+
+
+def test_an_update_leaves_the_runs_sorted_and_the_key_where_it_was(chromium: Any) -> None:
+    def told(rounds: int, mode: Mode) -> str:
+        runs = [replace(SEEDED, name=name, points=SEEDED.points[:rounds]) for name in ("c", "a", "b")]
+        return page(runs, "runs", mode)
+
+    tab, updates = chromium.new_page(), [f"data: {json.dumps(told(5, 'update'))}\n\n"]
+    waiting: list[Any] = []
+    tab.route("http://runs/", lambda route: route.fulfill(body=told(3, "live"), content_type="text/html"))
+    tab.route("http://runs/events", lambda route: waiting.append(route))
+    tab.goto("http://runs/")
+    heading = tab.locator("#totals .sort").filter(has_text="run").first
+    heading.click()
+    names, loss = "#totals tbody td:first-child", "#totals tbody tr:first-child td:nth-child(4)"
+    assert tab.locator(names).all_inner_texts() == ["a", "b", "c"]
+    before = tab.locator(loss).inner_text()
+    waiting[0].fulfill(body=updates[0], content_type="text/event-stream")
+    tab.wait_for_function("([place, before]) => document.querySelector(place).innerText !== before", arg=[loss, before])
+    assert tab.locator(names).all_inner_texts() == ["a", "b", "c"]
+    assert heading.evaluate("each => each === document.activeElement")
+    tab.close()
 
 
 def test_a_live_page_survives_the_end_and_the_restart_of_its_run(chromium: Any, tmp_path: Path) -> None:

@@ -79,10 +79,8 @@ class Optimiser:
     ):
         own = chosen(Optimiser, {"out": out, "rounds": rounds, "seed": seed}, folder=True).of_the_run()
         (budget,), (retries,) = given.each(PositiveInt | None, budget=budget), given.each(Natural, retries=retries)
-        (dimension,), (parties,) = (
-            given.each(given.Many | None, dimension=dimension),
-            given.each(given.Many, parties=parties),
-        )
+        (dimension,) = given.each(given.Many | None, dimension=dimension)
+        (parties,) = given.each(given.Many, parties=parties)
         (lease,) = given.each(Positive, lease=lease)
         recipe = recipe_of(
             (ToldBox(),) * parties,

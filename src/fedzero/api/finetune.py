@@ -30,11 +30,11 @@ from torch import nn
 from fedzero.api import given
 from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
-from fedzero.api.tables import dealt_by, is_partitioner
+from fedzero.api.tables import partitioned
 from fedzero.api.train import DEFAULT, partition_of, recipe_of, trained
 from fedzero.api.validation import held_out, share_of
 from fedzero.directions import Keys
-from fedzero.errors import Invalid, did_you_mean
+from fedzero.errors import Invalid
 from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked, quoted
@@ -70,6 +70,7 @@ def finetune(
     device: str = "auto",
     partition: str | Partition | None = None,
     validation: float | Sequence[Row] | None = None,
+    chunk: int | None = None,
     **run: Unpack[RunOptions],
 ) -> Run:
     """Fine-tune a causal language model on rows with labels; `run.model` can be saved with `save_pretrained`.
@@ -85,44 +86,42 @@ def finetune(
         turn, the assistant's, is the response.
     reward: in their place, a function of a row and the text that the model generates for it, which returns a number and
         always the same; or a table as `[task.reward]` of a recipe: {"kind": "exact"}. 1 − its mean is minimised.
-    test: rows of evaluations; default: the clients' own.
+    test: rows of evaluations; default: the clients' own. validation: as of `fedzero.train`: a share of rows, or rows.
     train: "all", "layers", "lora", or a table as `[task.train]` of a recipe: {"kind": "lora", "rank": 4}.
-    options: further keys of `[task]`, such as {"balanced": True, "measure": "accuracy", "generate": {"max_tokens": 8}};
-        {"text": {"overlong": "drop"}} adds to `[task.text]`.
-    validation: as of `fedzero.train`: a share of every client's rows, or rows.
-    method, cohort, batch: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
+    options: further keys of `[task]`: {"balanced": True, "generate": {"max_tokens": 8}, "text": {"overlong": "drop"}}.
+    method, cohort, batch, chunk: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
     own = chosen(finetune, run, folder=True).of_the_run()
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
-    cohort, count = given.each(PositiveInt | None, cohort=cohort, count=count)
-    prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
+    cohort, count, chunk = given.each(PositiveInt | None, cohort=cohort, count=count, chunk=chunk)
+    text, more = _text(prompt, answers, label, passage, completion, messages, options)
     dealt = _dealt(clients, count, partition, label, own.seed or 0)
-    reported = [] if test is None else given.rows(test, "test")
-    dealt, tested = _validated(validation, dealt, reported, own.seed or 0)
+    dealt, tested, reported = _measured(validation, dealt, test, own.seed or 0)
+    own.expect_public(test, validation, "finetune")
     rewarded, functions = _rewarded(reward)
-    completion, messages = given.each(str | None, completion=completion, messages=messages)
-    text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
-    text |= {key: value for key, value in (("completion", completion), ("messages", messages)) if value is not None}
-    more = _options(options)
-    text |= given.table(more.pop("text", {}), "options['text']", Checked, "{'overlong': 'drop'}")
-    task = {
-        "kind": "language",
-        "model": model if module is None else GIVEN + type(model).__name__,
-        "text": text | {"train": GIVEN + "train", "test": GIVEN + "test"},
-        "train": _trained(train),
-        "batch": batch,
-        "dtype": dtype,
-        **rewarded,
-        **more,
-    }
+    task = {"kind": "language", "model": model if module is None else GIVEN + type(model).__name__, "text": text}
+    task |= {"train": _trained(train), "batch": batch, "dtype": dtype, **rewarded, **given.told(chunk=chunk), **more}
     engine = {"kind": "local", "device": device if module is None else _place(module)}
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "engine": engine}
     recipe = recipe_of("finetune", table, own, len(dealt), cohort)
-    rows = InMemoryModel(module, tokenizer, dealt, tested, reported=[] if validation is None else reported)
+    rows = InMemoryModel(module, tokenizer, dealt, tested, reported=reported)
     made = trained(module, recipe, Environment(functions={GIVEN: rows, **functions}), own)
     assert rows.opened is not None
     return replace(made, trained=rows.opened.module)
+
+
+def _text(
+    prompt: Any, answers: Any, label: Any, passage: Any, completion: Any, messages: Any, options: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`[task.text]`, and the further keys of `[task]`."""
+    prompt, label, passage = given.each(str, prompt=prompt, label=label, passage=passage)
+    completion, messages = given.each(str | None, completion=completion, messages=messages)
+    text = {"prompt": prompt, "answers": _words(answers), "label": label, "passage": passage}
+    text |= given.told(completion=completion, messages=messages)
+    more = {} if options is None else given.table(options, "options", Checked, "{'balanced': True}")
+    text |= given.table(more.pop("text", {}), "options['text']", Checked, "{'overlong': 'drop'}")
+    return text | {"train": GIVEN + "train", "test": GIVEN + "test"}, more
 
 
 def _place(model: nn.Module) -> str:
@@ -137,14 +136,7 @@ def _trained(train: Any) -> dict[str, Any]:
     """`[task.train]`, from one of the words for it, a value, or a table."""
     if not isinstance(train, str):
         return given.table(train, "train", Checked, "'lora'")
-    if train not in TRAIN:
-        advice = did_you_mean(train, TRAIN) or f"give one of {', '.join(TRAIN)}"
-        raise Invalid(f"train = {quoted(train)} is not valid: {advice}")
-    return dict(TRAIN[train])
-
-
-def _options(options: Any) -> dict[str, Any]:
-    return {} if options is None else given.table(options, "options", Checked, "{'balanced': True}")
+    return dict(given.one_of(train, TRAIN, "train", "give one of"))
 
 
 def _words(answers: Any) -> dict[str, str]:
@@ -170,10 +162,7 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _dealt(clients: Any, count: int | None, partition: Any, label: str, seed: int) -> list[list[Row]]:
     """The rows of every client."""
-    if is_partitioner(partition):
-        clients, partition = dealt_by(partition, clients), None
-    elif is_partitioner(clients):
-        clients = dealt_by(clients)
+    clients, partition = partitioned(clients, partition)
     if partition is not None and count is None:
         raise Invalid("partition is given and no count: give the number of clients, count = …")
     if count is not None:
@@ -198,18 +187,19 @@ def _labels(rows: Sequence[Row], label: str, partition: Partition) -> NDArray[np
     return np.unique([_word(row[label]) for row in rows], return_inverse=True)[1].astype(np.int64)
 
 
-def _validated(
-    validation: Any, dealt: list[list[Row]], test: list[Row], seed: int
-) -> tuple[list[list[Row]], list[Row]]:
-    """The rows that every client trains on, and those of evaluations: for validation, test rows, or the clients'."""
-    share = share_of(validation)
+def _measured(
+    validation: Any, dealt: list[list[Row]], test: Any, seed: int
+) -> tuple[list[list[Row]], list[Row], list[Row]]:
+    """The rows that every client trains on, those of evaluations, and those that are reported beside them."""
+    tested, share = [] if test is None else given.rows(test, "test"), share_of(validation)
     if share is not None:
         halves = [held_out(len(rows), share, seed, client) for client, rows in enumerate(dealt)]
         own = list(zip(dealt, halves, strict=True))
-        return [[rows[i] for i in kept] for rows, (kept, _) in own], [rows[i] for rows, (_, held) in own for i in held]
+        held = [rows[i] for rows, (_, held) in own for i in held]
+        return [[rows[i] for i in kept] for rows, (kept, _) in own], held, tested
     if validation is not None:
-        return dealt, given.rows(validation, "validation")
-    return dealt, test or [row for rows in dealt for row in rows]
+        return dealt, given.rows(validation, "validation"), tested
+    return dealt, tested or [row for rows in dealt for row in rows], []
 
 
 def _word(label: Any) -> str:

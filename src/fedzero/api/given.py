@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -25,6 +25,7 @@ Many = Annotated[int, Meta(ge=1, le=10_000_000)]
 """Parties, or coordinates: a value is made for each."""
 RowNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Of a row of a table of SQLite."""
+T = TypeVar("T")
 WATCHES = ("phase", "begin", "round", "evaluation", "warn", "end")
 
 
@@ -74,6 +75,11 @@ def module(value: Any, name: str = "model") -> nn.Module:
     raise Invalid(f"{name} = {quoted(value)} is not valid: give a torch.nn.Module")
 
 
+def told(**values: Any) -> dict[str, Any]:
+    """The values that are not None, by name: what nobody said is not in a recipe."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def function(value: Any, name: str, wanted: str, optional: bool = True) -> Any:
     """Something that can be called; None where it is optional."""
     if callable(value) or (optional and value is None):
@@ -90,6 +96,14 @@ def functions(value: Any, name: str, wanted: str) -> dict[str, Callable[..., Any
     return {key: function(each, f"{name}[{key!r}]", wanted, optional=False) for key, each in value.items()}
 
 
+def one_of(value: Any, known: Mapping[str, T], name: str, others: str) -> T:
+    """What a word stands for; others: words before the list of all, for a sentence."""
+    if isinstance(value, str) and value in known:
+        return known[value]
+    advice = isinstance(value, str) and did_you_mean(value, known)
+    raise Invalid(f"{name} = {quoted(value)} is not valid: {advice or f'{others} ' + ', '.join(known)}")
+
+
 def method(value: Any, default: Mapping[str, Any], name: str = "method") -> dict[str, Any]:
     """The table of a method, which is given as a value, by its name, or as a table; None: the default.
 
@@ -99,15 +113,11 @@ def method(value: Any, default: Mapping[str, Any], name: str = "method") -> dict
         return dict(default)
     if not isinstance(value, str):
         return table(value, name, plugins.base_of("methods"), "fedzero.DeComFL(rate=0.05)")
-    known = plugins.kinds("methods")
-    if value not in known:
-        advice = did_you_mean(value, known) or f"there are {', '.join(known)}"
-        raise Invalid(f"{name} = {quoted(value)} is not valid: {advice}")
-    rates = [field for field in msgspec.structs.fields(known[value].type) if field.name == "rate" and field.required]
+    kind = one_of(value, plugins.kinds("methods"), name, "there are").type
+    rates = [field for field in msgspec.structs.fields(kind) if field.name == "rate" and field.required]
     finds = any("auto" in words_of(type_info(field.type)) for field in rates)
     if rates and not finds:
-        made = known[value].type.__name__
-        raise Invalid(f"{name} = {quoted(value)} needs a rate: give fedzero.{made}(rate=…)")
+        raise Invalid(f"{name} = {quoted(value)} needs a rate: give fedzero.{kind.__name__}(rate=…)")
     return {"kind": value} | ({"rate": "auto"} if finds else {})
 
 

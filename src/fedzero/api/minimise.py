@@ -69,10 +69,10 @@ def minimise(
     rounds: default: as many as the budget pays for, or 50. Given both, the budget is spread over the rounds: fewer
     rounds are fewer exchanges, of more points each.
     """
-    own, (budget,) = (
-        chosen(minimise, options, progress=False).of_the_run(),
-        given.each(PositiveInt | None, budget=budget),
-    )
+    own = chosen(minimise, options, progress=False).of_the_run()
+    if own.privacy is not None:
+        raise Invalid("fedzero.minimise has no privacy: every value of a black box is on record")
+    (budget,) = given.each(PositiveInt | None, budget=budget)
     (dimension,) = given.each(given.Many | None, dimension=dimension)
     (workers,), (retries,) = given.each(PositiveInt, workers=workers), given.each(Natural, retries=retries)
     noise, penalty, backoff = given.each(NonNegative, noise=noise, penalty=penalty, backoff=backoff)

@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import msgspec
+from msgspec import UNSET
 
 from fedzero.api import given
+from fedzero.api.validation import share_of
 from fedzero.api.watching import Shown
 from fedzero.errors import Invalid, Misnamed, did_you_mean
 from fedzero.ledger.folder import LEDGER
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.value import checked
+from fedzero.model.value import checked, quoted
 from fedzero.recipe.engines import Wanted
+from fedzero.recipe.privacy import Privacy
 from fedzero.recipe.recipe import Recipe
-from fedzero.recipe.report import Report
+from fedzero.recipe.report import LOGGERS, Report
 from fedzero.recipe.stopping import Stop
 from fedzero.runs import recorded
 from fedzero.runs.growing import Growth
@@ -52,6 +55,8 @@ class RunOptions(TypedDict, total=False):
     """True is short for exist = "resume", False for exist = "error": the form of 0.2"""
     progress: bool | Shown | None
     """True shows it on standard error; or somebody who shows it in another way"""
+    privacy: Privacy | Mapping[str, Any] | None
+    """differential privacy: `fedzero.Privacy(epsilon=2)`, or a table as `[privacy]` of a recipe; not for `minimise`"""
     callbacks: Sequence[Any] | None
     """values with some of the methods of `fedzero.Callback`; they may stop or pause the run"""
     report_to: str | Sequence[str] | Report | Mapping[str, Any] | None
@@ -74,6 +79,7 @@ class Chosen:
     seed: int | None
     evaluate_every: int | None
     stop: Mapping[str, Any] | None
+    privacy: Mapping[str, Any] | None
     engine: Wanted
     exist: Exist
     progress: bool | Shown
@@ -88,19 +94,26 @@ class Chosen:
         if self.folder is None or self.exist != "resume" or not (self.folder / LEDGER).exists():
             return self
         before, unsaid = recorded.recipe_in(self.folder), dict[str, Any]()
-        for name in ("rounds", "seed", "evaluate_every", "stop"):
-            if getattr(self, name) is None:
+        for name in ("rounds", "seed", "evaluate_every", "stop", "privacy"):
+            if getattr(self, name) is None and getattr(before, name) is not UNSET:
                 unsaid[name] = msgspec.to_builtins(getattr(before, name))
         return replace(self, before=before, **unsaid)
 
     def table(self, rounds: int, evaluate_every: int) -> dict[str, Any]:
         """Keys of a recipe; rounds and evaluate_every: where nobody has said."""
-        stop = {} if self.stop is None else {"stop": self.stop}
+        said = given.told(stop=self.stop, privacy=self.privacy)
         return {
             "rounds": rounds if self.rounds is None else self.rounds,
             "seed": self.seed or 0,
             "evaluate_every": evaluate_every if self.evaluate_every is None else self.evaluate_every,
-        } | stop
+        } | said
+
+    def expect_public(self, test: Any, validation: Any, verb: str) -> None:
+        """Refuse evaluations on the clients' own data, which would show more of them than [privacy] accounts for."""
+        if self.privacy is not None and share_of(validation) is not None:
+            raise Invalid(f"fedzero.{verb}: validation is a share of the clients' data, which privacy protects")
+        if self.privacy is not None and test is None:
+            raise Invalid(f"fedzero.{verb}: privacy needs `test`, public data: evaluations show what is evaluated on")
 
 
 def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool = True, folder: bool = False) -> Chosen:
@@ -125,6 +138,7 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
         seed,
         evaluate_every,
         stop,
+        given.table(told["privacy"], "privacy", Privacy, "fedzero.Privacy(epsilon=2)") if "privacy" in told else None,
         told.get("engine"),
         _exist(told),
         given.progress(told.get("progress", progress)),
@@ -136,10 +150,8 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
 
 
 def _exist(told: Mapping[str, Any]) -> Exist:
-    (exist,), (resume,) = (
-        given.each(Exist | None, exist=told.get("exist")),
-        given.each(bool, resume=told.get("resume", True)),
-    )
+    (exist,) = given.each(Exist | None, exist=told.get("exist"))
+    (resume,) = given.each(bool, resume=told.get("resume", True))
     found: Exist = exist or ("resume" if resume else "error")
     if "resume" in told and found != ("resume" if resume else "error"):
         raise Invalid(f"exist = {exist!r} and resume = {resume} contradict each other: leave out resume")
@@ -155,6 +167,12 @@ def reported(value: Any) -> Report | None:
     """`report_to` as a value."""
     if value is None or isinstance(value, Report):
         return value
-    (found,) = given.each(Report, report_to={"to": value} if isinstance(value, str | list | tuple) else value)
+    if isinstance(value, str | list | tuple):
+        for word in [value] if isinstance(value, str) else value:
+            if word not in LOGGERS:
+                meant = did_you_mean(word, LOGGERS) if isinstance(word, str) else ""
+                raise Invalid(f"report_to = {quoted(word)} is not valid: {meant or 'use ' + ', '.join(LOGGERS)}")
+        value = {"to": value}
+    (found,) = given.each(Report, report_to=value)
     assert isinstance(found, Report)
     return found

@@ -117,11 +117,7 @@ class Run:
 
     @property
     def summary(self) -> Summary:
-        ledger = Ledger.open(self.folder / LEDGER)
-        try:
-            return summary.summary(ledger)
-        finally:
-            ledger.close()
+        return summary.summary_of(self.folder)
 
     @property
     def history(self) -> History:
@@ -197,10 +193,7 @@ class Run:
 
     def report(self, path: str | Path) -> Path:
         """Write the page about the run."""
-        place = given.file(path, "path")
-        with given.writing(place):
-            page.write([histories.history(self.folder)], place)
-        return place
+        return write_page(path, [self.folder])
 
     def patch(self, path: str | Path, which: Any = "last", open: bool = False) -> Path:
         """Write the fine-tune as a small file: "last", "best", or the number of an evaluated round,
@@ -216,6 +209,9 @@ class Run:
     def plot(self, *others: Run, metric: str | None = None, axis: Axis = "rounds", ax: Any = None) -> Any:
         """A metric (default: accuracy, or loss) against rounds, bytes or queries, with that of other runs, on axes of
         matplotlib: those given, or new ones."""
+        for run in others:
+            if not isinstance(run, Run):
+                raise Invalid(f"{quoted(run)} is not a run: open it, fedzero.Run.open(folder)")
         found = told_apart([histories.history(run.folder) for run in (self, *others)])
         return axes.curves(found, metric, axis, ax)
 
@@ -288,6 +284,14 @@ class Run:
 
     def _repr_html_(self) -> str:
         return page.card(histories.history(self.folder))
+
+
+def write_page(path: str | Path, folders: Sequence[Path]) -> Path:
+    """Write the page about a run, or a comparison of runs."""
+    place = given.file(path, "path")
+    with given.writing(place):
+        page.write([histories.history(folder) for folder in folders], place)
+    return place
 
 
 def watch_of(
@@ -363,7 +367,7 @@ def table_with(recipe: Any, set: Mapping[str, Any] | None, own: Chosen, verb: st
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) and key for key in changes):
         raise Invalid(f"set = {quoted(set)} is not valid: give a dictionary such as {{'algorithm.directions': 20}}")
     table = copy.deepcopy(dict(recipe)) if isinstance(recipe, Mapping) else recipes.read(recipes.find(recipe))
-    named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop")}
-    for path, value in {**{key: value for key, value in named.items() if value is not None}, **changes}.items():
+    named = {name: getattr(own, name) for name in ("rounds", "seed", "evaluate_every", "stop", "privacy")}
+    for path, value in {**given.told(**named), **changes}.items():
         recipes.put(table, path, copy.deepcopy(value), verb)
     return table

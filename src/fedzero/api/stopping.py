@@ -73,10 +73,8 @@ class Budget(Callback):
     """
 
     def __init__(self, bytes: int | None = None, seconds: float | None = None) -> None:
-        (self.bytes,), (self.seconds,) = (
-            given.each(PositiveInt | None, bytes=bytes),
-            given.each(Positive | None, seconds=seconds),
-        )
+        (self.bytes,) = given.each(PositiveInt | None, bytes=bytes)
+        (self.seconds,) = given.each(Positive | None, seconds=seconds)
         if bytes is None and seconds is None:
             raise Invalid("a budget of nothing: give bytes, seconds, or both")
 

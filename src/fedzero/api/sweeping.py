@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, Unpack
@@ -24,18 +23,14 @@ import numpy as np
 
 from fedzero.api import given
 from fedzero.api.options import RunOptions, chosen
-from fedzero.api.runs import Run, environment_of, loaded_with
+from fedzero.api.runs import Run, environment_of, loaded_with, write_page
 from fedzero.api.table import Table
 from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger.best import Mode, mode_of
-from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.store import Ledger
-from fedzero.report import page
-from fedzero.results.history import history
+from fedzero.ledger.store import ledger_in
 from fedzero.runs import grids, sweeping
 from fedzero.runs.grids import SEED, Setting
-from fedzero.runs.summary import Summary
 from fedzero.web import serving_if
 
 
@@ -89,10 +84,7 @@ class Runs(Sequence[Run]):
 
     def report(self, path: str | Path) -> Path:
         """Write the page that compares them; runs that only differ in their seed are one curve, the mean."""
-        place = given.file(path, "path")
-        with given.writing(place):
-            page.write([history(run.folder) for run in self._runs], place)
-        return place
+        return write_page(path, [run.folder for run in self._runs])
 
     def __repr__(self) -> str:
         return f"{len(self)} runs\n{self.table!r}"
@@ -139,13 +131,8 @@ def sweep(
     loaded = {name: loaded_with(what, {**(set or {}), **each}, own, "fedzero.sweep") for name, each in planned.items()}
     environment = environment_of(data, secret)
     with serving_if(own.folder, own.web, _say, several=True):
-        sweeping.sweep(loaded, own.folder, environment, ignore if own.progress is False else _tell, own.engine)
+        sweeping.sweep(loaded, own.folder, environment, ignore if own.progress is False else _say, own.engine)
     return Runs([Run(own.folder / name, environment) for name in planned], list(planned.values()))
-
-
-def _tell(name: str, totals: Summary) -> None:
-    loss = "no loss" if totals.final_loss is None else f"loss {totals.final_loss:.4g}"
-    _say(f"{name}: {totals.rounds} rounds, {loss}")
 
 
 def _say(text: str) -> None:
@@ -169,7 +156,7 @@ def expect_same_start(folders: Sequence[Path], settings: Sequence[Setting]) -> N
     next run, what the one before has trained."""
     begun: dict[Any, tuple[bytes, Path]] = {}
     for folder, setting in zip(folders, settings, strict=True):
-        with closing(Ledger.open(folder / LEDGER)) as ledger:
+        with ledger_in(folder) as ledger:
             start = ledger.start()
         base, other = begun.setdefault((setting.get(SEED), start.parameters), (start.base, folder))
         if base != start.base:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedzero.api.images import class_names, images, pixels
 from fedzero.errors import Invalid, did_you_mean
-from fedzero.lines import printable
+from fedzero.lines import printable, said_of
 from fedzero.model.value import quoted
 from fedzero.tasks.samples import is_frame
 
@@ -37,15 +37,22 @@ def is_partitioner(value: Any) -> bool:
     return callable(getattr(value, "load_partition", None))
 
 
-def dealt_by(partitioner: Any, dataset: Any = None) -> list[Any]:
+def partitioned(clients: Any, partition: Any) -> tuple[Any, Any]:
+    """Clients and partition; with those of a partitioner in its place, which may be either of both."""
+    if is_partitioner(partition):
+        return _dealt_by(partition, clients), None
+    return _dealt_by(clients) if is_partitioner(clients) else clients, partition
+
+
+def _dealt_by(partitioner: Any, dataset: Any = None) -> list[Any]:
     """The dataset of every client, from a partitioner that has one or is given one."""
     try:
         if dataset is not None:
             partitioner.dataset = dataset
         return [partitioner.load_partition(number) for number in range(int(partitioner.num_partitions))]
     except Exception as error:  # of a library of somebody else
-        said = f"{type(error).__name__}: {printable(str(error), 200)}"
-        raise Invalid(f"the partitioner {type(partitioner).__name__} has not dealt out its dataset: {said}") from error
+        whose = f"the partitioner {type(partitioner).__name__} has not dealt out its dataset"
+        raise Invalid(f"{whose}: {said_of(error)}") from error
 
 
 def opened(
@@ -56,10 +63,7 @@ def opened(
     Labels that are no numbers are numbered in their order, over all of them.
     """
     _expect_names(features, label)
-    if is_partitioner(partition):
-        clients, partition = dealt_by(partition, clients), None
-    elif is_partitioner(clients):
-        clients = dealt_by(clients)
+    clients, partition = partitioned(clients, partition)
     several = partition is None and isinstance(clients, list | tuple)
     parts = list(clients) if several else [clients]
     others = [part for data in apart.values() for part in (data if isinstance(data, list) else [data])]
@@ -141,20 +145,15 @@ def _inputs(table: Any, features: Names, label: str, whose: str) -> Tensor:
 
 
 def _numbers(column: Array, name: str, whose: str) -> Array:
+    odd = "" if column.dtype.kind in "biufO" else f"values of type {column.dtype}"
     if column.dtype.kind == "O":
         try:
             column = column.astype(np.float64)
         except (TypeError, ValueError):
-            first = next((cell for cell in column.tolist() if not isinstance(cell, int | float)), None)
-            raise Invalid(
-                f"{whose} has {quoted(first)} in the column {name!r}: inputs are numbers, so encode the column, or "
-                "name others, features = [\u2026]"
-            ) from None
-    if column.dtype.kind not in "biuf":
-        raise Invalid(
-            f"{whose} has values of type {column.dtype} in the column {name!r}: inputs are numbers, so encode the "
-            "column, or name others, features = [\u2026]"
-        )
+            odd = quoted(next((cell for cell in column.tolist() if not isinstance(cell, int | float)), None))
+    if odd:
+        advice = "inputs are numbers, so encode the column, or name others, features = [\u2026]"
+        raise Invalid(f"{whose} has {odd} in the column {name!r}: {advice}")
     return np.ascontiguousarray(column, np.float32)
 
 

@@ -25,10 +25,9 @@ from fedzero.api.runs import Run, carry_out
 from fedzero.api.validation import share_of
 from fedzero.api.validation import split as split_off
 from fedzero.directions import Keys
-from fedzero.errors import Invalid, did_you_mean
+from fedzero.errors import Invalid
 from fedzero.methods.contract import Method
 from fedzero.model.numbers import PositiveInt
-from fedzero.model.value import quoted
 from fedzero.oracles.criteria import Batch, Criterion, Stepwise, Supervised, per_sample
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -80,8 +79,7 @@ def train(
     test: data of evaluations, one dataset or a list of them; default: the clients' own.
     metrics: by name. With `loss`: of all outputs and targets, metric(outputs, y); with `objective`: metric(model,
         batch), averaged. "accuracy" is shown where runs are compared.
-    method: such as fedzero.DeComFL(rate=0.05), its name, or a table as in a recipe; default: DeComFL, which finds its
-        own rate.
+    method: fedzero.DeComFL(rate=0.05), its name, or a table as in a recipe; default: DeComFL, which finds its own rate.
     cohort (clients in a round, at most all of them), batch (samples of an evaluation), filters: as in a recipe.
     merge: batches of a cohort share a pass (faster; the last bits depend on the number of threads).
     exact: points of rank-one directions at weights of their own, as of other directions (slower).
@@ -90,8 +88,7 @@ def train(
     chunk: samples of a batch that are evaluated at a time, where memory is short; the result differs by rounding.
     validation: a share of every client's samples that is kept from training (0.1), or data as `test`. What is chosen
         (`run.best`, stop, a patch) is chosen by their metrics; those of `test` are reported beside them ("test loss").
-    options: out, rounds (default: 100), seed, evaluate_every, stop, engine, exist, progress, web: see
-        `fedzero.RunOptions`. out: folder of the run. If it holds this run, it is resumed, with more rounds extended.
+    options: see `fedzero.RunOptions`. rounds: default: 100. out: if it holds this run, that is resumed or extended.
     """
     own, model = chosen(train, options, folder=True).of_the_run(), given.module(model)
     batch, count = given.each(PositiveInt, batch=batch, count=count)
@@ -99,19 +96,16 @@ def train(
     merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
+    own.expect_public(test, validation, "train")
     clients, apart, partition = tables.opened(clients, _apart(test, validation), partition, features, label)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
-    dealt, tested, reported = _measured(dealt, apart, share_of(validation), collate, own.seed or 0)
-    material = LocalTask(model, criterion, dealt, tested, reported=reported)
-    table = {
-        "algorithm": given.method(method, DEFAULT),
-        "task": {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact}
-        | ({} if chunk is None else {"chunk": chunk}),
-        "filters": given.filters(filters),
-        "engine": {"kind": "local", "merge": merge, "device": "auto"},
-    }
+    local = _local_task(model, criterion, dealt, apart, validation, collate, own.seed or 0)
+    task = {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact}
+    task |= given.told(chunk=chunk)
+    table = {"algorithm": given.method(method, DEFAULT), "task": task, "filters": given.filters(filters)}
+    table |= {"engine": {"kind": "local", "merge": merge, "device": "auto"}}
     recipe = recipe_of("train", table, own, len(dealt), cohort)
-    return trained(model, recipe, Environment(functions={type(model).__name__: material}), own)
+    return trained(model, recipe, Environment(functions={type(model).__name__: local}), own)
 
 
 def recipe_of(verb: str, table: Mapping[str, Any], options: Chosen, clients: int, cohort: int | None) -> Recipe:
@@ -154,11 +148,7 @@ def partition_of(partition: Any) -> Partition:
     """A partition, given as a value or by its name."""
     if isinstance(partition, Partition):
         return partition
-    advice = did_you_mean(partition, PARTITIONS) if isinstance(partition, str) else ""
-    if not isinstance(partition, str) or partition not in PARTITIONS:
-        advice = advice or f"use one of {', '.join(PARTITIONS)}"
-        raise Invalid(f"partition = {quoted(partition)} is not valid: {advice}")
-    return PARTITIONS[partition]
+    return given.one_of(partition, PARTITIONS, "partition", "use one of")
 
 
 def _apart(test: Any, validation: Any) -> dict[str, Any]:
@@ -167,17 +157,23 @@ def _apart(test: Any, validation: Any) -> dict[str, Any]:
     return {name: data for name, data in named.items() if data is not None}
 
 
-def _measured(
-    dealt: Sequence[Samples], apart: Mapping[str, Any], share: float | None, collate: Any, seed: int
-) -> tuple[Sequence[Samples], Sequence[Samples], Sequence[Samples]]:
-    """The samples that clients train on, those of evaluations, and those that are reported beside them."""
-    given_apart = {name: several(data, collate, name) for name, data in apart.items()}
-    test: Sequence[Samples] = given_apart.get("test", ())
+def _local_task(
+    model: nn.Module,
+    criterion: Criterion,
+    dealt: Sequence[Samples],
+    apart: Mapping[str, Any],
+    validation: Any,
+    collate: Any,
+    seed: int,
+    everywhere: bool = False,
+) -> LocalTask:
+    """With the samples of training, those of evaluations, and those that are reported beside them."""
+    found: dict[str, Sequence[Samples]] = {name: several(data, collate, name) for name, data in apart.items()}
+    test, kept, share = found.get("test", ()), found.get("validation"), share_of(validation)
     if share is not None:
-        return *split_off(dealt, share, seed), test
-    if "validation" in given_apart:
-        return dealt, given_apart["validation"], test
-    return dealt, test or dealt, ()
+        dealt, kept = split_off(dealt, share, seed)
+    tested, reported = (test or dealt, ()) if kept is None else (kept, test)
+    return LocalTask(model, criterion, dealt, tested, everywhere=everywhere, reported=reported)
 
 
 def several(data: Any, collate: Any, what: str = "test") -> list[Samples]:
@@ -227,5 +223,5 @@ def site_task(
     parts = data if isinstance(data, list) else [data]
     parts, apart, _ = tables.opened(parts, _apart(test, validation), None, features, label)
     data = parts if isinstance(data, list) else parts[0]
-    own, tested, reported = _measured(several(data, collate, "data"), apart, share_of(validation), collate, 0)
-    return LocalTask(model, criterion_of(loss, objective, metrics), own, tested, everywhere=True, reported=reported)
+    own, criterion = several(data, collate, "data"), criterion_of(loss, objective, metrics)
+    return _local_task(model, criterion, own, apart, validation, collate, 0, everywhere=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,14 +24,12 @@ import msgspec
 
 from fedzero.api import given
 from fedzero.api.options import Chosen, RunOptions, chosen
-from fedzero.api.runs import Run, environment_of, loaded_with
+from fedzero.api.runs import Run, environment_of, loaded_with, write_page
 from fedzero.api.sweeping import expect_same_start, listed
 from fedzero.api.table import Table
 from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.model.numbers import PositiveInt
-from fedzero.report import page
-from fedzero.results.history import history
 from fedzero.runs import grids, searching, tuning
 from fedzero.runs.grids import SEED, Setting
 from fedzero.runs.searching import Found, Made
@@ -58,10 +57,7 @@ class Search:
 
     def report(self, path: str | Path) -> Path:
         """Write the page that compares the runs of the search."""
-        place = given.file(path, "path")
-        with given.writing(place):
-            page.write([history(Path(each.folder)) for each in self.trials], place)
-        return place
+        return write_page(path, [Path(each.folder) for each in self.trials])
 
     def __repr__(self) -> str:
         return f"best: {self.best}" + (f" ({self.note})" if self.note else "") + f"\n{self.table!r}"
@@ -106,10 +102,8 @@ def tune(
         if study is not None:
             return Search(_asked(study, fields, count, own.rounds, made, own.folder, told), own.folder)
         return Search(searching.search_runs(made, _grid(fields), own.rounds, own.folder, told), own.folder)
-    recipe, environment = (
-        loaded_with(what, set, replace(own, rounds=None), "fedzero.tune"),
-        environment_of(data, secret),
-    )
+    recipe = loaded_with(what, set, replace(own, rounds=None), "fedzero.tune")
+    environment = environment_of(data, secret)
     if study is not None:
         longest = own.rounds or max(recipe.rounds // 2, tuning.LEAST)
         recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
@@ -118,7 +112,7 @@ def tune(
     (key, bounds), *more = fields.items()
     if not more and (bounds is None or isinstance(bounds, tuple)):
         found = tuning.tune(recipe, own.folder, environment, key, count, own.rounds, bounds, _told(own), own.engine)
-        return Search(_of_one(found), own.folder)
+        return Search(searching.of_one(found), own.folder)
     settings = _grid(fields)
     return Search(
         searching.search_recipe(recipe, settings, own.rounds, own.folder, environment, _told(own), own.engine),
@@ -152,14 +146,7 @@ def _asked(study: Any, fields: Any, trials: int, rounds: int, made: Made, folder
 
 
 def _told(own: Chosen) -> Told:
-    if own.progress is False:
-        return ignore
-
-    def tell(trial: Trial) -> None:
-        loss = "not finite" if trial.loss is None else f"{trial.loss:.4g}"
-        print(f"{trial.value}, {trial.rounds} rounds: training loss {loss}", file=sys.stderr)
-
-    return tell
+    return ignore if own.progress is False else partial(print, file=sys.stderr)
 
 
 def _checked(own: Chosen, fields: Mapping[str, Any]) -> Told:
@@ -173,15 +160,3 @@ def _checked(own: Chosen, fields: Mapping[str, Any]) -> Told:
         tell(trial)
 
     return told
-
-
-def _of_one(found: tuning.Tuned) -> Found:
-    """The result of a search in one field."""
-
-    def setting(value: tuning.Value) -> dict[str, Any]:
-        return {} if value == tuning.OWN else {found.key: value}
-
-    trials = tuple(
-        searching.Tried(setting=setting(t.value), rounds=t.rounds, loss=t.loss, folder=t.folder) for t in found.trials
-    )
-    return Found(best=setting(found.best), trials=trials, note=found.note)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,11 +16,11 @@ from typing import Any, Protocol
 from fedzero.callbacks import CheckpointInfo, EndInfo, EvaluationInfo, Pause, RoundInfo, RunInfo, Stop, Totals, Verdict
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import End, Evaluation, Round, metrics_of
-from fedzero.ledger.store import Ledger
-from fedzero.lines import LONGEST_SAID, printable
+from fedzero.ledger.store import ledger_in
+from fedzero.lines import LONGEST_SAID, printable, said_of
 from fedzero.loggers import reporters
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.report import Report
@@ -55,7 +54,7 @@ class Watching:
         self.shown.begin(recipe, parameters, done)
         self._ended, self._rounds, self._before, self._began = done.end, done.done, done.seconds, time.perf_counter()
         self._totals = Totals(done.bytes_up, done.bytes_down, done.queries, done.seconds)
-        entries, path = done.entries, self.folder / LEDGER
+        entries, folder = done.entries, self.folder
         info = RunInfo(
             folder=self.folder,
             name=recipe.name,
@@ -67,7 +66,7 @@ class Watching:
             totals=self._totals,
             config=MappingProxyType(settings_of(recipe)),
             entries=entries,
-            evaluations=lambda: _evaluations(path, entries),
+            evaluations=lambda: _evaluations(folder, entries),
         )
         self._observe("begin", info)
         for each in self._callbacks:
@@ -116,7 +115,7 @@ class Watching:
         if first is not None and failing is None:
             raise first
         if first is not None:  # another exception ends the call already
-            self.warn(f"a callback failed at the end, too: {_said(first)}")
+            self.warn(f"a callback failed at the end, too: {said_of(first, LONGEST_SAID)}")
 
     def _of(self, record: Round) -> RoundInfo:
         before = self._totals
@@ -161,7 +160,7 @@ class Watching:
                 _tell(each, name, info)
             except Exception as error:
                 self._observers.remove(each)
-                self.warn(f"{each.name} gets no more of this run, which goes on ({_said(error)})")
+                self.warn(f"{each.name} gets no more of this run, which goes on ({said_of(error, LONGEST_SAID)})")
 
 
 def _tell(callback: Any, name: str, info: object) -> Any:
@@ -169,14 +168,10 @@ def _tell(callback: Any, name: str, info: object) -> Any:
     return None if method is None else method(info)
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {printable(str(error), LONGEST_SAID)}"
-
-
 def _result(record: Evaluation) -> EvaluationInfo:
     return EvaluationInfo(record.round, metrics_of(record))
 
 
-def _evaluations(path: Path, upto: int) -> tuple[EvaluationInfo, ...]:
-    with closing(Ledger.open(path)) as ledger:
+def _evaluations(folder: Path, upto: int) -> tuple[EvaluationInfo, ...]:
+    with ledger_in(folder) as ledger:
         return tuple(_result(entry.record) for entry in ledger.entries(0, upto) if isinstance(entry.record, Evaluation))

@@ -110,6 +110,23 @@ def interruptible(folder: Path, command: str = "resume") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Ctrl-C and SIGTERM lose nothing: the same command goes on."""
+    try:
+        with terminable():
+            yield
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
+
+
+def print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())
+
+
 def finish(summary: Summary, folder: Path, as_json: bool) -> None:
     console = err if as_json else out
     show(folder, console)
@@ -117,9 +134,7 @@ def finish(summary: Summary, folder: Path, as_json: bool) -> None:
         tell(f"ended early: {summary.reason}", console)
     tell(f"in {folder}; `fedzero report {folder}` draws it, `fedzero verify {folder}` checks it", console)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(summary).decode())
+        print_json(summary)
 
 
 def show(folder: Path, console: Console = out) -> None:

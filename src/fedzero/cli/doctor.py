@@ -25,6 +25,7 @@ FOR = {
     "gpu": "kernels for NVIDIA GPUs",
     "llm": "language models",
     "nvflare": "federations of several machines",
+    "privacy": "differential privacy",
     "ray": "workers on many cores and machines",
     "web": "the page of a run while it goes",
 }
@@ -86,20 +87,27 @@ def packages(data: Path | None) -> Iterator[Finding]:
         name, extra = re.split(r"[^\w.-]", line, maxsplit=1)[0], re.search(r"extra == [\"'](\w+)", line)
         if extra is None:
             yield _package(name, line)
-        elif extra[1] in FOR and _applies(line, extra[1]) and not _installed(name):
+        elif extra[1] in FOR and _applies(line, extra[1]) and not _version(name):
             missing[extra[1]].append(name)
     for group, names in missing.items() if needed else ():
         said = f"{', '.join(names)} for {FOR[group]}: pip install 'fedzero[{group}]'"
         yield Finding("extras", group, "absent" if names else "ok", said if names else FOR[group])
 
 
-def _package(name: str, line: str) -> Finding:
-    """A package that every installation needs: its version, and whether it can be imported."""
+def _version(name: str) -> str | None:
+    """Of an installed package."""
     from importlib import metadata
 
     try:
-        version = metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
+        return None
+
+
+def _package(name: str, line: str) -> Finding:
+    """A package that every installation needs: its version, and whether it can be imported."""
+    version = _version(name)
+    if version is None:
         return Finding("packages", name, "wrong", f"not installed: pip install '{line}'")
     if not _applies(line, "", version):
         return Finding("packages", name, "wrong", f"{version}, and fedzero needs {line}: pip install '{line}'")
@@ -108,15 +116,6 @@ def _package(name: str, line: str) -> Finding:
     except Exception as error:  # whatever a broken installation raises
         return Finding("packages", name, "wrong", f"{version} cannot be imported: {type(error).__name__}: {error}")
     return Finding("packages", name, "ok", version)
-
-
-def _installed(name: str) -> bool:
-    from importlib import metadata
-
-    try:
-        return bool(metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def _applies(line: str, extra: str, version: str | None = None) -> bool:

@@ -16,6 +16,7 @@ from fedzero.cli.common import (
     finish,
     growth_of,
     interruptible,
+    print_json,
     say,
     show,
     tell,
@@ -59,15 +60,19 @@ def federate(
 
     Example: fedzero federate demo --sites 3 --rounds 20
     """
-    say("starting a federation on this machine; its first round takes a while")  # imports take seconds
-    from fedzero.deploy.flare.epochs import WaitPolicy
-    from fedzero.deploy.flare.launch import federate as carry_out
-    from fedzero.deploy.site import tasks as site_tasks
     from fedzero.recipe import recipe as recipes
 
     loaded = None if recipe is None else recipes.load(recipe, set_, rounds=rounds, seed=seed)
     if loaded is None and out_ is None:
         raise FedzeroError("give a recipe, or with --out the folder of a run to resume")
+    if loaded is not None and sites > loaded.federation.clients:
+        clients = loaded.federation.clients
+        raise FedzeroError(f"--sites {sites}: the recipe has {clients} clients, one for a site at least: use fewer")
+    say("starting a federation on this machine; its first round takes a while")  # imports take seconds
+    from fedzero.deploy.flare.epochs import WaitPolicy
+    from fedzero.deploy.flare.launch import federate as carry_out
+    from fedzero.deploy.site import tasks as site_tasks
+
     folder, places = out_ or Path("runs") / str(loaded and loaded.name), site_tasks.places_of(task or [])
     environment = environment_of(data, secret, site_tasks.loaded(places))
     policy = WaitPolicy(sites if loaded is not None else 1, deadline=deadline, report=say)
@@ -237,9 +242,7 @@ def status(
 
     found = status_of(project)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     tell(f"server: {f'process {found.server}' if found.server else f'not running; fedzero serve {project} starts it'}")
     for word, there in (("connected", True), ("not connected", False)):

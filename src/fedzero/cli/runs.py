@@ -18,6 +18,7 @@ from fedzero.cli.common import (
     growth_of,
     interruptible,
     out,
+    print_json,
     say,
     tell,
     terminable,
@@ -111,13 +112,11 @@ def run(
 
 def _dry(recipe: Recipe, environment: Environment, as_json: bool) -> None:
     """What a run of the recipe takes, by two rounds of it."""
-    import msgspec
-
     from fedzero.runs import session
     from fedzero.runs.estimate import estimated
 
     found = estimated(lambda place, watch: session.start(recipe, place, environment, watch))
-    print(msgspec.json.encode(found).decode() if as_json else found)
+    (print_json if as_json else print)(found)
 
 
 @app.command(rich_help_panel=PANEL)

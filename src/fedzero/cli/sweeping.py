@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import typer
-
-from fedzero.cli.common import err, out, say, tell, terminable
-
-if TYPE_CHECKING:
-    from fedzero.runs.summary import Summary
+from fedzero.cli.common import err, out, print_json, repeatable, say, tell
 
 
 def sweep_recipe(
@@ -27,8 +22,6 @@ def sweep_recipe(
     as_json: bool,
 ) -> None:
     """Make the runs that are missing, and show what they came to."""
-    import msgspec
-
     from fedzero.recipe import recipe as recipes
     from fedzero.report.differences import merged, told_apart
     from fedzero.report.tables import terminal_table
@@ -45,18 +38,10 @@ def sweep_recipe(
     }
     place = folder or Path("runs") / f"sweep-{next(iter(planned.values())).name}"
 
-    def told(name: str, totals: Summary) -> None:
-        loss = "no loss" if totals.final_loss is None else f"loss {totals.final_loss:.4g}"
-        say(f"{name}: {totals.rounds} rounds, {loss}")
-
-    try:
-        with terminable(), serving_if(place, web, say, several=True):
-            found = sweeping.sweep(planned, place, environment, told, engine)
-    except KeyboardInterrupt:
-        say("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None
+    with repeatable(), serving_if(place, web, say, several=True):
+        found = sweeping.sweep(planned, place, environment, say, engine)
     console = err if as_json else out
     console.print(terminal_table(told_apart(merged([history(place / name) for name in planned]))))
     tell(f"{len(planned)} runs in {place}; `fedzero report {place}` draws them", console)
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        print_json(found)

@@ -1,22 +1,22 @@
-"""The command that searches for a rate."""
+"""The command that searches for a rate, or for several values together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from fedzero.cli import options
-from fedzero.cli.common import app, environment_of, err, out, say, tell
+from fedzero.cli.common import app, environment_of, err, out, print_json, repeatable, say, tell
 from fedzero.cli.runs import PANEL
 from fedzero.errors import FedzeroError
 
 if TYPE_CHECKING:
-    from fedzero.runs.searching import Tried
-    from fedzero.runs.tuning import Trial
+    from fedzero.runs.searching import Found
+    from fedzero.runs.tuning import Trial, Tuned
 
 
 @app.command(rich_help_panel=PANEL)
@@ -45,91 +45,51 @@ def tune(
     Example: fedzero tune demo --from 5e-3 --to 5e-2 --rounds 80
     """
     from fedzero.recipe import recipe as recipes
-    from fedzero.runs import grids, tuning
+    from fedzero.runs import grids, searching, tuning
 
     single, grid = grids.split(set_ or ())
-    if grid:
-        if low is not None or high is not None or key != "algorithm.rate":
-            raise FedzeroError(
-                "--key, --from and --to search one field: leave them out where --set has lists of values"
-            )
-        _tune_grid(recipe, single, grid, rounds, seed, engine, out_, environment_of(data, secret), as_json)
-        return
+    if grid and (low is not None or high is not None or key != "algorithm.rate"):
+        raise FedzeroError("--key, --from and --to search one field: leave them out where --set has lists of values")
     if (low is None) != (high is None):
         raise FedzeroError("--from and --to go together: give both, or neither")
-    loaded = recipes.load(recipe, set_, seed=seed)
-    folder, console = out_ or Path("runs") / f"tune-{loaded.name}", err if as_json else out
-    bounds = None if low is None or high is None else (low, high)
-    environment = environment_of(data, secret)
-    try:
-        found = tuning.tune(
-            loaded, folder, environment, key, trials, rounds, bounds, lambda t: say(_line(key, t)), engine
-        )
-    except KeyboardInterrupt:
-        say("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None
+    loaded, environment = recipes.load(recipe, single, seed=seed), environment_of(data, secret)
+    fields = [field.rpartition(".")[2] for field in grid]  # apart from those of a search in one field
+    folder = out_ or Path("runs") / "-".join(["tune", loaded.name, *fields])
+
+    def told(trial: Trial) -> None:
+        say(f"{'setting' if grid else key} = {trial}")
+
+    found: Found | Tuned
+    with repeatable():
+        if grid:
+            values = {each: [grids.value_of(text) for text in texts] for each, texts in grid.items()}
+            settings = grids.named(grids.combinations(values))
+            found = searching.search_recipe(loaded, settings, rounds, folder, environment, told, engine)
+        else:
+            bounds = None if low is None or high is None else (low, high)
+            found = tuning.tune(loaded, folder, environment, key, trials, rounds, bounds, told, engine)
+    _show(found, list(grid) or [key], folder, as_json)
+
+
+def _show(found: Found | Tuned, keys: Sequence[str], folder: Path, as_json: bool) -> None:
+    """A row for each setting, best first, and what to set."""
+    from fedzero.runs.searching import of_one
+    from fedzero.runs.tuning import Tuned, loss_text
+
+    console, grid = err if as_json else out, of_one(found) if isinstance(found, Tuned) else found
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in (key, "rounds", "training loss"):
+    for heading in (*keys, "rounds", "training loss"):
         table.add_column(heading, justify="right")
-    for trial in found.trials:
-        table.add_row(str(trial.value), str(trial.rounds), _loss(trial))
+    for trial in grid.trials:
+        values = [str(trial.setting.get(key, "recipe")) for key in keys]
+        table.add_row(*values, str(trial.rounds), loss_text(trial.loss))
     console.print(table)
-    own = found.best == found.own
-    tell(f"best: the recipe's own {key}" if own else f"best: --set {key}={found.best}", console)
+    own = f"the recipe's own {keys[0]}" if isinstance(found, Tuned) else "the recipe as it is"
+    sets = " ".join(f"--set {key}={value}" for key, value in grid.best.items())
+    tell(f"best: {own if found.best == getattr(found, 'own', {}) else sets}", console)
     if found.note:
         tell(f"note: {found.note}", console)
+    if not isinstance(found, Tuned):
+        tell(f"`fedzero report {folder}` draws the runs", console)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
-
-
-def _line(key: str, trial: Trial) -> str:
-    return f"{key} = {trial.value}, {trial.rounds} rounds: training loss {_loss(trial)}"
-
-
-def _loss(trial: Trial | Tried) -> str:
-    return "not finite" if trial.loss is None else f"{trial.loss:.4g}"
-
-
-def _tune_grid(
-    recipe: str,
-    single: Sequence[str],
-    grid: Mapping[str, Sequence[str]],
-    rounds: int | None,
-    seed: int | None,
-    engine: str | None,
-    out_: Path | None,
-    environment: Any,
-    as_json: bool,
-) -> None:
-    from fedzero.recipe import recipe as recipes
-    from fedzero.runs import grids, searching
-
-    loaded = recipes.load(recipe, single, seed=seed)
-    settings = grids.named(
-        grids.combinations({key: [grids.value_of(v) for v in values] for key, values in grid.items()})
-    )
-    fields = "-".join(key.rpartition(".")[2] for key in grid)  # apart from those of a search in one field
-    folder, console = out_ or Path("runs") / f"tune-{loaded.name}-{fields}", err if as_json else out
-    try:
-        found = searching.search_recipe(
-            loaded, settings, rounds, folder, environment, lambda t: say(_line("setting", t)), engine
-        )
-    except KeyboardInterrupt:
-        say("stopped; the same command goes on from here")
-        raise typer.Exit(130) from None
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in (*grid, "rounds", "training loss"):
-        table.add_column(heading, justify="right")
-    for trial in found.trials:
-        values = [str(trial.setting.get(key, "recipe")) for key in grid]
-        table.add_row(*values, str(trial.rounds), _loss(trial))
-    console.print(table)
-    sets = " ".join(f"--set {key}={value}" for key, value in found.best.items())
-    tell(f"best: {sets}" if sets else "best: the recipe as it is", console)
-    tell(f"`fedzero report {folder}` draws the runs", console)
-    if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print_json(found)

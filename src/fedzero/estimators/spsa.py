@@ -81,16 +81,27 @@ def scales_of(
 
 def slopes(values: F64, scales: tuple[float, ...], radius: float, difference: Difference) -> tuple[F32, float]:
     """(g_1 … g_P) as float32, raw-term scale included, and the loss at (or around) x."""
-    if difference == "forward":
-        raw = (values[1:] - values[0]) / radius
-        loss = float(values[0])
-    elif difference == "mean":
-        loss = float(values.mean())
-        raw = (values - loss) * (values.size / (values.size - 1) / radius)
-    else:
-        raw = (values[0::2] - values[1::2]) / (2 * radius)
-        loss = float(values.mean())
+    raw = _raw(values, radius, difference)
+    loss = float(values[0]) if difference == "forward" else float(values.mean())
     return (raw if _plain(scales) else raw * np.array(scales)).astype(np.float32), loss
+
+
+def slopes_by_row(values: F64, scales: tuple[float, ...], radius: float, difference: Difference) -> F32:
+    """v[i, p], (rows, P) as float32: the same of every row, from its losses (points, rows). Their mean is `slopes`."""
+    raw = _raw(values, radius, difference)
+    return np.ascontiguousarray((raw if _plain(scales) else raw * np.array(scales)[:, None]).T, np.float32)
+
+
+def _raw(values: F64, radius: float, difference: Difference) -> F64:
+    """Differences of values (points, …) over their distance, (P, …)."""
+    found: F64
+    if difference == "forward":
+        found = (values[1:] - values[0]) / radius
+    elif difference == "mean":
+        found = (values - values.mean(0)) * (len(values) / (len(values) - 1) / radius)
+    else:
+        found = (values[0::2] - values[1::2]) / (2 * radius)
+    return found
 
 
 @lru_cache(maxsize=256)

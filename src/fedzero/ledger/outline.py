@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
-from fedzero.ledger.records import Asked, End, Evaluation, Extended, Record, Round, Saved, Start
+from fedzero.ledger.records import Asked, End, Evaluation, Extended, Record, Round, Saved, Start, spent_of
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
@@ -60,6 +60,9 @@ class _Frame(Struct, frozen=True):
     rounds: PositiveInt
     federation: _Clients
 
+
+ACCOUNTANTS = 1e-3
+"""The largest relative difference between the figures of two releases of an accountant."""
 
 _frames = msgspec.json.Decoder(_Frame)
 
@@ -106,6 +109,8 @@ class LedgerSummary(Struct):
     """the last extension"""
     ended: End | None = None
     """the end before it"""
+    spent: tuple[float, float | None] | None = None
+    """ε after the last round, see `PrivateRound.spent`"""
 
     def note(self, record: Record, chain: bytes, seconds: float) -> None:
         """The next entry; raises `Tampered` where no run can have written it there.
@@ -158,6 +163,18 @@ class LedgerSummary(Struct):
         self.bounded += len(record.bounded or ())
         self.logged = self.logged or bool(record.queried)
         self.loss = self.loss if record.loss is None else record.loss
+        self._spend(record)
+
+    def _spend(self, record: Round) -> None:
+        """A budget that was spent is never returned."""
+        spent = spent_of(record)
+        before = self.spent or (0.0, 0.0)
+        for now, then in zip(spent or (), before, strict=False):
+            if now is not None and not now >= (then or 0.0) * (1 - ACCOUNTANTS):
+                raise Tampered(record.round, f"its ε is {now:g} after {then:g} in an earlier round")
+        if spent is None and self.spent is not None:
+            raise Tampered(record.round, "it does not say how much of the privacy budget is spent")
+        self.spent = spent
 
     def _extend(self, record: Extended) -> None:
         if self.end is None:

@@ -73,6 +73,18 @@ class Round(Struct, frozen=True, tag="round"):
     """why the run ends after this round, if a callback said so; not written where none did. No round follows"""
 
 
+class PrivateRound(Round, frozen=True, tag="private-round", kw_only=True):
+    """A round with [privacy]: it names no client, and its costs are the expected ones."""
+
+    spent: tuple[float, float | None]
+    """ε after this round, against readers of the model and the ledger, and against the server (None: no bound)"""
+
+
+def spent_of(record: Round) -> tuple[float, float | None] | None:
+    """ε after a round; None: the run has no [privacy]."""
+    return record.spent if isinstance(record, PrivateRound) else None
+
+
 class Saved(Struct, frozen=True, tag="saved"):
     """A rolling checkpoint was written: the state after `round` rounds, whose bytes have this SHA-256."""
 
@@ -157,7 +169,7 @@ def sha256_of(model: Identity) -> bytes | UnsetType:
     return model.sha256 or UNSET
 
 
-Record = Start | Round | Saved | Asked | Evaluation | Shown | Said | End | Extended
+Record = Start | Round | PrivateRound | Saved | Asked | Evaluation | Shown | Said | End | Extended
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Record)

@@ -29,6 +29,7 @@ from fedzero.ledger.database import DAMAGE, TABLES, Patience, reading, trouble, 
 from fedzero.ledger.database import FORMAT as FORMAT
 from fedzero.ledger.database import Tampered as Tampered
 from fedzero.ledger.database import Unwritable as Unwritable
+from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import GENESIS
 from fedzero.ledger.records import Extended, Record, Round, Saved, Start, decode_record, encode_record
 from fedzero.ledger.turns import Turns
@@ -123,6 +124,13 @@ def closed_on_failure(ledger: Ledger) -> Iterator[Ledger]:
     except BaseException:
         ledger.close()
         raise
+
+
+@contextmanager
+def ledger_in(folder: Path) -> Iterator[Ledger]:
+    """The ledger of the run in a folder, for reading."""
+    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+        yield ledger
 
 
 def _check_log(path: Path) -> None:

@@ -40,6 +40,7 @@ from fedzero.links.contract import (
 from fedzero.links.gathering import Gathering
 from fedzero.model.decoding import decoded
 from fedzero.model.updates import pack
+from fedzero.oracles.poisson import Poisson
 
 
 class Coded(Struct, frozen=True, array_like=True):
@@ -120,7 +121,12 @@ class Chain:
     @cached_property
     def hides_loss(self) -> bool:
         """True if the loss of a client is not sent, or not sent exactly."""
-        return any(link.traits.hides_loss for link in self.links)
+        return self.rows is not None or any(link.traits.hides_loss for link in self.links)
+
+    @cached_property
+    def silent(self) -> bool:
+        """True if a link counts numbers that are NaN or infinite as zero."""
+        return any(link.traits.silent for link in self.links)
 
     @cached_property
     def private(self) -> bool:
@@ -128,9 +134,19 @@ class Chain:
         return any(link.traits.draws_privately for link in (*self.links, self.plain))
 
     @cached_property
+    def rows(self) -> Poisson | None:
+        """The Poisson batch of whose units a link reads the contributions; None: values are all that is read."""
+        return next((link.traits.rows for link in self.client_links if link.traits.rows is not None), None)
+
+    @cached_property
     def hides_replies(self) -> bool:
         """True if the server gets a sum but no reply of a single client."""
         return self.gathering is not None and self.gathering.hides_replies
+
+    @property
+    def hides_clients(self) -> bool:
+        """True if nothing that is kept or shown says who took part in a round."""
+        return self.gathering is not None and self.gathering.hides_clients
 
     def check_order(self) -> None:
         """Refuse chains in which a link destroys information that the next link needs."""
@@ -145,6 +161,11 @@ class Chain:
                 )
             if own == stage and own in (CODES, COMBINES):
                 raise FedzeroError(f"filters: {before!r} and {name!r} cannot be combined: keep one of them")
+            if link.traits.rows is not None and (before or not link.has("on_client")):
+                raise FedzeroError(
+                    f"filters: {name!r} makes the values from single rows, on the client and before anything else: "
+                    "put it first"
+                )
             stage, before = own, name
 
     def check(
@@ -238,15 +259,18 @@ class Chain:
 
     def encode(self, values: F32, residual: F32 | None, draw: Draw) -> Sent:
         """Encode numbers without a loss and without private noise, as an attacker sends them."""
-        chain = replace(self, links=tuple(link for link in self.links if _repeats(link))) if self.private else self
+        alone = self.private or self.rows is not None
+        chain = replace(self, links=tuple(link for link in self.links if _repeats(link))) if alone else self
         return chain.on_client(Contribution(values, None), residual, ClientContext(draw))
 
     def on_client(self, mine: Contribution, residual: F32 | None, client: ClientContext) -> Sent:
         """Pass one contribution through the client's links. residual: the part that the previous one left out."""
         if self.bare:
             return Sent(pack(mine.values), mine.values, None, mine.loss)
-        if not np.isfinite(mine.values).all():  # a link would hide it
+        if not self.silent and not np.isfinite(mine.values).all():  # a link would hide it
             raise Refused("a value is NaN or infinite")
+        if self.rows is not None and mine.rows is None:
+            raise Refused("a link reads the contributions of single rows, and there are none")
         wanted: F32 | None = None
         for link in (*self.client_links, self.coder):
             if link.traits.keeps_residual and wanted is None:
@@ -304,7 +328,7 @@ NO_FILTERS = Chain()
 
 
 def _repeats(link: Link) -> bool:
-    return isinstance(link, Coder) or not link.traits.draws_privately
+    return isinstance(link, Coder) or not (link.traits.draws_privately or link.traits.rows is not None)
 
 
 def _pack_places(places: NDArray[np.int64], count: int) -> bytes:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fedzero.directions.terms import F32 as F32
 from fedzero.model.value import Named
+from fedzero.oracles.poisson import Poisson
 
 Combine = Callable[[Mapping[int, F32], Mapping[int, int]], F32]
 """(contributions by client, how often each was drawn) → one vector."""
@@ -44,11 +45,15 @@ class Contribution(Struct, frozen=True, eq=False):
 
     remember: makes the client's memory from the values *as the server will read them*, so that both sides agree even
     if a link changed the values on their way.
+    rows: if a link reads them (`LinkTraits.rows`), the contributions of single units, (units, P), and as many units as
+    the batch happens to have, which may be none; not all numbers need be finite. They never leave the client. `values`
+    are noughts then: the link makes them of the rows.
     """
 
     values: F32
     loss: float | None
     remember: Callable[[F32], tuple[NDArray[Any], ...]] | None = None
+    rows: F32 | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,10 @@ class LinkTraits:
     keeps_residual: clients add the part that the chain left out to their next contribution.
     hides_loss: the loss is not sent exactly. draws_privately: it uses `ClientContext.entropy`, so a contribution is on
     disk before it leaves, and is sent again unchanged.
-    comparable_only: it compares the numbers of clients one by one, so they must have the same meaning.
+    comparable_only: it compares the numbers of clients one by one, so they must have the same meaning. silent: numbers
+    that are NaN or infinite count as zero, and nobody is told.
+    rows: the Poisson batch of whose units it reads the contributions, one by one (`Contribution.rows`); then there is
+    no loss to send. None: it reads values only.
     """
 
     sparse: bool = False
@@ -105,6 +113,8 @@ class LinkTraits:
     hides_loss: bool = False
     draws_privately: bool = False
     comparable_only: bool = False
+    silent: bool = False
+    rows: Poisson | None = None
 
 
 SHAPES, CODES, MIXES, COMBINES = range(4)

@@ -17,6 +17,7 @@ its first answer leaves. So its half must be a function of these alone.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Generator, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -77,12 +78,14 @@ class HostContext:
 
 @dataclass(frozen=True)
 class ServerContext:
-    """The server's knowledge when a gathering begins. weights: how often each client was drawn."""
+    """The server's knowledge when a gathering begins. weights: how often each client was drawn; entropy: random bytes
+    that nobody else knows, for the outcome and never for a message."""
 
     round: int
     exchange: int
     numbers: int
     weights: Mapping[int, int]
+    entropy: Entropy = os.urandom
 
 
 AtHost = Generator[bytes, bytes, None]
@@ -96,6 +99,9 @@ class Gathering(Named):
     """Whether it leaves a `Total`. Links and methods that read the reply of a single client are refused then."""
     idle = False
     """Whether hosts take part that have no reply in an exchange: `at_server` gets them with no clients."""
+    hides_clients = False
+    """Whether nothing that is kept or shown may depend on who took part: a round without clients is played like any
+    other, its record names nobody, and its costs are those that are expected."""
 
     def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
         """The phases of an exchange at one host: `body = yield answer`. mine: by client, its contribution as the server
@@ -120,6 +126,10 @@ class Gathering(Named):
     def limit(self, numbers: int, clients: int) -> int:
         """The most bytes of a host's answer to a phase. clients: number of clients in the round."""
         return 16 * numbers + 4096 * (clients + 1)
+
+    def bytes_up(self, numbers: int) -> int:
+        """Bytes that a host sends in all phases of an exchange; for gatherings that hide clients."""
+        raise NotImplementedError
 
 
 class Hidden(Mapping[int, F32]):

@@ -13,17 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedzero.callbacks import Callback, EndInfo, EvaluationInfo, RoundInfo, RunInfo, Totals
-from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Evaluation, Round, metrics_of
-from fedzero.ledger.store import Ledger
-from fedzero.lines import LONGEST_SAID, printable
+from fedzero.ledger.store import ledger_in
+from fedzero.lines import LONGEST_SAID, said_of
 from fedzero.report import page
 from fedzero.results.history import history
 
@@ -135,8 +133,7 @@ class Reporter(Callback):
         except Exception as error:  # whatever a library raises
             self._failed = True
             self._points.clear()
-            said = printable(str(error), LONGEST_SAID)
-            self._warn(f"{self.name} gets no more of this run, which goes on ({type(error).__name__}: {said})")
+            self._warn(f"{self.name} gets no more of this run, which goes on ({said_of(error, LONGEST_SAID)})")
 
     def _write(self, sink: Sink, written: Written) -> None:
         points = [self._points.popleft() for _ in range(len(self._points))]
@@ -158,7 +155,7 @@ def of_evaluation(step: int, at: float, metrics: Mapping[str, float]) -> Point:
 def series_of(folder: Path) -> str:
     """The name of a run's series: the same after a resume, in a folder that was moved, and for all loggers; another one
     for another run of the same recipe."""
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         first = next(ledger.entries(0, 1))
     return hashlib.sha256(first.chain + repr(first.at).encode()).hexdigest()[:16]
 
@@ -168,7 +165,7 @@ def _recorded(run: RunInfo, written: Written) -> Iterator[Point]:
     if written.rounds >= run.rounds and written.evaluations >= run.rounds:
         return
     up = down = queries = 0
-    with closing(Ledger.open(run.folder / LEDGER)) as ledger:
+    with ledger_in(run.folder) as ledger:
         for entry in ledger.entries(0, run.entries):
             record = entry.record
             if isinstance(record, Round):

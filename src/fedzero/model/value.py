@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import torch
 from msgspec import UNSET, Struct, StructMeta, UnsetType
-from msgspec.inspect import type_info
+from msgspec.inspect import StructType, type_info
 
 from fedzero.errors import Invalid, Misnamed, did_you_mean
 from fedzero.lines import printable
@@ -45,6 +45,10 @@ def checked(found: Any, kind: Any, what: str) -> Any:
 
 def _advice(found: Any, kind: Any) -> str:
     shape = type_info(kind)
+    if isinstance(shape, StructType) and isinstance(found, Mapping):
+        names = [field.encode_name for field in shape.fields]
+        if unknown := [key for key in found if key not in names]:
+            return did_you_mean(str(unknown[0]), names) or f"it has {', '.join(names)}"
     meant = did_you_mean(found, words_of(shape)) if isinstance(found, str) else ""
     return f"{meant}{' ' if meant else ''}it takes {takes(shape)}"
 

@@ -11,10 +11,12 @@ from fedzero.oracles.contract import (
     Objective,
     Pictures,
     Readied,
+    RowLosses,
     Sample,
     Shards,
 )
 from fedzero.oracles.counted import GradientOracle, Oracle, answer_together
+from fedzero.oracles.poisson import Poisson
 
 __all__ = [
     "ALL_DATA",
@@ -28,7 +30,9 @@ __all__ = [
     "Objective",
     "Oracle",
     "Pictures",
+    "Poisson",
     "Readied",
+    "RowLosses",
     "Sample",
     "Shards",
     "answer_together",

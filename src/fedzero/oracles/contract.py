@@ -18,6 +18,7 @@ from fedzero.directions.terms import F32 as F32
 from fedzero.directions.terms import F64 as F64
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
+from fedzero.oracles.poisson import Places, Poisson
 
 ALL_DATA = -1
 """As the `step` of an ask: not a mini-batch but all of the client's samples."""
@@ -76,6 +77,18 @@ class Losses(Struct, frozen=True, eq=False):
     gaps: bool = False
 
 
+class RowLosses(Struct, frozen=True, eq=False):
+    """ℓ_u(x + Σ c z) of every unit u of a Poisson batch, at each of `points`: the losses of single rows, and with
+    `drawn.persons` their sums by person. No unit of the batch, then no column of the answer.
+
+    What each row contributes can be bounded only if the loss of a row depends on no other row: `rows.why_no_rows`.
+    """
+
+    base: Params
+    points: Sequence[Terms]
+    drawn: Poisson
+
+
 @dataclass(frozen=True, eq=False)
 class Gradient:
     """f_i(x; ξ) and ∇f_i(x; ξ): what first-order baselines ask, and zeroth-order methods are never given."""
@@ -84,9 +97,9 @@ class Gradient:
     step: int
 
 
-Ask = Losses | Gradient
+Ask = Losses | RowLosses | Gradient
 Answer = Any
-"""float64 (points,) for `Losses`; (float, Tensor of d) for `Gradient`."""
+"""float64 (points,) for `Losses`, (points, units) for `RowLosses`; (float, Tensor of d) for `Gradient`."""
 
 
 class Metrics(Struct, frozen=True):
@@ -135,6 +148,47 @@ class Readied(Protocol):
 
     def ready(self) -> None:
         """Find all of it, or raise `FedzeroError`."""
+        ...
+
+
+@runtime_checkable
+class ByRow(Protocol):
+    """An objective that is a mean over rows, and gives the loss of each."""
+
+    @property
+    def no_rows(self) -> str:
+        """Why it cannot after all; empty: it can."""
+        ...
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Any) -> F64:
+        """The loss of every row of a batch at every point, (points, rows): what `losses` takes the mean of."""
+        ...
+
+
+@runtime_checkable
+class RowShards(Protocol):
+    """Data whose rows can be taken one by one."""
+
+    @property
+    def no_rows(self) -> str:
+        """Why that is not what the objective of the run is of; empty: it is."""
+        ...
+
+    def held(self, client: int) -> int:
+        """How many rows a client has."""
+        ...
+
+    def taken(self, client: int, places: Places) -> Any:
+        """The batch of a client's rows at these places, one at least, all of the same weight."""
+        ...
+
+
+@runtime_checkable
+class PersonShards(Protocol):
+    """Data of which it is known whose each row is."""
+
+    def persons(self, client: int) -> Any:
+        """The person of every row of a client, (rows,): numbers or words."""
         ...
 
 

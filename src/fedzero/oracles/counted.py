@@ -9,11 +9,12 @@ from typing import Any
 from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Objective, Points, Separate, Shards
+from fedzero.oracles.contract import Answer, Ask, Gradient, Losses, Objective, Points, RowLosses, Separate, Shards
+from fedzero.oracles.rows import answer_by_row
 
 
 class Oracle:
-    """Values only. One query is one f_i(point; ξ), however it is batched.
+    """Values only. One query is one f_i(point; ξ), however it is batched, and however many rows are in a batch.
 
     drawn: (round, client) → the keys that batches follow from, where these are not the run's.
     """
@@ -34,6 +35,10 @@ class Oracle:
         return self.shards.batch(keys, round, step, self.client)
 
     def answer(self, round: int, ask: Ask) -> Answer:
+        if isinstance(ask, RowLosses):
+            self.queries += len(ask.points)
+            private = None if self._drawn is None else self._drawn(round, self.client)
+            return answer_by_row(self.objective, self.shards, ask, self.client, private)
         if not isinstance(ask, Losses):
             raise FedzeroError("a value-only oracle was asked for a gradient: the method must declare first_order")
         self.queries += len(ask.points)
@@ -86,7 +91,8 @@ def answer_together(round: int, pairs: Sequence[tuple[Oracle, Ask]]) -> list[Ans
             answers[position] = answer
     for (base, points), positions in groups.items():
         oracles = [pairs[p][0] for p in positions]
-        batches = [oracle.batch(round, pairs[p][1].step) for p, oracle in zip(positions, oracles, strict=True)]
+        steps = [pairs[p][1].step for p in positions]  # type: ignore[union-attr]  # these are `Losses`
+        batches = [oracle.batch(round, step) for step, oracle in zip(steps, oracles, strict=True)]
         try:
             values = oracles[0].objective.losses(base, points, batches)
         except FedzeroError:  # of one of them: each on its own shows whose

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.directions import Terms
+from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics
 from fedzero.oracles.packing import pack_prompts
@@ -19,6 +20,7 @@ from fedzero.oracles.passes import NO_TERMS, Passes
 
 Measure = Literal["loss", "accuracy", "f1"]
 """What is minimised: the cross-entropy over the answer words; 1 − accuracy; 1 − macro-averaged F1."""
+NO_ROWS_F1 = "F1 is a mean over answers, so no row has a share of its own: set task.measure to 'loss' or 'accuracy'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,9 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def part(self, rows: slice) -> Texts:
+        return Texts(self.prompts[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
 
     @staticmethod
     def joined(many: Sequence[Texts]) -> Texts:
@@ -68,6 +73,18 @@ class LanguageObjective:
         found = [measured(self.measure, some, right, batch.weights) for some, right, batch in each]
         return torch.stack(found).cpu().numpy()
 
+    @property
+    def no_rows(self) -> str:
+        return NO_ROWS_F1 if self.measure == "f1" else ""
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Texts) -> F64:
+        """See `ByRow`."""
+        found = torch.empty(len(points), len(batch), self.count, device=self.device)
+        for packed in pack_prompts(batch.prompts, self.pack, self.passes.tokens) if len(batch) else ():
+            some = self.passes.of_any_size(base, points, packed.to(self.device))
+            found[:, torch.from_numpy(packed.which).to(self.device)] = some
+        return measured_rows(self.measure, found, torch.tensor(batch.labels, device=self.device)).cpu().numpy()
+
     def _logits(
         self, base: Params, points: Sequence[Terms], texts: Texts, basis: Basis | None = None, again: bool = False
     ) -> Tensor:
@@ -104,8 +121,7 @@ def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | No
         return (values.double() * torch.from_numpy(weights).to(values.device)).sum(-1)
 
     if measure == "loss":
-        right = labels.expand(logits.shape[:-1])[..., None]
-        return mean(-F.log_softmax(logits, dim=-1).gather(-1, right)[..., 0])
+        return mean(_cross_entropy(logits, labels))
     predicted = logits.argmax(-1)
     if measure == "accuracy":
         return 1 - mean(predicted == labels)
@@ -113,3 +129,18 @@ def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | No
     guess, truth = predicted[..., None, :] == classes, labels == classes  # (…, answers, samples), (answers, samples)
     both, either = (guess & truth).sum(-1).double(), guess.sum(-1) + truth.sum(-1)
     return 1 - (2 * both / either.clamp(min=1)).sum(-1) / (either > 0).sum(-1)
+
+
+def measured_rows(measure: Measure, logits: Tensor, labels: Tensor) -> Tensor:
+    """The same before the mean, of the measures that are one: (…, samples), float64."""
+    if measure == "f1":
+        raise FedzeroError(NO_ROWS_F1)
+    if measure == "loss":
+        return _cross_entropy(logits, labels).double()
+    return (logits.argmax(-1) != labels).double()
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(…, samples), float32."""
+    right = labels.expand(logits.shape[:-1])[..., None]
+    return -F.log_softmax(logits, dim=-1).gather(-1, right)[..., 0]

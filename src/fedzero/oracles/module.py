@@ -18,15 +18,21 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedzero.directions import Terms
+from fedzero.errors import FedzeroError
 from fedzero.model.device import threads, workers
 from fedzero.model.params import Params
+from fedzero.oracles.chunked import pieces
 from fedzero.oracles.contract import F64, Basis, Metrics, Points
 from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
 from fedzero.oracles.low_rank import has_factors
@@ -40,6 +46,10 @@ WORTH_A_THREAD = 1 << 20
 """Parameters × samples from which a pass takes longer than handing it to another thread."""
 WORTH_ALL_THREADS = 1 << 22
 """Parameters from which one pass keeps several threads busy, where there are fewer points than threads."""
+
+TRIED, APART = 8, 1e-2
+"""Rows that are evaluated alone and together before rows count one by one; how far their losses may be apart, as a
+share of the largest: coarse products differ by 1e-3, batches that matter by far more."""
 
 
 class _Called(nn.Module):
@@ -72,6 +82,8 @@ class ModuleObjective:
         self._modules: list[nn.Module] = [self.module]
         """One for each thread: a module holds the weights of one point at a time."""
         self._copyable = True
+        self._apart = False
+        """Whether rows were seen not to depend on each other."""
         self.beside = None if exact else GroupedLosses(module, criterion, self.losses_of, self._inner_copies)
 
     def losses(
@@ -79,21 +91,70 @@ class ModuleObjective:
     ) -> F64:
         joint = joined(batches) if self.share else None
         passes = [joint] if joint is not None else list(batches)
+        return self._reduced(base, points, passes, basis, lambda table: _means(table, batches, len(passes)))
+
+    @cached_property
+    def no_rows(self) -> str:
+        """See `ByRow`. A loss that depends on other rows in another way than by these is found at the first batch."""
+        if not self.share:
+            return "the loss is one number for a whole batch: let it return one for each row"
+        norms = [(name, part) for name, part in self.module.module.named_modules() if isinstance(part, _BatchNorm)]
+        mixing = next((name for name, part in norms if part.training or part.running_mean is None), None)
+        if mixing is not None:
+            return f"the layer {mixing!r} (BatchNorm) takes its statistics from the batch, so rows depend on each other"
+        return ""
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Batch) -> F64:
+        """See `ByRow`: the passes of `losses`, without their mean."""
+        if self.no_rows:
+            raise FedzeroError(self.no_rows)
+        if not (rows := samples_of(batch)):
+            return np.empty((len(points), 0))
+        if not self._apart:
+            self._apart = self._expect_apart(base, self.test[0] if self.test else batch)
+        return self._reduced(base, points, [batch], None, lambda table: _by_row(table, rows))
+
+    def _expect_apart(self, base: Params, batch: Batch) -> bool:
+        """Refuse rows whose losses change with the rows beside them. False: one row alone shows nothing."""
+        each = list(islice(pieces(batch, 1), TRIED))
+        if len(each) < 2:
+            return False
+        with torch.no_grad():
+            together = _by_row(self.losses_of(base.tensors, [next(pieces(batch, len(each)))])[None], len(each))
+            alone = np.concatenate([_by_row(self.losses_of(base.tensors, [row])[None], 1) for row in each], axis=1)
+        short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
+        most = (5 if short else 1) * APART * np.abs(alone).max()
+        if not np.allclose(together, alone, rtol=0, atol=most, equal_nan=True):
+            raise FedzeroError(
+                "the loss of a row is another one with other rows beside it, so nothing bounds what a row contributes: "
+                "look for norms, weights or negatives that are taken from the batch"
+            )
+        return True
+
+    def _reduced(
+        self,
+        base: Params,
+        points: Sequence[Terms],
+        passes: Sequence[Batch],
+        basis: Basis | None,
+        reduce: Callable[[Tensor], F64],
+    ) -> F64:
+        """What `reduce` makes of the losses (points, samples) of all passes."""
         with torch.no_grad():
             if basis is None and self.beside is not None and has_factors(points):
                 table = self.beside.losses(base, points, self._prepared(passes))
                 if table is not None:
                     with threads(1):
-                        return _means(table, batches, len(passes))
-            return self._by_views(base, points, batches, passes, basis)
+                        return reduce(table)
+            return self._by_views(base, points, passes, basis, reduce)
 
     def _by_views(
         self,
         base: Params,
         points: Sequence[Terms],
-        batches: Sequence[Batch],
         passes: Sequence[Batch],
         basis: Basis | None,
+        reduce: Callable[[Tensor], F64],
     ) -> F64:
         at_once = torch.get_num_threads()
         few = len(points) < at_once and base.size >= WORTH_ALL_THREADS
@@ -101,7 +162,7 @@ class ModuleObjective:
         with threads(1 if alone else None):  # a thread for a point, or all for every operation
             passes = self._prepared(passes)
             rows = list(self._sample_losses(base, points, passes, basis, at_once if alone else 1))
-            return _means(torch.cat(rows), batches, len(passes))
+            return reduce(torch.cat(rows))
 
     def _prepared(self, passes: Sequence[Batch]) -> Sequence[Batch]:
         if self.prepare is None or self.together:
@@ -222,3 +283,10 @@ def _means(table: Tensor, batches: Sequence[Batch], passes: int) -> F64:
     sizes = [samples_of(batch) for batch in batches] if table.shape[1] > passes else [1] * len(batches)
     means = torch.stack([part.mean(dim=1) for part in torch.split(table, sizes, dim=1)])
     return means.cpu().numpy()
+
+
+def _by_row(table: Tensor, rows: int) -> F64:
+    """Losses (points, samples) as they are; refused where a batch has one in all."""
+    if table.shape[1] != rows:
+        raise FedzeroError("the loss is one number for a whole batch: let it return one for each row")
+    return table.double().cpu().numpy()

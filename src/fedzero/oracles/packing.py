@@ -38,6 +38,27 @@ class PackedBatch:
         return PackedBatch(self.tokens.to(device), self.ends.to(device), self.which, self.shared)
 
 
+def evened(batch: PackedBatch) -> PackedBatch:
+    """The same batch in one of few shapes: rows, columns and ends are padded by at most an eighth, or to `STEP`.
+
+    Batches of a random number of prompts would have a shape of their own each, and a recording is of one shape. Padding
+    belongs to no prompt, and ends that are added point at the first token: nobody reads what is found there.
+    """
+    _, rows, width = batch.tokens.shape
+    tokens = batch.tokens.new_zeros(3, _few(rows), _rounded(width))
+    tokens[1] = -1
+    tokens[:, :rows, :width] = batch.tokens
+    ends = batch.ends.new_zeros(len(batch.ends), _few(batch.ends.shape[1]))
+    ends[:, : batch.ends.shape[1]] = batch.ends
+    return PackedBatch(tokens, ends, batch.which, batch.shared)
+
+
+def _few(size: int) -> int:
+    """The next multiple of an eighth of the power of two below, and of `STEP` where that is less."""
+    step = max(STEP, (1 << (size.bit_length() - 1)) // 8)
+    return -(-size // step) * step
+
+
 def targeted(batch: PackedBatch, targets: Sequence[Sequence[int]]) -> PackedBatch:
     """The same batch with what shall follow the last tokens of each of its prompts, as many as there are targets."""
     ends = [

@@ -19,10 +19,10 @@ from fedzero.oracles.contract import Basis
 from fedzero.oracles.frozen_prefix import PROBES, FrozenPrefix
 from fedzero.oracles.graphs import MAX_TERMS, Recorder
 from fedzero.oracles.low_rank import Neighbours, has_factors, neighbours
-from fedzero.oracles.packing import PackedBatch, mask_of
+from fedzero.oracles.packing import PackedBatch, evened, mask_of
 from fedzero.oracles.piecewise import Chosen, Piecewise, logits_of
 from fedzero.oracles.products import products
-from fedzero.oracles.side_by_side import SideBySide, agree, trial_points, warn_one_by_one
+from fedzero.oracles.side_by_side import SideBySide, agree, trials, warn_one_by_one
 
 TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
 """Of one forward pass at most, unless a single row has more."""
@@ -66,6 +66,12 @@ class Passes:
         found = self._side_by_side(base, points, batch) if basis is None and has_factors(points) else None
         return self._at_views(base, points, batch, basis, again) if found is None else found
 
+    def of_any_size(self, base: Params, points: Sequence[Terms], batch: PackedBatch) -> Tensor:
+        """The same of a batch of a random number of prompts, in one of few shapes where passes are recorded."""
+        if self.recorder is None:
+            return self.at_points(base, points, batch)
+        return self.at_points(base, points, evened(batch))[:, : batch.ends.shape[1]]
+
     def gradient(self, base: Params, batch: PackedBatch, loss_of: Callable[[Tensor], Tensor]) -> tuple[float, Tensor]:
         """A loss of the numbers (B, A) at the base, and its gradient (d,), float32."""
         trained = [p for p in self.module.parameters() if p.requires_grad]
@@ -84,7 +90,8 @@ class Passes:
 
     def _side_by_side(self, base: Params, points: Sequence[Terms], batch: PackedBatch) -> Tensor | None:
         """Logits (points, B, answers); None where only views will do."""
-        if self.sides is None or not self.sides.agreed(lambda: self._agrees(base, trial_points(base, points), batch)):
+        tried = (self._agrees(base, some, batch) for some in trials(base, points))
+        if self.sides is None or not self.sides.agreed(tried):
             self.sides = None
             return None
         most = max(1, BESIDE[self.device.type] // batch.tokens[0].numel())

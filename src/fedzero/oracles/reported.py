@@ -15,6 +15,7 @@ from torch import Tensor
 from fedzero.directions import Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics, Objective, Readied
+from fedzero.oracles.rows import inner_no_rows, inner_row_losses
 
 TEST = "test"
 
@@ -30,6 +31,13 @@ class Reported:
         self, base: Params, points: Sequence[Terms], batches: Sequence[object], basis: Basis | None = None
     ) -> F64:
         return self.inner.losses(base, points, batches, basis)
+
+    @property
+    def no_rows(self) -> str:
+        return inner_no_rows(self.inner)
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: object) -> F64:
+        return inner_row_losses(self.inner, base, points, batch)
 
     def gradient(self, base: Params, batch: object) -> tuple[float, Tensor]:
         return self.inner.gradient(base, batch)

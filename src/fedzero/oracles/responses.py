@@ -20,7 +20,7 @@ from torch import Tensor
 from fedzero.directions import Terms
 from fedzero.model.params import Params
 from fedzero.oracles.contract import F64, Basis, Metrics
-from fedzero.oracles.language import Measure, measured
+from fedzero.oracles.language import NO_ROWS_F1, Measure, measured, measured_rows
 from fedzero.oracles.packing import PackedBatch, pack_prompts, targeted
 from fedzero.oracles.passes import NO_TERMS, Passes
 
@@ -46,6 +46,9 @@ class Responses:
     def targets(self) -> list[Sequence[int]]:
         return [row[len(row) - size :] for row, size in zip(self.tokens, self.scored, strict=True)]
 
+    def part(self, rows: slice) -> Responses:
+        return Responses(self.tokens[rows], self.scored[rows], None if self.weights is None else self.weights[rows])
+
     @staticmethod
     def joined(many: Sequence[Responses]) -> Responses:
         """All rows, without weights."""
@@ -60,6 +63,14 @@ class Choices:
     labels: tuple[int, ...]
     weights: F64 | None = None
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, rows: slice) -> Choices:
+        count, (first, last, _) = len(self.rows) // len(self), rows.indices(len(self))
+        some = self.rows.part(slice(first * count, last * count))
+        return Choices(some, self.labels[rows], None if self.weights is None else self.weights[rows])
+
 
 class Scorer:
     """Mean log-probabilities of responses. Rows of up to `pack` tokens may hold several of them."""
@@ -71,10 +82,21 @@ class Scorer:
         self, base: Params, points: Sequence[Terms], rows: Responses, basis: Basis | None = None, again: bool = False
     ) -> F64:
         """Σ log p of every response, (points, rows)."""
-        found, targets = np.empty((len(points), len(rows))), rows.targets
+        return self._sums(rows, len(points), lambda batch: self.passes.at_points(base, points, batch, basis, again))
+
+    def means_by_row(self, base: Params, points: Sequence[Terms], rows: Responses) -> F64:
+        """`means` of a random number of rows, if any."""
+        if not len(rows):
+            return np.empty((len(points), 0))
+        sums = self._sums(rows, len(points), lambda batch: self.passes.of_any_size(base, points, batch))
+        found: F64 = sums / np.array(rows.scored)
+        return found
+
+    def _sums(self, rows: Responses, points: int, run: Callable[[PackedBatch], Tensor]) -> F64:
+        found, targets = np.empty((points, len(rows))), rows.targets
         for packed in pack_prompts(rows.read, self.pack, self.passes.tokens):
             batch = targeted(packed, targets)
-            each = self.passes.at_points(base, points, batch.to(self.passes.device), basis, again)
+            each = run(batch.to(self.passes.device))
             first = np.flatnonzero(np.diff(batch.which, prepend=-1))
             logs = each[..., 0].cpu().numpy().astype(np.float64)
             found[:, batch.which[first]] = np.add.reduceat(logs, first, axis=1)
@@ -117,6 +139,14 @@ class ResponseObjective:
         each = zip(np.split(means, cuts, 1), batches, strict=True)
         return np.stack([-_mean(some, batch.weights) for some, batch in each])
 
+    @property
+    def no_rows(self) -> str:
+        return ""
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Responses) -> F64:
+        """See `ByRow`: the mean over the tokens of each row."""
+        return -self.scorer.means_by_row(base, points, batch)
+
     def gradient(self, base: Params, batch: Responses) -> tuple[float, Tensor]:
         weights = np.full(len(batch), 1 / len(batch)) if batch.weights is None else batch.weights
         shares = torch.from_numpy(weights).to(self.scorer.passes.device)
@@ -141,6 +171,18 @@ class ChoiceObjective:
         each = zip(torch.split(scores, [len(batch.labels) for batch in batches], 1), batches, strict=True)
         found = [measured(self.measure, some, torch.tensor(batch.labels), batch.weights) for some, batch in each]
         return torch.stack(found).numpy()
+
+    @property
+    def no_rows(self) -> str:
+        return NO_ROWS_F1 if self.measure == "f1" else ""
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Choices) -> F64:
+        """See `ByRow`; a row is a prompt with all of its answers."""
+        scores = torch.from_numpy(self.scorer.means_by_row(base, points, batch.rows))
+        found: F64 = measured_rows(
+            self.measure, scores.view(len(points), len(batch.labels), self.count), torch.tensor(batch.labels).long()
+        ).numpy()
+        return found
 
     def _scores(self, base: Params, points: Sequence[Terms], rows: Responses, basis: Basis | None = None,
                 again: bool = False) -> Tensor:  # fmt: skip

@@ -39,7 +39,7 @@ from fedzero.oracles.low_rank import has_factors, neighbours
 from fedzero.oracles.passes import NO_TERMS, TOKENS
 from fedzero.oracles.piecewise import Piecewise
 from fedzero.oracles.products import products
-from fedzero.oracles.side_by_side import SideBySide, agree, trial_points
+from fedzero.oracles.side_by_side import SideBySide, agree, trials
 
 Row = Mapping[str, Any]
 Scores = Callable[[Sequence[tuple[Row, str]]], Sequence[float]]
@@ -59,6 +59,10 @@ class Prompts:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def part(self, rows: slice) -> Prompts:
+        weights, noise = (None if each is None else each[rows] for each in (self.weights, self.noise))
+        return Prompts(self.prompts[rows], self.rows[rows], weights, noise)
 
     @staticmethod
     def joined(many: Sequence[Prompts]) -> Prompts:
@@ -105,6 +109,8 @@ class RewardObjective:
     An evaluation is of the likeliest tokens, also where a batch is sampled. Layers before the first trained one read
     the prompts once for all points. `around` surrounds all passes.
     """
+
+    no_rows = "a reward may compare the rows of a batch, so no row has a loss of its own"
 
     def __init__(
         self,
@@ -177,7 +183,8 @@ class RewardObjective:
         self, base: Params, points: Sequence[Terms], prompts: PaddedPrompts, noise: Tensor | None
     ) -> Tensor | None:
         """(points, R, most), all points decoding at the same time; None where only views will do."""
-        if self.sides is None or not self.sides.agreed(lambda: self._agrees(base, trial_points(base, points), prompts)):
+        tried = (self._agrees(base, some, prompts) for some in trials(base, points))
+        if self.sides is None or not self.sides.agreed(tried):
             self.sides = None
             return None
         rows, generated = prompts.rows, self.decoding.most

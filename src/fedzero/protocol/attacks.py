@@ -145,6 +145,8 @@ Attack = SignFlip | Scaling | Constant | LittleIsEnough | LabelFlip | Adaptive
 class FlippedLabels:
     """The data of a federation, with other labels for some of its clients."""
 
+    no_rows = "engine.attack = label-flip changes whole batches: leave it out"
+
     def __init__(self, shards: Shards, who: frozenset[int], classes: int):
         self.shards, self.who, self.classes = shards, who, classes
 

@@ -163,7 +163,8 @@ class Client:
         """Start a round at the replica's current model, with the memory that is here."""
         self._round, self._exchange, self._residuals, self._before = round, 0, {}, before
         self._reported = self.oracle.queries
-        turn = Turn(round, self.number, self.replica.keys, self.kept.memory, self.cache, self.observe)
+        kept = self.kept.memory
+        turn = Turn(round, self.number, self.replica.keys, kept, self.cache, self.observe, self.chain.rows)
         self._work = self.replica.algorithm.client(self.replica.state, turn)
 
     def settle(self, counted: int | None) -> None:

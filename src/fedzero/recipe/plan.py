@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from fedzero.directions.terms import F32
 from fedzero.links import NO_FILTERS, Chain, Link
 from fedzero.links.bound import Bound
 from fedzero.methods.contract import Cost, Federation, Method, Scale, Traits
+from fedzero.recipe.privacy import Privacy
 
 
 def cohort_of(keys: Keys, round: int, federation: Federation) -> tuple[int, ...]:
@@ -35,7 +36,7 @@ def drawn_from(generator: np.random.Generator, federation: Federation) -> tuple[
 @dataclass(frozen=True)
 class Plan:
     """The recipe made concrete, without task and data. size: d; least_loss: of the task; private_sampling: cohorts do
-    not follow from the keys."""
+    not follow from the keys. privacy: of the recipe, with σ; rounds: R."""
 
     algorithm: Method
     federation: Federation
@@ -44,6 +45,8 @@ class Plan:
     chain: Chain = NO_FILTERS
     least_loss: float = -math.inf
     private_sampling: bool = False
+    privacy: Privacy | None = None
+    rounds: int = 1
     _costs: dict[int, Cost] = field(default_factory=dict, repr=False, compare=False)
     """the cost of the current round, which is asked for often"""
 
@@ -60,6 +63,20 @@ class Plan:
             self._costs.clear()
             self._costs[round] = self.algorithm.cost(round, self.scale)
         return self._costs[round]
+
+    def drawn(self, generator: np.random.Generator) -> tuple[int, ...]:
+        """A cohort drawn from a private generator."""
+        if self.privacy is None:
+            return drawn_from(generator, self.federation)
+        return self.privacy.drawn(generator, self.federation)
+
+    def can_be_drawn(self, cohort: Sequence[int]) -> bool:
+        """Whether `drawn` can return this cohort."""
+        m, N = self.federation.cohort, self.federation.clients
+        once = len(set(cohort)) == len(cohort)
+        if not all(0 <= client < N for client in cohort):
+            return False
+        return once if self.privacy is not None else len(cohort) == m and (once or self.federation.replacement)
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """The cohort that follows from the keys; with private sampling the real one was different."""

@@ -25,6 +25,7 @@ from fedzero.model.decoding import cause_of, reading
 from fedzero.model.value import Checked, plain
 from fedzero.recipe.engines import Engine, Wanted, chosen, local, recorded
 from fedzero.recipe.explain import explain
+from fedzero.recipe.privacy import Privacy
 from fedzero.recipe.report import Report
 from fedzero.recipe.stopping import Stop
 from fedzero.tasks.contract import Task
@@ -80,6 +81,8 @@ class Recipe(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampling: Literal["private"] | UnsetType = UNSET
     """private: cohorts and batches are drawn from the operating system, not from the seed, and nobody can draw them
     again."""
+    privacy: Privacy | UnsetType = UNSET
+    """Differential privacy: what readers of the model and the ledger may learn of a client, an example or a person."""
     engine: AnyEngine = msgspec.field(default_factory=local)
     """Where the clients of `fedzero run` are evaluated; which one is not on the ledger."""
     report: Report | UnsetType = UNSET
@@ -113,6 +116,13 @@ def canonical(recipe: Recipe) -> bytes:
 def as_recorded(recipe: Recipe) -> Recipe:
     """Without what a run can be resumed with another value of: who evaluates its clients, and who is told of it."""
     return msgspec.structs.replace(recipe, engine=recorded(recipe.engine), report=UNSET)
+
+
+def with_noise(recipe: Recipe) -> Recipe:
+    """The recipe with the noise that its privacy budget asks for, as it begins a ledger."""
+    if not recipe.privacy:
+        return recipe
+    return msgspec.structs.replace(recipe, privacy=recipe.privacy.solved(recipe.federation, recipe.rounds))
 
 
 def with_engine(recipe: Recipe, wanted: Wanted) -> Recipe:
@@ -163,6 +173,7 @@ def check(recipe: Recipe, where: str) -> None:
             raise FedzeroError(f"{where}: federation.cohort = {m} exceeds federation.clients = {n}: use at most {n}")
         Chain(recipe.filters).check_order()
         _check_gathering(recipe)
+        _check_privacy(recipe)
         if recipe.sampling and recipe.engine.attack is not None:
             raise FedzeroError("sampling = 'private' hides who is drawn from an attack, too: leave out engine.attack")
         recipe.task.check()
@@ -182,6 +193,18 @@ def _check_gathering(recipe: Recipe) -> None:
         why = "federation.bound compares the reply of every client with the others'"
         remedy = "put clip among the filters, which clients do themselves"
         recipe.federation.expect(f"{what} leaves a sum of all replies, but {why}: {remedy}", bound=0.0)
+
+
+def _check_privacy(recipe: Recipe) -> None:
+    """Refuse what would show more of a unit than the accounting says."""
+    if not recipe.privacy:
+        return
+    others = {"filters": recipe.filters, "gathering": recipe.gathering, "sampling": recipe.sampling}
+    if found := [name for name, value in others.items() if value]:
+        raise FedzeroError(f"[privacy] bounds, samples and sums by itself: leave out {found[0]}")
+    if recipe.engine.attack is not None:
+        raise FedzeroError("[privacy] hides the replies that engine.attack would change: leave it out")
+    recipe.privacy.check(recipe.federation)
 
 
 @contextmanager
@@ -357,7 +380,7 @@ def decode(table: dict[str, Any], where: str = "recipe") -> Recipe:
     try:
         table = plain(table)  # Python may have given numbers of numpy
         if isinstance(federation := table.get("federation"), dict):
-            bound = 0.0 if "gathering" in table else BOUND  # of clients whose replies nobody has
+            bound = 0.0 if "gathering" in table or "privacy" in table else BOUND  # of clients whose replies nobody has
             table = table | {"federation": {"bound": bound} | federation}
         _refuse_infinite(table, where, "")
         recipe = _converted(table)

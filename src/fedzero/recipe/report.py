@@ -6,13 +6,14 @@ from a ledger, a server or a site. It is obeyed in a recipe file that the user r
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
 from fedzero.model.value import Checked
 
 Logger = Literal["tensorboard", "mlflow", "wandb"]
+LOGGERS: tuple[Logger, ...] = get_args(Logger)
 
 
 class Report(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):

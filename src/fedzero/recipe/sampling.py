@@ -3,11 +3,10 @@ system.
 
     public    a function of the keys and the round: any release, site or replay draws the same again
     private   drawn once, and on disk before it is used: a cohort before the first instruction leaves, the root of a
-              client's batches before its first evaluation
+              client's batches before its first evaluation. With [privacy] every unit has its own coin.
 
 Everybody who knows a public seed knows whose data were used, so public sampling hides nobody: amplification by sampling
 can be claimed for private draws only. Replay needs neither: it folds the recorded updates, and a record has its cohort.
-This module does not count a privacy budget.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import FILE, Answers, Place
 from fedzero.links.contract import Entropy
-from fedzero.methods.contract import Federation
 from fedzero.model.decoding import decoded
-from fedzero.recipe.plan import drawn_from
+from fedzero.recipe.plan import Plan
 from fedzero.recipe.recipe import Recipe
 
 COHORT = -(1 << 41)
@@ -43,23 +41,22 @@ _cohorts = msgspec.msgpack.Decoder(tuple[int, ...])
 class PrivateCohorts:
     """The private cohorts of a server: C_r by round. folder: of the run."""
 
-    def __init__(self, folder: Path, federation: Federation, entropy: Entropy = os.urandom):
-        self._folder, self._federation, self._entropy = folder, federation, entropy
+    def __init__(self, folder: Path, plan: Plan, entropy: Entropy = os.urandom):
+        self._folder, self._plan, self._entropy = folder, plan, entropy
 
     def __call__(self, round: int) -> tuple[int, ...]:
         with closing(Answers(self._folder)) as answers:
             if (found := answers.find(Place(round, COHORT))) is not None:
                 return self._checked(round, found.answer)
             generator = np.random.Generator(np.random.Philox(key=int.from_bytes(self._entropy(16), "little")))
-            cohort = drawn_from(generator, self._federation)
+            cohort = self._plan.drawn(generator)
             answers.keep(round, 0, {COHORT: b""}, {COHORT: msgspec.msgpack.encode(cohort)})
             return cohort
 
     def _checked(self, round: int, kept: bytes) -> tuple[int, ...]:
         """A kept cohort; refused unless it can have been drawn: the folder may be somebody else's."""
         cohort = decoded(_cohorts.decode, kept, f"the cohort of round {round}", FedzeroError)
-        m, N, again = self._federation.cohort, self._federation.clients, self._federation.replacement
-        if len(cohort) != m or not all(0 <= client < N for client in cohort) or (len(set(cohort)) < m and not again):
+        if not self._plan.can_be_drawn(cohort):
             raise FedzeroError(
                 f"{self._folder / FILE} has a cohort of round {round} that nobody can have drawn: delete it"
             )
@@ -102,7 +99,7 @@ class PrivateBatches:
 
 def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
     """The private batches of clients in this process; None: batches follow from the run's keys."""
-    if not recipe.sampling:
+    if not draws_batches(recipe):
         return None
     if folder is None:
         raise FedzeroError("sampling = 'private' keeps what was drawn, and nobody said where")
@@ -111,4 +108,9 @@ def batches_in(recipe: Recipe, folder: Path | None) -> PrivateBatches | None:
 
 def batches_of(recipe: Recipe, answers: Answers) -> PrivateBatches | None:
     """The private batches of a site, which keeps its answers open; None: batches follow from the run's keys."""
-    return PrivateBatches(lambda: answers, close=False) if recipe.sampling else None
+    return PrivateBatches(lambda: answers, close=False) if draws_batches(recipe) else None
+
+
+def draws_batches(recipe: Recipe) -> bool:
+    """Whether batches are private. Where a whole client is the unit, its rows need not be drawn in private."""
+    return bool(recipe.sampling or (recipe.privacy and recipe.privacy.unit != "client"))

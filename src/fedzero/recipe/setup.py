@@ -13,10 +13,14 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.records import Start, sha256_of
 from fedzero.links import Chain
+from fedzero.links.coders import Plain
 from fedzero.methods.contract import Method, Scale
+from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
+from fedzero.model.fixed import FACT
 from fedzero.model.schedules import Count
+from fedzero.oracles.rows import why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -29,6 +33,8 @@ from fedzero.tasks.contract import BuildContext, Phase, Problem
 
 MOST_NUMBERS = 1 << 30
 """The most float32 numbers of one message: msgpack has 32 bits for a length."""
+PUBLIC_FACTS = frozenset({"model", FACT})
+"""The facts of a task that do not depend on the data of clients."""
 MOST_QUERIES = 1 << 32
 """The most evaluations of one turn: a thousand per second would take seven weeks."""
 
@@ -60,31 +66,36 @@ class Setup:
 
     @property
     def start(self) -> Start:
-        base = self.problem.params.identity
+        base, facts = self.problem.params.identity, dict(self.problem.facts)
+        if self.recipe.privacy:
+            facts = {name: fact for name, fact in facts.items() if name in PUBLIC_FACTS}
         return Start(
             recipe=recipes.canonical(self.recipe),
             base=base.digest,
             parameters=self.problem.params.size,
             directions=VERSION,
             secret=self.keys.secret,
-            facts=dict(self.problem.facts),
+            facts=facts,
             needs=self.recipe.needs,
             base_sha256=sha256_of(base),
         )
 
 
 def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
-    private = bool(recipe.sampling)
-    return Plan(
-        recipe.algorithm, recipe.federation, keys, size, chain_of(recipe, size), recipe.task.least_loss, private
-    )
+    privacy = recipe.privacy or None
+    sampling, chain = bool(recipe.sampling or privacy), chain_of(recipe, size)
+    place = recipe.algorithm, recipe.federation, keys, size, chain, recipe.task.least_loss
+    return Plan(*place, private_sampling=sampling, privacy=privacy, rounds=recipe.rounds)
 
 
 def chain_of(recipe: Recipe, size: int) -> Chain:
     """The chain of links of a recipe. size: d."""
-    return Chain(
-        recipe.filters, recipe.algorithm.traits(Scale(size, recipe.federation.clients)).coder, recipe.gathering or None
-    )
+    scale = Scale(size, recipe.federation.clients)
+    if recipe.privacy:
+        method = recipe.algorithm
+        count = max(method.cost(round, scale).replies[0] for round in _changes(method, recipe.rounds))
+        return recipe.privacy.chain(recipe.federation, count)
+    return Chain(recipe.filters, recipe.algorithm.traits(scale).coder, recipe.gathering or None)
 
 
 def prepare(
@@ -119,18 +130,55 @@ def prepare(
         why = f"{method} sends the model to clients"
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
+    _check_privacy(setup)
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, traits.comparable)
     needs = traits.self_correcting, traits.whole, traits.reads_each_reply
     setup.chain.check(method, traits.comparable, recipe.federation.cohort, *needs)
+    _check_rows(setup)
     return setup
+
+
+def _check_rows(setup: Setup) -> None:
+    """Refuse a link that reads single rows where there are none, or where everybody knows which were drawn."""
+    chain, problem = setup.chain, setup.problem
+    if chain.rows is None:
+        return
+    why = why_not_by_row(setup.algorithm, setup.plan.scale, chain)
+    if not why and not problem.incomplete:
+        why = why_no_rows(problem.objective, problem.shards, chain.rows.persons)
+    if not why and chain.rows.rate < 1 and not setup.plan.private_sampling:
+        why = "everybody who knows the seed would know which: set sampling = 'private'"
+    if why:
+        reader = next(f"filters: {link.name!r}" for link in chain.client_links if link.traits.rows is not None)
+        reader = f"privacy.unit = {setup.recipe.privacy.unit!r}" if setup.recipe.privacy else reader
+        raise FedzeroError(f"{reader} reads the contributions of single rows, but {why}")
+
+
+def _check_privacy(setup: Setup) -> None:
+    """Refuse methods and tasks of which something is shown that nobody accounts for."""
+    recipe, traits = setup.recipe, setup.plan.traits
+    if not recipe.privacy:
+        return
+    method = setup.algorithm.name
+    exchanges = len(setup.plan.cost(0).replies)
+    refusals = (
+        (setup.problem.metered is not None, "queries of black boxes are logged one by one"),
+        (exchanges > 1, f"{method} has {exchanges} exchanges a round, and each would be a release"),
+        (traits.remembers, f"clients of {method} remember their turns, so a turn shows what earlier data were"),
+        (traits.whole or not traits.comparable, f"{method} does not work with the sum of bounded numbers"),
+        (traits.unanimous, f"{method} needs the replies of all clients"),
+        (not isinstance(traits.coder, Plain), f"{method} codes its numbers in its own way"),
+        (traits.delivery == "snapshot", f"{method} sends a state to the clients that take part"),
+    )
+    for holds, why in refusals:
+        if holds:
+            raise FedzeroError(f"[privacy] does not work with this recipe: {why}")
 
 
 def _check_size(setup: Setup) -> None:
     """Refuse turns that are too large for any client, before a ledger is made."""
-    fields = msgspec.structs.asdict(setup.algorithm).values()
-    changes = [round for field in fields if isinstance(field, Count) for round, _ in field.then]
-    costs = [setup.plan.cost(round) for round in {0, setup.recipe.rounds - 1, *changes}]
+    costs = [setup.plan.cost(round) for round in _changes(setup.algorithm, setup.recipe.rounds)]
     numbers, queries = max(max(cost.replies) for cost in costs), max(cost.queries for cost in costs)
     most = MOST_NUMBERS * (32 if setup.chain.codes else 1)  # a coder needs a bit for a number at least
     if numbers >= most or queries >= MOST_QUERIES:
@@ -139,3 +187,9 @@ def _check_size(setup: Setup) -> None:
             f"{numbers:,} numbers; the limits are {MOST_QUERIES:,} and {most:,}: lower algorithm.directions or "
             "algorithm.local_steps, or train fewer parameters"
         )
+
+
+def _changes(method: Method, rounds: int) -> set[int]:
+    """Rounds that have all costs of a run among them."""
+    fields = msgspec.structs.asdict(method).values()
+    return {0, rounds - 1, *(round for field in fields if isinstance(field, Count) for round, _ in field.then)}

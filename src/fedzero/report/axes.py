@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.lines import printable
+from fedzero.lines import printable, said_of
 from fedzero.report.curves import Axis, wide
 from fedzero.report.history import History, Point, Slice
 
@@ -27,9 +27,8 @@ def new_axes(count: int = 1) -> list[Any]:
     try:
         from matplotlib import pyplot
     except Exception as error:  # it reads settings when it is imported, also those of the current folder
-        said = f"{type(error).__name__}: {printable(str(error), 200)}"
         raise FedzeroError(
-            f"pictures need matplotlib, which cannot be imported ({said}): pip install matplotlib"
+            f"pictures need matplotlib, which cannot be imported ({said_of(error)}): pip install matplotlib"
         ) from error
     across = min(count, 4)
     size = (1.6 + 4.2 * across, 3.6 * ceil(count / across))

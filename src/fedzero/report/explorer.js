@@ -138,7 +138,7 @@ function filterRuns() {
   page.filtered = new Set(left.map((curve) => curve.index));
   const mark = (item, index) => { item.hidden = page.filtered.has(index); };
   document.querySelectorAll(".legend li").forEach(mark);
-  document.querySelectorAll("#totals tbody tr").forEach(mark);
+  document.querySelectorAll("#totals tbody tr").forEach((row) => mark(row, Number(row.dataset.row)));
 }
 
 function makeFilter() {

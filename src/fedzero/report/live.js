@@ -8,11 +8,16 @@ function takeOver(text) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.querySelector(`[data-live="${old.dataset.live}"]`);
     const key = old.dataset.live, markup = now && now.innerHTML;
-    if (!now || markup === (taken.get(key) ?? old.innerHTML) || old.contains(document.activeElement)) continue;
+    if (!now || markup === (taken.get(key) ?? old.innerHTML)) continue;
+    const sorting = old.querySelector(".sort:focus");
+    if (!sorting && old.contains(document.activeElement)) continue;
+    const place = sorting && [...old.querySelectorAll(".sort")].indexOf(sorting);
     taken.set(key, markup);
     const open = [...old.querySelectorAll("details")].map((each) => each.open);
     old.replaceChildren(...[...now.childNodes].map((each) => document.importNode(each, true)));
     old.querySelectorAll("details").forEach((each, i) => { if (i < open.length) each.open = open[i]; });
+    makeSorting();
+    if (sorting) old.querySelectorAll(".sort")[place]?.focus();
   }
   document.title = fresh.title;
   const names = (data) => data.curves.map((curve) => curve.name).join("\n"), data = readData(fresh);
@@ -40,5 +45,5 @@ function follow() {
   events.onmessage = (event) => { takeOver(JSON.parse(event.data)); well(); };
 }
 
-if (document.getElementById("data")) { startCharts(); makeDownloads(); }
+if (document.getElementById("data")) { startCharts(); makeSorting(); makeDownloads(); }
 if (document.documentElement.dataset.followed !== undefined) follow();

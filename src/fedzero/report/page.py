@@ -39,7 +39,7 @@ from fedzero.report.text import lines, printable
 AMOUNT = re.compile(r"(\d) (B|KB|MB|GB|TB|PB|%|times|×|million|billion|trillion)(?!\w)")
 SEEDED_SHARE = 0.25
 """Replies shorter than this share of the model are scalars of directions, not numbers of the model."""
-SCRIPTS = ("scales.js", "chart.js", "explorer.js", "downloads.js", "live.js")
+SCRIPTS = ("scales.js", "chart.js", "explorer.js", "sorting.js", "downloads.js", "live.js")
 MOST_EVENTS = 200
 """Events that a page lists; how many there are of each kind stands above them."""
 MOST_COORDINATES = 1000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedzero.errors import FedzeroError
-from fedzero.lines import printable
+from fedzero.lines import said_of
 from fedzero.report.curves import F64, Axis, Curve, bounds, log_ticks, wide
 from fedzero.report.history import Metric
 from fedzero.report.svg import GRID, MUTED, PAPER, SERIES, inline
@@ -67,8 +67,9 @@ def canvas(
     try:
         import matplotlib
     except Exception as error:  # it reads settings when it is imported, also those of the current folder
-        said = f"{type(error).__name__}: {printable(str(error), 200)}"
-        raise FedzeroError(f"matplotlib cannot be imported ({said}): is there a file matplotlibrc here?") from error
+        raise FedzeroError(
+            f"matplotlib cannot be imported ({said_of(error)}): is there a file matplotlibrc here?"
+        ) from error
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,12 @@ class Column:
     heading: str
     cell: Callable[[History], str]
     number: bool = True  # right-aligned, digits of equal width
+    value: Callable[[History], float | None] = lambda history: None
+
+    def sorts_by(self, history: History) -> float | None:
+        """The number behind the cell; None where the cell is text, or says nothing."""
+        value = None if self.cell(history) in ("", DASH) else self.value(history)
+        return None if value is None or not math.isfinite(value) else float(value)
 
 
 def loss_of(history: History) -> str:
@@ -46,17 +53,17 @@ def counted(unit: str) -> Callable[[History], str]:
 COLUMNS: tuple[Column, ...] = (
     Column("run", lambda h: h.title, number=False),
     Column("method", lambda h: h.algorithm, number=False),
-    Column("rounds", lambda h: f"{h.rounds:,}"),
-    Column("loss", loss_of),
-    Column("accuracy", accuracy_of),
-    Column("best", lambda h: percent(h.best_accuracy)),
-    Column("up / client", lambda h: human_bytes(h.bytes_up, 3)),
-    Column("down / client", lambda h: human_bytes(h.bytes_down, 3)),
-    Column("total / client", lambda h: human_bytes(h.bytes, 3)),
-    Column("loss evaluations", counted("loss evaluations")),
-    Column("gradients", counted("gradients")),
-    Column("queries", counted("queries")),
-    Column("time", lambda h: human_seconds(h.seconds)),
+    Column("rounds", lambda h: f"{h.rounds:,}", value=lambda h: h.rounds),
+    Column("loss", loss_of, value=lambda h: h.final_loss),
+    Column("accuracy", accuracy_of, value=lambda h: h.final_accuracy),
+    Column("best", lambda h: percent(h.best_accuracy), value=lambda h: h.best_accuracy),
+    Column("up / client", lambda h: human_bytes(h.bytes_up, 3), value=lambda h: h.bytes_up),
+    Column("down / client", lambda h: human_bytes(h.bytes_down, 3), value=lambda h: h.bytes_down),
+    Column("total / client", lambda h: human_bytes(h.bytes, 3), value=lambda h: h.bytes),
+    Column("loss evaluations", counted("loss evaluations"), value=lambda h: h.queries),
+    Column("gradients", counted("gradients"), value=lambda h: h.queries),
+    Column("queries", counted("queries"), value=lambda h: h.queries),
+    Column("time", lambda h: human_seconds(h.seconds), value=lambda h: h.seconds),
     Column("model", lambda h: h.model_digest[:16], number=False),
 )
 

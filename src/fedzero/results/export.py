@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from fedzero.ledger.folder import LEDGER, folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Evaluation, Round
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.oracles import Metrics
 from fedzero.results.measures import Measures
 
@@ -43,7 +41,7 @@ def rows(folder: Path) -> list[Row]:
     """All rows of the run in a folder."""
     found: list[Row] = []
     outline, measures, measured, at = LedgerSummary(), Measures(), None, 0.0
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         for entry in ledger.entries():
             record = entry.record
             if isinstance(record, Round):  # its time is that of its beginning, when the one before it was over

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 from msgspec import UnsetType
 
 from fedzero import __version__
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.folder import folder_of
 from fedzero.ledger.query_log import at_models, located
 from fedzero.ledger.records import Extended, Start
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.methods.contract import Scale
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.in_force import extended_by
@@ -30,7 +29,7 @@ from fedzero.tasks.blackbox import BlackBox
 def history(folder: Path) -> History:
     """Read one run; figures need nothing but the ledger."""
     reading = Reading()
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         reading.more(ledger)
     return history_of(reading, folder)
 
@@ -88,7 +87,7 @@ def found_by(result: Result, recipe: Recipe) -> Found:
     """What the page shows of black boxes: where they stand, what each gave at the models, and the surrogate there."""
     clients, task = recipe.federation.clients, recipe.task
     assert isinstance(task, BlackBox)
-    with closing(Ledger.open(result.folder / LEDGER)) as ledger:
+    with ledger_in(result.folder) as ledger:
         asked, points = at_models(ledger), located(ledger)
     return Found(
         x=tuple(result.x.tolist()),

@@ -7,7 +7,6 @@ is an estimate and says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger import query_log, replay
-from fedzero.ledger.folder import LEDGER, MODEL
+from fedzero.ledger.folder import MODEL
 from fedzero.ledger.records import Evaluation
 from fedzero.ledger.replay import LedgerView
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, ledger_in
 from fedzero.model.checkpoint import load_model
 from fedzero.oracles.blackbox import ESTIMATED, mean
 from fedzero.recipe.environment import Environment
@@ -98,7 +97,7 @@ class Result:
 
         coordinates: default: the two in which the model of F varies most, or the first ones where there is no model.
         """
-        with closing(Ledger.open(self.folder / LEDGER)) as ledger:
+        with ledger_in(self.folder) as ledger:
             _, task, _ = _read(ledger)
             asked = query_log.located(ledger)
         odd = next((k for k in coordinates or () if not 0 <= k < len(self.x)), None)
@@ -111,7 +110,7 @@ class Result:
 
 def result_of(folder: Path) -> Result:
     """The outcome of the run in a folder, finished or not: of its last model."""
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         view, task, log = _read(ledger)
         spent, total = query_log.spent_before(ledger), query_log.spent(ledger)
         x, shared = _point(folder, task, view), task.evaluate == "shared"
@@ -157,7 +156,7 @@ def best_known(result: Result) -> Result:
     best, value = result.best_x, result.best_value
     if best is None or value is None or result.error is not None:
         return result
-    with closing(Ledger.open(result.folder / LEDGER)) as ledger:
+    with ledger_in(result.folder) as ledger:
         view, task, _ = _read(ledger)
         unknown = result.estimated or result.value is None
         over = view.end is not None or task.evaluate == "shared"

@@ -8,7 +8,6 @@ decides whether it is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from torch import Tensor, nn
 
 from fedzero.errors import FedzeroError, Invalid
 from fedzero.ledger import replay
-from fedzero.ledger.folder import LEDGER, MODEL
+from fedzero.ledger.folder import MODEL
 from fedzero.ledger.records import End, Start
-from fedzero.ledger.store import Ledger, Tampered
+from fedzero.ledger.store import Tampered, ledger_in
 from fedzero.model.checkpoint import load_model
 from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.params import Params
@@ -46,7 +45,7 @@ class Ended:
 
     @staticmethod
     def of(folder: Path) -> Ended:
-        with closing(Ledger.open(folder / LEDGER)) as ledger:
+        with ledger_in(folder) as ledger:
             start, end = ledger.start(), replay.read(ledger).end
         if end is None or not (folder / MODEL).exists():
             raise FedzeroError(f"the run in {folder} is not finished: resume it; run.replay() gives the model so far")
@@ -104,10 +103,10 @@ def said_of(
     folder: Path, environment: Environment, module: nn.Module | None, tokenizer: Any, rows: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """What the trained module of a run says after the prompts of rows."""
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         recipe, place = _task_of(folder, environment, ledger.start())
     if not isinstance(recipe.task, Language) or module is None:
-        raise FedzeroError(f"run.generate is of language models, and this run is of task.kind = {recipe.task.label!r}")
+        raise FedzeroError(f"run.generate is of language models, and this run is of {recipe.task.label!r}")
     return recipe.task.said(module, tokenizer, rows, place)
 
 

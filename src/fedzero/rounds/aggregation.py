@@ -45,7 +45,7 @@ class Aggregation:
         """
         state = None if self.replica is None else self.replica.state
         for attempt in range(2):
-            if not tally.replies:
+            if not tally.replies and not tally.totals:
                 return None
             update = self.plan.algorithm.aggregate(self.step_inputs(round, tally, weights))
             if self.guard.admits(state, update):

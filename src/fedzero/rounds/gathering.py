@@ -27,7 +27,7 @@ def gather(
 ) -> None:
     """Put the outcome of a gathering into the tally. Clients that are not in it are refused, and out of the round."""
     gathering = plan.chain.gathering
-    if gathering is None or not tally.replies:
+    if gathering is None or not (tally.replies or gathering.hides_clients):
         return
     hosts: dict[str, list[int]] = {}
     for client in sorted(tally.replies):
@@ -40,7 +40,7 @@ def gather(
     try:
         left = _played(gathering, given, context, clients, tally, lost)
         if isinstance(left, Total):
-            _check(left, context, tally)
+            _check(left, context, tally, gathering.hides_clients)
         else:
             _check_replies(left, context, tally)
     except Refused as why:
@@ -104,10 +104,10 @@ def _within(answer: bytes | Exception | None, limit: int) -> bytes | Exception:
     return answer
 
 
-def _check(total: Total, context: ServerContext, tally: RoundInProgress) -> None:
-    """Refuse a total that cannot be a sum of these clients' values."""
+def _check(total: Total, context: ServerContext, tally: RoundInProgress, empty: bool) -> None:
+    """Refuse a total that cannot be a sum of these clients' values. empty: it may be a sum of nobody's."""
     clients = set(total.clients)
-    if not clients or len(clients) < len(total.clients) or clients - tally.replies.keys():
+    if not (clients or empty) or len(clients) < len(total.clients) or clients - tally.replies.keys():
         raise Refused("the gathering left a sum of others than the clients that were asked")
     _expect_numbers(total.values, context)
     if not (math.isfinite(total.weight) and total.weight > 0):

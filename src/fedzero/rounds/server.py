@@ -35,6 +35,7 @@ from fedzero.rounds.admission import Admission, refuse_diverged
 from fedzero.rounds.aggregation import Aggregation
 from fedzero.rounds.delivery import Delivery, Sending
 from fedzero.rounds.gathering import gather, loss_of
+from fedzero.rounds.hiding import without_clients
 from fedzero.rounds.losses import beyond as beyond_others
 from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, RoundInProgress
@@ -88,10 +89,10 @@ class Server:
         self.plan, self.algorithm, self.federation, self.keys = plan, plan.algorithm, plan.federation, plan.keys
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
         turns, done = (Turns.of(plan.federation.clients), 0) if view is None else (view.turns, view.outline.done)
-        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds)
+        self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds, plan.chain.hides_clients)
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
         """the round of the last checkpoint"""
-        private = PrivateCohorts(ledger.path.parent, plan.federation) if plan.private_sampling else None
+        private = PrivateCohorts(ledger.path.parent, plan) if plan.private_sampling else None
         self.schedule: Schedule = schedule or Synchronous(private or plan.cohort)
         if self.schedule.oldest:
             check_several_steps(plan, replica is not None, meter is not None)
@@ -140,6 +141,8 @@ class Server:
             bounded=tuple(sorted((tally.bounded & replies.keys()) | set(strange))) or UNSET,
             asked=UNSET if as_drawn else tuple(sorted(set(drawn))),
         )
+        if self.chain.hides_clients:
+            record = without_clients(record, self.plan, self.delivery.instructions(round, [0]).size(0))
         if reason := stopped(record):
             record = structs.replace(record, stopped=reason)
         kept = {c: tally.memories[c] for c, _ in record.remembered if c in tally.memories}

@@ -91,13 +91,16 @@ class ClientTracker:
     some client still needs.
 
     `history` is pruned to the client that is furthest behind (or to `pull_after`); the ledger is not. A client costs 16
-    bytes.
+    bytes. all_follow: every client gets every update in its round, whether it took part or not, so that nobody sees who
+    did.
     """
 
-    def __init__(self, federation: Federation, turns: Turns, done: int, earlier: Earlier):
-        self.turns, self._sync = copy.deepcopy(turns), federation.sync
+    def __init__(self, federation: Federation, turns: Turns, done: int, earlier: Earlier, all_follow: bool = False):
+        self.turns, self._sync, self._all_follow = copy.deepcopy(turns), federation.sync, all_follow
         self.known: NDArray[np.int64] = np.maximum(self.turns.counted + federation.sync, 0)
         """the round of each client's model"""
+        if all_follow:
+            self.known[:] = max(done - 1, 0)
         rounds, counts = np.unique(self.known, return_counts=True)
         self._knowing = Counter(dict(zip(rounds.tolist(), counts.tolist(), strict=True)))
         """by round: how many clients have the model of that round"""
@@ -107,6 +110,9 @@ class ClientTracker:
 
     def note(self, record: Round) -> None:
         """Update the working set after a round."""
+        if self._all_follow:
+            self._follow(record)
+            return
         out = {client for client, _ in record.refused}
         counted = sorted(set(record.cohort) - out)
         self.turns.note(record)
@@ -119,6 +125,12 @@ class ClientTracker:
         self.known[counted] = knows
         while not self._knowing[self.oldest]:  # `known` only grows: on average one step per round
             self.oldest += 1
+        self.history.append(record.round, None if record.dense else record.update)
+
+    def _follow(self, record: Round) -> None:
+        """Every client has the updates before this round."""
+        self.known[:] = self.oldest = record.round
+        self._knowing = Counter({record.round: len(self.known)})
         self.history.append(record.round, None if record.dense else record.update)
 
     def prune(self, next_round: int, pull_after: int | None) -> None:

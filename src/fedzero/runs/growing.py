@@ -8,7 +8,6 @@ is first brought to the end that was planned.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import closing
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -16,11 +15,12 @@ import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
-from fedzero.ledger.folder import LEDGER, MODEL, folder_of
+from fedzero.ledger.folder import MODEL, folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Extended
 from fedzero.ledger.replay import LedgerView
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, ledger_in
+from fedzero.recipe import recipe as recipes
 from fedzero.recipe.in_force import extension_to, in_force
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.stopping import Stop
@@ -88,7 +88,7 @@ def extension(folder: Path, growth: Growth) -> Extended | None:
 
 def _read(folder: Path) -> tuple[LedgerSummary, Recipe]:
     place = folder_of(folder)
-    with closing(Ledger.open(place / LEDGER)) as ledger:
+    with ledger_in(place) as ledger:
         outline = replay.read_from(ledger, checkpoints.own(place, ledger)).outline
         return outline, in_force(ledger.start(), outline.extended)
 
@@ -104,6 +104,7 @@ def _extended(folder: Path, outline: LedgerSummary, recipe: Recipe, growth: Grow
     if wanted.rounds < recipe.rounds:
         why = f"is planned for {recipe.rounds} rounds, and rounds = {wanted.rounds} would cut it short"
         raise FedzeroError(f"{folder} {why}: a run only grows")
+    recipes.with_noise(wanted)  # refuses rounds that the privacy budget does not pay for
     early = outline.end is not None and outline.end.reason
     if wanted.rounds == recipe.rounds and not early:
         name = "stop" if wanted.evaluate_every == recipe.evaluate_every else "evaluate_every"

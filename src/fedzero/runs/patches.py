@@ -6,6 +6,7 @@ result is a folder for plain `transformers`.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +35,7 @@ def export_patch(
     private run needs the clients' secret to be applied, unless it is `open_`: then everybody with the patch knows the
     run's directions."""
     ledger, setup = reopen(folder, environment)
-    try:
+    with closing(ledger):
         view = replay.read(ledger)
         upto = None if which == "last" else patch.best_round(view) if which == "best" else which
         recipe, names = setup.recipe, setup.problem.params.names
@@ -43,8 +44,6 @@ def export_patch(
         return patch.export(
             ledger, view, algorithm, recipe.federation.clients, names, setup.keys, task, upto, recipe.needs, open_
         )
-    finally:
-        ledger.close()
 
 
 def apply_patch(

@@ -6,7 +6,6 @@ import atexit
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -16,10 +15,10 @@ from rich.text import Text
 
 from fedzero.callbacks import Verdict
 from fedzero.ledger import checkpoints, replay
-from fedzero.ledger.folder import LEDGER, folder_of
+from fedzero.ledger.folder import folder_of
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import End, Evaluation, Extended, Round
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.records import End, Evaluation, Extended, Round, spent_of
+from fedzero.ledger.store import ledger_in
 from fedzero.lines import fitting, print_line, visible
 from fedzero.oracles.blackbox import ESTIMATED
 from fedzero.recipe.in_force import in_force
@@ -40,6 +39,8 @@ class Totals:
     def __init__(self, recipe: Recipe, done: LedgerSummary):
         self.recipe, self.round, self.queries, self.loss = recipe, done.done, done.queries, done.loss
         self.bytes = done.bytes_up + done.bytes_down
+        self.spent = None if done.spent is None else done.spent[0]
+        """ε against readers of the model and the ledger"""
         self.evaluation: Evaluation | None = None
         self._at = 0.0
         self._paced: tuple[float, int] | None = None
@@ -51,6 +52,8 @@ class Totals:
         self.bytes += record.bytes_up + record.bytes_down
         self.queries += record.queries
         self.loss = record.loss if record.loss is not None else self.loss
+        if (spent := spent_of(record)) is not None:
+            self.spent = spent[0]
 
     @property
     def left(self) -> str:
@@ -76,6 +79,8 @@ class Totals:
             parts.append((4, f"test {about}{human_loss(metrics.loss)}"))
             if metrics.accuracy is not None:
                 parts.append((5, f"accuracy {metrics.accuracy:.1%}"))
+        if self.spent is not None:
+            parts.append((9, f"ε {self.spent:.2f}"))
         parts += [
             (2, f"{human_bytes(self.bytes / self.recipe.federation.clients)} per client"),
             (1, f"{self.queries:,} queries"),
@@ -282,7 +287,7 @@ def follow(folder: Path, watch: LiveWatch | PlainWatch, once: bool = False) -> N
     place, before = folder_of(folder), None
     try:
         while True:
-            with closing(Ledger.open(place / LEDGER)) as ledger:
+            with ledger_in(place) as ledger:
                 if before is None:
                     view, start = replay.read_from(ledger, checkpoints.own(place, ledger)), ledger.start()
                     watch.begin(in_force(start, view.outline.extended), start.parameters, view.outline)

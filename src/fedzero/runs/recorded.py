@@ -17,7 +17,7 @@ from fedzero.ledger import checkpoints, replay
 from fedzero.ledger.best import Mode, best
 from fedzero.ledger.folder import LEDGER, MODEL, folder_of
 from fedzero.ledger.records import Evaluation, Extended
-from fedzero.ledger.store import Ledger, Tampered, closed_on_failure
+from fedzero.ledger.store import Ledger, Tampered, closed_on_failure, ledger_in
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import fixed
 from fedzero.model.checkpoint import load_model, room
@@ -34,7 +34,7 @@ from fedzero.recipe.secret import secret_of as secret_of
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
-from fedzero.tasks.contract import Phase
+from fedzero.tasks.contract import DEALT_OUT, Phase
 
 
 def reopen(
@@ -68,7 +68,7 @@ def reopen(
             raise FedzeroError("the secret is not the one this run was started with")
         replay.check_base(ledger, setup.problem.params)
         if not setup.problem.incomplete:
-            _check_facts(start.facts, setup.problem.facts)
+            _check_facts(start.facts, setup.start.facts)
     if writable:
         ledger.close()
         ledger = Ledger.open(path, writable=True)
@@ -78,9 +78,13 @@ def reopen(
     return ledger, setup
 
 
+LATER = (fixed.FACT, DEALT_OUT)
+"""Facts that runs of earlier releases do not have."""
+
+
 def _check_facts(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     for name in sorted(then.keys() | now.keys()):
-        if name == fixed.FACT and name not in then:  # releases before 0.2.1 did not write it
+        if name in LATER and name not in then:
             continue
         if then.get(name) != now.get(name):
             what, before, here = (printable(text, LONGEST_SAID) for text in (name, *_values(name, then, now)))
@@ -101,7 +105,7 @@ def recipe_in(folder: Path, wanted: Recipe | None = None) -> Recipe:
 
 def recipes_in(folder: Path) -> tuple[Recipe, Recipe]:
     """The recipe with which the run in a folder was started, and the one in force."""
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         start, extended = ledger.start(), ledger.extended()
     started = recipes.from_canonical(start.recipe, start.needs)
     return started, extended_by(started, extended)
@@ -110,11 +114,14 @@ def recipes_in(folder: Path) -> tuple[Recipe, Recipe]:
 def expect_same(folder: Path, found: Recipe, wanted: Recipe) -> None:
     """Refuse a run of a different recipe; title and about may differ."""
     wanted = recipes.as_recorded(wanted)
+    if wanted.privacy and found.privacy and not wanted.privacy.sigma:  # found from the budget when the run began
+        privacy = msgspec.structs.replace(wanted.privacy, sigma=found.privacy.sigma)
+        wanted = msgspec.structs.replace(wanted, privacy=privacy)
     if wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))
         raise FedzeroError(
             f"{folder} holds a run of another recipe ({_difference(before, now)}): choose another folder, or "
-            "replace it with --overwrite"
+            "replace it (--overwrite, exist = 'overwrite')"
         )
 
 
@@ -130,37 +137,30 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
 def replayed(folder: Path, environment: Environment, upto: int | None) -> Replica:
     """The model before round `upto` (default: after the last), rebuilt from the ledger alone."""
     ledger, setup = reopen(folder, environment)
-    try:
+    with closing(ledger):
         view = replay.read(ledger)
         if upto is not None and not 0 <= upto <= view.outline.done:
-            raise FedzeroError(f"--round {upto}: this ledger has rounds 0 to {view.outline.done}")
+            raise FedzeroError(f"round {upto}: this ledger has rounds 0 to {view.outline.done}")
         replica = setup.replica()
         replay.rebuild(ledger, view, replica, upto, setup.replaying)
         return replica
-    finally:
-        ledger.close()
 
 
 def best_in(folder: Path, metric: str | None = None, mode: Mode | None = None) -> Evaluation:
     """The best evaluation of the run in a folder; see `best`."""
-    with closing(Ledger.open(folder_of(folder) / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         return best(replay.read(ledger).evaluations, metric, mode)
 
 
 def verified(folder: Path, environment: Environment) -> replay.LedgerView:
     """Check ledger, updates and model file; raises `Tampered` with the first bad round."""
     folder = folder_of(folder)
-    ledger = Ledger.open(folder / LEDGER)
-    try:
+    with ledger_in(folder) as ledger:
         replay.verify(ledger, None)  # check the chain first: a damaged recipe must not be obeyed
-    finally:
-        ledger.close()
     ledger, setup = reopen(folder, environment)
-    try:
+    with closing(ledger):
         replica = setup.replica()
         view = replay.verify(ledger, replica, setup.replaying, checkpoints.found(folder, ledger))
-    finally:
-        ledger.close()
     if (folder / MODEL).exists():
         _check_model(folder / MODEL, view, replica)
     return view

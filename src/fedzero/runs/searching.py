@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ from msgspec import Struct
 
 from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError
-from fedzero.ledger.folder import LEDGER
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Wanted, chosen
+from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import recorded, session, tuning
+from fedzero.runs import tuning
 from fedzero.runs.grids import Setting
-from fedzero.runs.tuning import OWN, Enough, Play, Playing, StopAfter, Told, Trial, Value
+from fedzero.runs.several import go_on, placed
+from fedzero.runs.tuning import OWN, Enough, Play, StopAfter, Told, Trial, Tuned, Value
 
 Made = Callable[[Setting, Path, StopAfter], object]
 """Makes, or resumes, the run of a setting in a folder; the watch ends it."""
@@ -67,39 +66,24 @@ def search_recipe(
 ) -> Found:
     """Halve settings of a recipe, by the names of their folders. The recipe as it is plays all rounds, too, and is
     recommended unless a setting is better. rounds: of the longest runs, default half of the recipe's."""
-    longest = max(rounds or recipe.rounds // 2, tuning.LEAST)
-    recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
-    cluster = None if engine is None else chosen(recipe.engine, engine)
-    if cluster is not None:
-        folder, environment = folder.resolve(), replace(environment, replaying=ignore)
-        recipe = recipes.as_recorded(recipe)
+    recipe, folder, environment, spreading = placed(tuning.shortened(recipe, rounds), folder, environment, engine)
     planned: dict[Value, Recipe] = {name: with_setting(recipe, setting) for name, setting in settings.items()}
     own = next((name for name, each in planned.items() if each == recipe), OWN)
-    play = Playing(({OWN: recipe} | planned).__getitem__, folder, environment, cluster, told)
-    return _searched(play, ({OWN: {}} if own == OWN else {}) | dict(settings), longest, own)
+    play = tuning.playing(({OWN: recipe} | planned).__getitem__, folder, environment, spreading, told)
+    return _searched(play, ({OWN: {}} if own == OWN else {}) | dict(settings), recipe.rounds, own)
 
 
 def search_runs(made: Made, settings: Mapping[str, Setting], rounds: int, folder: Path, told: Told = ignore) -> Found:
-    """Halve settings of runs that somebody makes."""
-    return _searched(PlayingMade(made, settings, folder, told), settings, max(rounds, tuning.LEAST))
+    """Halve settings of runs that somebody makes in this process."""
 
-
-@dataclass(frozen=True)
-class PlayingMade:
-    """As `Playing`, of runs that somebody makes in this process."""
-
-    made: Made
-    settings: Mapping[str, Setting]
-    folder: Path
-    told: Told
-
-    def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
+    def play(values: Iterable[Value], limit: int) -> list[Trial]:
         found = []
-        for name in values:
-            watch, folder = StopAfter(limit), self.folder / str(name)
-            found.append(play_until(self.made, self.settings[str(name)], folder, watch, str(name)))
-            self.told(found[-1])
+        for name in map(str, values):
+            found.append(play_until(made, settings[name], folder / name, StopAfter(limit), name))
+            told(found[-1])
         return found
+
+    return _searched(play, settings, max(rounds, tuning.LEAST))
 
 
 def play_until(made: Made, setting: Setting, folder: Path, watch: StopAfter, name: str) -> Trial:
@@ -115,12 +99,7 @@ def make_recipe(recipe: Recipe, environment: Environment) -> Made:
     """Runs of a recipe, as somebody's."""
 
     def made(setting: Setting, folder: Path, watch: StopAfter) -> None:
-        changed = with_setting(recipe, setting)
-        if (folder / LEDGER).exists():
-            recorded.recipe_in(folder, changed)
-            session.resume(folder, environment, watch, trusted=True)
-        else:
-            session.start(changed, folder, environment, watch)
+        go_on(with_setting(recipe, setting), folder, environment, watch)
 
     return made
 
@@ -137,3 +116,13 @@ def found_of(trials: list[Trial], settings: Mapping[str, Setting], note: str = "
         raise FedzeroError("no setting gave a finite loss: give smaller rates")
     tried = [Tried(setting=dict(settings[str(t.value)]), rounds=t.rounds, loss=t.loss, folder=t.folder) for t in trials]
     return Found(best=tried[0].setting, trials=tuple(tried), note=note)
+
+
+def of_one(found: Tuned) -> Found:
+    """The result of a search in one field."""
+
+    def setting(value: Value) -> Setting:
+        return {} if value == OWN else {found.key: value}
+
+    trials = [Tried(setting=setting(t.value), rounds=t.rounds, loss=t.loss, folder=t.folder) for t in found.trials]
+    return Found(best=setting(found.best), trials=tuple(trials), note=found.note)

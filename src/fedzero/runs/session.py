@@ -87,7 +87,7 @@ def start(
             "--out chooses another folder"
         )
     files.expect_folder(folder, str(folder))
-    environment = replace(environment, folder=folder)
+    environment, recipe = replace(environment, folder=folder), recipes.with_noise(recipe)
     stream = getattr(recipe.algorithm, "stream", None)
     with ending(watch), compiling(device_of(recipe.engine.device), stream, watch.phase) as compiled:
         setup = prepare(recipe, environment, watch.phase)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from msgspec import Struct, UnsetType
 
 from fedzero.ledger import query_log, replay
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, ledger_in
 from fedzero.recipe.in_force import in_force
 
 
@@ -37,6 +38,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     """for black boxes: attempts on record, retries included"""
     refused: int
     """replies that were not accepted"""
+    epsilon: float | None
+    """ε of differential privacy against readers of the model and the ledger; None: the recipe has no [privacy]"""
+    epsilon_server: float | None
+    """ε against the server; None: no bound"""
     bounded: int
     """replies that were shortened to federation.bound, or whose loss is not in the round's mean"""
     seconds: float
@@ -51,6 +56,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     model_digest: str
     model_sha256: str
     """empty if the ledger does not have it (releases before 0.2.1)"""
+
+
+def summary_of(folder: Path) -> Summary:
+    """The totals of the run in a folder."""
+    with ledger_in(folder) as ledger:
+        return summary(ledger)
 
 
 def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
@@ -76,6 +87,8 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         queries=found.queries,
         attempts=query_log.spent(ledger),
         refused=found.refused,
+        epsilon=None if found.spent is None else found.spent[0],
+        epsilon_server=None if found.spent is None else found.spent[1],
         bounded=found.bounded,
         seconds=round(found.seconds, 3),
         threads=None if isinstance(first.threads, UnsetType) else first.threads,

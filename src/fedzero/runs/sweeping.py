@@ -6,47 +6,47 @@ A run that has ended is kept, and one that was stopped goes on: the same call co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from fedzero.callbacks import ignore
 from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.store import Ledger
-from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Wanted, chosen, local
+from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import recorded, session
+from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
-from fedzero.runs.summary import Summary, summary
+from fedzero.runs.several import go_on, placed
+from fedzero.runs.summary import Summary, summary_of
 
 
 def sweep(
     planned: Mapping[str, Recipe],
     folder: Path,
     environment: Environment,
-    told: Callable[[str, Summary], None] = ignore,
+    told: Callable[[str], None] = ignore,
     engine: Wanted = None,
 ) -> dict[str, Summary]:
     """Make all runs that are missing. planned: recipes by the name of their folder inside `folder`. engine: a cluster
-    on which the runs are spread, each as one process; default: one after the other, each on its recipe's engine."""
-    names, cluster = list(planned), local()
-    if engine is not None and planned:
-        cluster = chosen(planned[names[0]].engine, engine)
-        folder, environment = folder.resolve(), replace(environment, replaying=ignore)
-        planned = {name: recipes.as_recorded(recipe) for name, recipe in planned.items()}
-    for name, recipe in planned.items():  # before the first run, which may take hours
-        if (folder / name / LEDGER).exists():
-            recorded.recipe_in(folder / name, recipe)
-    calls = [(recipe, folder / name, environment) for name, recipe in planned.items()]
-    found = cluster.spread(_made, calls, folder, lambda number, totals: told(names[number], totals))
+    on which the runs are spread, each as one process; default: one after the other, each on its recipe's engine. told:
+    what came of each.
+    """
+    names, calls = list(planned), []
+    for name, each in planned.items():
+        recipe, place, around, spreading = placed(each, folder, environment, engine)
+        calls.append((recipe, place / name, around))
+    for recipe, place, _ in calls:  # before the first run, which may take hours
+        if (place / LEDGER).exists():
+            recorded.recipe_in(place, recipe)
+    found = spreading.spread(_made, calls, folder, lambda number, totals: told(_line(names[number], totals)))
     return dict(zip(names, found, strict=True))
 
 
+def _line(name: str, totals: Summary) -> str:
+    loss = "no loss" if totals.final_loss is None else f"loss {totals.final_loss:.4g}"
+    return f"{name}: {totals.rounds} rounds, {loss}"
+
+
 def _made(recipe: Recipe, folder: Path, environment: Environment) -> Summary:
-    if not (folder / LEDGER).exists():
-        return session.start(recipe, folder, environment, Silent())
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
-        totals = summary(ledger)
-    return totals if totals.complete else session.resume(folder, environment, Silent(), trusted=True)
+    if (folder / LEDGER).exists() and (totals := summary_of(folder)).complete:
+        return totals
+    return go_on(recipe, folder, environment, Silent())

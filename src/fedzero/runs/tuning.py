@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,16 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Round
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.methods.rules.auto_rate import SHARE, AutoRateState
 from fedzero.model.schedules import SCHEDULES
 from fedzero.recipe import recipe as recipes
-from fedzero.recipe.engines import Engine, Wanted, chosen, local
+from fedzero.recipe.engines import Engine, Wanted
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import recorded, session
+from fedzero.runs import recorded
 from fedzero.runs.progress import Silent
+from fedzero.runs.several import go_on, placed
 
 RATE = "algorithm.rate"
 SPAN = 10.0
@@ -63,6 +64,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     """training loss over the last quarter of the rounds; None if it is not a number"""
     folder: str
 
+    def __str__(self) -> str:
+        return f"{self.value}, {self.rounds} rounds: training loss {loss_text(self.loss)}"
+
 
 class Tuned(Struct, frozen=True, kw_only=True):
     """The result of a search: `best` is the value to set, `trials` are in order, best first."""
@@ -74,6 +78,10 @@ class Tuned(Struct, frozen=True, kw_only=True):
     """the recipe's own value, which is among the trials; "recipe" if it is not a number"""
     note: str = ""
     """a caution about the best value; empty: smaller and larger ones are worse"""
+
+
+def loss_text(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4g}"
 
 
 class Enough(Exception):
@@ -111,7 +119,7 @@ def tune(
     trials: int = 8,
     rounds: int | None = None,
     bounds: tuple[float, float] | None = None,
-    told: Told = lambda trial: None,
+    told: Told = ignore,
     engine: Wanted = None,
 ) -> Tuned:
     """Search for the best value of `key`. rounds: of the longest runs, default half of the recipe's.
@@ -121,15 +129,11 @@ def tune(
     """
     if trials < 2:
         raise FedzeroError(f"--trials {trials}: a search compares two values at least")
-    planned, longest = recipe.rounds, max(rounds or recipe.rounds // 2, LEAST)
-    limits = limits_of(trials, longest)
-    recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
-    cluster = None if engine is None else chosen(recipe.engine, engine)
-    if cluster is not None:
-        folder, environment = folder.resolve(), replace(environment, replaying=ignore)
-        recipe = recipes.as_recorded(recipe)
+    planned, recipe = recipe.rounds, shortened(recipe, rounds)
+    longest, limits = recipe.rounds, limits_of(trials, recipe.rounds)
+    recipe, folder, environment, spreading = placed(recipe, folder, environment, engine)
     own = _own(recipe, key)
-    play = Playing(lambda v: recipe if v == own else varied(recipe, key, v), folder, environment, cluster, told)
+    play = playing(lambda v: recipe if v == own else varied(recipe, key, v), folder, environment, spreading, told)
 
     first: list[Trial] = []
     if key == RATE and bounds is None and _takes_auto(recipe):
@@ -146,6 +150,14 @@ def tune(
     return Tuned(key=key, best=best.value, trials=tuple(found), own=own, note=_note(found, own, key, longest, planned))
 
 
+def shortened(recipe: Recipe, rounds: int | None) -> Recipe:
+    """The recipe of the longest runs, default half of its rounds, with an evaluation at the end."""
+    if recipe.privacy:
+        raise FedzeroError("[privacy] shows no training losses to judge trials by, and each would be a release")
+    longest = max(rounds or recipe.rounds // 2, LEAST)
+    return msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
+
+
 def limits_of(trials: int, longest: int) -> list[int]:
     """Rounds after which the worse half of so many values is left out; the last are those of the longest runs."""
     halvings = max(0, min(math.ceil(math.log2(trials)) - 1, int(math.log2(longest / LEAST))))
@@ -156,19 +168,16 @@ Play = Callable[[Iterable[Value], int], list[Trial]]
 """Plays a run with each of some values to so many rounds."""
 
 
-@dataclass(frozen=True)
-class Playing:
+def playing(
+    recipe: Callable[[Value], Recipe], folder: Path, environment: Environment, spreading: Engine, told: Told
+) -> Play:
     """Plays runs of the recipes that values stand for, each in a separate folder."""
 
-    recipe: Callable[[Value], Recipe]
-    folder: Path
-    environment: Environment
-    cluster: Engine | None
-    told: Told
+    def play(values: Iterable[Value], limit: int) -> list[Trial]:
+        calls = [(recipe(v), v, folder / _name(v), environment, limit) for v in values]
+        return spreading.spread(_played, calls, folder, lambda number, trial: told(trial))
 
-    def __call__(self, values: Iterable[Value], limit: int) -> list[Trial]:
-        calls = [(self.recipe(v), v, self.folder / _name(v), self.environment, limit) for v in values]
-        return (self.cluster or local()).spread(_played, calls, self.folder, lambda number, trial: self.told(trial))
+    return play
 
 
 def halved(play: Play, first: Sequence[Trial], limits: Iterable[int], own: Value) -> list[Trial]:
@@ -286,25 +295,15 @@ def _played(recipe: Recipe, value: Value, folder: Path, environment: Environment
     started = (folder / LEDGER).exists()
     if started:
         recorded.recipe_in(folder, recipe)
-    done = losses_of(folder) if started else []
-    if len(done) < limit:
-        try:
-            if started:
-                session.resume(folder, environment, StopAfter(limit), trusted=True)
-            else:
-                session.start(recipe, folder, environment, StopAfter(limit))
-        except Enough:
-            pass
-        done = losses_of(folder)
-    return Trial(value=value, rounds=limit, loss=judged(done[:limit]), folder=str(folder))
+    if not started or len(losses_of(folder)) < limit:
+        with suppress(Enough):
+            go_on(recipe, folder, environment, StopAfter(limit))
+    return Trial(value=value, rounds=limit, loss=judged(losses_of(folder)[:limit]), folder=str(folder))
 
 
 def losses_of(folder: Path) -> list[float | None]:
-    ledger = Ledger.open(folder / LEDGER)
-    try:
+    with ledger_in(folder) as ledger:
         return [record.loss for record in ledger.rounds()]
-    finally:
-        ledger.close()
 
 
 def judged(losses: Sequence[float | None]) -> float | None:

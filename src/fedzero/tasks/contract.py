@@ -30,6 +30,8 @@ FIXED = "fixed.safetensors"
 """Frozen weights and buffers of the module, beside the base: see `model.fixed`."""
 BASE = "base.safetensors"
 """The parameters a run began with, in its folder, where they cannot be made again from the recipe."""
+DEALT_OUT = "dataset"
+"""The fact about the dataset that a partition deals out; releases until 0.2.1 did not write it."""
 
 
 @dataclass(frozen=True)

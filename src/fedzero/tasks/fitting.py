@@ -199,6 +199,14 @@ class OwnObjective:
         with _own_code():
             return self.inner.losses(base, points, batches, basis)
 
+    @property
+    def no_rows(self) -> str:
+        return self.inner.no_rows
+
+    def row_losses(self, base: Params, points: Sequence[Terms], batch: Batch) -> F64:
+        with _own_code():
+            return self.inner.row_losses(base, points, batch)
+
     def gradient(self, base: Params, batch: Batch) -> tuple[float, Tensor]:
         with _own_code():
             return self.inner.gradient(base, batch)

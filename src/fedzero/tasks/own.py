@@ -29,11 +29,11 @@ from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
 from fedzero.oracles.reported import TEST, Reported
-from fedzero.tasks.contract import BASE, BuildContext, Problem, Task
+from fedzero.tasks.contract import BASE, DEALT_OUT, BuildContext, Problem, Task
 from fedzero.tasks.finite import expect_finite, expect_finite_loss, expect_finite_model
 from fedzero.tasks.fitting import OwnObjective, check_fit
 from fedzero.tasks.partition import drawn
-from fedzero.tasks.samples import Samples, content
+from fedzero.tasks.samples import Dealt, Indices, Samples, content
 
 TESTED = 1000
 """Samples in a pass of an evaluation."""
@@ -176,7 +176,11 @@ class LocalTask:
         for samples in (*self.clients, *self.test, *self.reported):
             hashed.update(samples.digest())
         count = sum(len(samples) for samples in self.clients)
-        return {"data": f"{count:,} samples of {len(self.clients):,} clients, {hashed.hexdigest()[:16]}"}
+        about = {"data": f"{count:,} samples of {len(self.clients):,} clients, {hashed.hexdigest()[:16]}"}
+        if isinstance(self.clients, Dealt):  # a part's digest is of positions
+            whole = self.clients.whole
+            about[DEALT_OUT] = f"{len(whole):,} samples, {whole.digest().hex()[:16]}"
+        return about
 
 
 class OwnShards:
@@ -192,14 +196,20 @@ class OwnShards:
     ):
         self.samples, self.clients, self.size, self.device, self.check = samples, clients, size, device, check
 
+    no_rows = ""
+
     def rows(self, client: int) -> int:
         return len(self.samples[client % len(self.samples)])
 
-    def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
-        samples = self.samples[client % len(self.samples)]
-        batch = samples.batch(drawn(np.arange(len(samples)), self.size, keys, round, step, client), self.device)
+    held = rows
+
+    def taken(self, client: int, places: Indices) -> Batch:
+        batch = self.samples[client % len(self.samples)].batch(places, self.device)
         self.check(batch)
         return batch
+
+    def batch(self, keys: Keys, round: int, step: int, client: int) -> Batch:
+        return self.taken(client, drawn(np.arange(self.rows(client)), self.size, keys, round, step, client))
 
 
 def _passes(parts: Sequence[Samples], device: torch.device, size: int) -> Iterator[Batch]:

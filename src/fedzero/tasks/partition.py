@@ -183,8 +183,15 @@ class DrawnShards:
     def clients(self) -> int:
         return len(self.parts)
 
+    no_rows = ""
+
     def rows(self, client: int) -> int:
         return len(self.parts[client])
+
+    held = rows
+
+    def taken(self, client: int, places: Indices) -> Any:
+        return self.pick(self.parts[client][places])
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Any:
         return self.pick(drawn(self.parts[client], self.size, keys, round, step, client))

@@ -116,11 +116,13 @@ def trial(
     secret: bytes | None = None,
     objective: Any = None,
     recast: Callable[[Params], Params] | None = None,
+    data: Path | None = None,
 ) -> Trial:
-    """`recast` makes other tensors of the task's parameters: several of them, or shorter floats."""
+    """`recast` makes other tensors of the task's parameters: several of them, or shorter floats. data: see
+    `Environment`."""
 
     def prepared() -> Setup:
-        setup = prepare(recipe, Environment(secret=secret))
+        setup = prepare(recipe, Environment(data=data, secret=secret))
         if recast is None:
             return setup
         return replace(setup, problem=replace(setup.problem, params=recast(setup.problem.params)))

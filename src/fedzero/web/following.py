@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from fedzero.engines.remote.assignment import SiteAssignment
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER, folder_of
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import Ledger, ledger_in
 from fedzero.report.history import History
 from fedzero.report.page import Mode, page
 from fedzero.results.history import history_of
@@ -107,7 +106,7 @@ class Following:
     def _read(self, signature: Signature) -> None:
         """A ledger that is being replaced, or written by a full disk, is looked at again next time."""
         try:
-            with closing(Ledger.open(self.folder / LEDGER)) as ledger:
+            with ledger_in(self.folder) as ledger:
                 self._more(ledger)
             if self._reading.outline.chain != self._shown:
                 sites = SiteAssignment.of(self.folder)

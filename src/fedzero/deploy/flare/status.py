@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct
@@ -10,7 +9,7 @@ from msgspec import Struct
 from fedzero.deploy.flare.project import CONNECTED_SITES, Project
 from fedzero.deploy.server import queue
 from fedzero.ledger.folder import LEDGER
-from fedzero.ledger.store import Ledger
+from fedzero.ledger.store import ledger_in
 from fedzero.model import files
 from fedzero.recipe.in_force import recipe_of
 
@@ -47,6 +46,6 @@ def status_of(project: Path) -> Status:
 def _run_in(folder: Path) -> RunStatus:
     if not (folder / LEDGER).exists():
         return RunStatus(folder.name, str(folder), 0, None)
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         recipe, rounds = recipe_of(ledger), ledger.done
     return RunStatus(recipe.name, str(folder), rounds, recipe.rounds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
-from contextlib import closing
 from pathlib import Path
 
 from msgspec import UNSET
@@ -22,7 +21,7 @@ from fedzero.engines.remote.messages import Prepare, Prepared, PrepareExtended
 from fedzero.errors import FedzeroError
 from fedzero.ledger.folder import LEDGER
 from fedzero.ledger.records import Extended, Start, sha256_of
-from fedzero.ledger.store import Ledger, closed_on_failure
+from fedzero.ledger.store import Ledger, closed_on_failure, ledger_in
 from fedzero.protocol.engine import Tied
 from fedzero.recipe import coalitions, trust
 from fedzero.recipe import recipe as recipes
@@ -79,6 +78,8 @@ def _run(
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
+    if recipe.privacy:
+        raise FedzeroError("[privacy] is for clients of this process: sites do not draw their own units yet")
     environment = named_for(recipe, environment)
     then, before = _start_of(folder) if resuming else (None, None)
     foreign = then is not None and not given and _is_foreign(then, recipe, environment)
@@ -162,7 +163,7 @@ def _is_foreign(then: Start, recipe: Recipe, environment: Environment) -> bool:
 
 
 def _start_of(folder: Path) -> tuple[Start, Extended | None]:
-    with closing(Ledger.open(folder / LEDGER)) as ledger:
+    with ledger_in(folder) as ledger:
         return ledger.start(), ledger.extended()
 
 

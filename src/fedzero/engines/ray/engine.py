@@ -44,9 +44,9 @@ def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
             "a filter draws in private, and workers of a cluster keep nothing that outlasts them, so that it would be "
             "drawn again: use the local engine, or sites"
         )
-    if run.recipe.sampling:
+    if run.plan.private_sampling:
         raise FedzeroError(
-            "sampling = 'private' keeps what was drawn, and workers of a cluster keep nothing that outlasts them: use "
+            "private sampling keeps what was drawn, and workers of a cluster keep nothing that outlasts them: use "
             "the local engine, or sites"
         )
     if setup.chain.gathering is not None:

@@ -25,7 +25,7 @@ from fedzero.links.contract import Contribution
 from fedzero.methods.contract.federation import MOST_CLIENTS, Federation, Scale
 from fedzero.methods.contract.method import MAX_ABS_COORDINATE, Method, advance_round
 from fedzero.methods.contract.state import EVERYTHING, NOTHING, Numbers, Part, RuleState, State, Vectors
-from fedzero.methods.contract.traits import PLAIN, READS_STATE, Cost, Delivery, Form, Traits
+from fedzero.methods.contract.traits import NO_ROWS, PLAIN, READS_STATE, Cost, Delivery, Form, Traits
 from fedzero.methods.contract.turn import Intermediate, IntermediateResult, Memory, Observer, StepInputs, Turn, Work
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "MAX_ABS_COORDINATE",
     "MOST_CLIENTS",
     "NOTHING",
+    "NO_ROWS",
     "PLAIN",
     "READS_STATE",
     "Contribution",

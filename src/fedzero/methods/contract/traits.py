@@ -19,6 +19,8 @@ Form = Literal["dense", "seeded", "auto"]
 PLAIN = Plain()
 READS_STATE = "its replies are read beside the state that they were computed at"
 """The default of `Traits.reads_state`."""
+NO_ROWS = "its clients send more than sums over the rows of one batch"
+"""The default of `Traits.no_rows`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Traits:
     to the value at another point. unanimous: a round is useful only if all clients answer.
     reads_state: the reason why a reply is meaningless without the state at which it was computed; empty: the keys and
     the round of the question are enough, so a step may be made of the replies of several rounds.
+    no_rows: the reason why its contribution is no sum over the rows of a batch, so that there is none of a single row;
+    empty: it serves `Turn.rows`.
     reads_each_reply: `aggregate` or `share` read `gathered.contributions`, not only `gathered.mean()`.
     coder: the encoding of a contribution's numbers unless a link has another.
     """
@@ -47,6 +51,7 @@ class Traits:
     whole: bool = False
     unanimous: bool = False
     reads_state: str = READS_STATE
+    no_rows: str = NO_ROWS
     reads_each_reply: bool = False
     coder: Coder = PLAIN
 

@@ -19,7 +19,7 @@ from fedzero.links.contract import Contribution
 from fedzero.links.gathering import Total
 from fedzero.methods.contract.federation import Scale
 from fedzero.methods.contract.state import State
-from fedzero.oracles import Answer, Ask
+from fedzero.oracles import Answer, Ask, Poisson
 
 Memory = tuple[NDArray[Any], ...]
 """A client's memory between its turns: arrays of any type."""
@@ -33,6 +33,8 @@ class Turn(Struct, frozen=True, eq=False):
     """The inputs of a client's work. memory: the client's memory from its last turn that counted, or None.
 
     cache: per process; holds only what can be recomputed from `memory`, so a run never depends on it.
+    rows: a link reads the contributions of single units of such a batch; the method's `Contribution` has them (`rows`).
+    None, and default: one contribution for the data of each step.
     """
 
     round: int
@@ -41,6 +43,7 @@ class Turn(Struct, frozen=True, eq=False):
     memory: Memory | None = None
     cache: MutableMapping[Any, Any] = msgspec.field(default_factory=dict)
     observe: Observer = ignore
+    rows: Poisson | None = None
 
 
 @dataclass(frozen=True, eq=False)

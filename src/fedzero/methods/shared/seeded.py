@@ -33,8 +33,10 @@ from fedzero.estimators.spsa import (
     points_of,
     queries_of,
     slopes,
+    slopes_by_row,
 )
 from fedzero.methods.contract import (
+    NO_ROWS,
     Contribution,
     Cost,
     Federation,
@@ -60,7 +62,7 @@ from fedzero.model.params import Params
 from fedzero.model.schedules import Counts, count_at, fewest, rate_at
 from fedzero.model.updates import Seeded, Stepped, Update, pack
 from fedzero.model.value import quoted
-from fedzero.oracles import ALL_DATA, Answer, Ask, Losses
+from fedzero.oracles import ALL_DATA, Answer, Ask, Losses, Poisson, RowLosses
 
 Part = tuple[int, F32]
 """The round whose question was answered, and scalars (steps, P) along its directions."""
@@ -104,6 +106,12 @@ class Sampling(Method):
         points, scales = points_of(base, keys, self.radius, self.difference, self.distribution, self.rank)
         values = yield Losses(base, points, self.sample(step))
         return slopes(values, scales, self.radius, self.difference)
+
+    def slopes_by_row(self, base: Params, keys: tuple[int, ...], drawn: Poisson) -> Generator[Ask, Answer, F32]:
+        """v (units, P): the slopes of single units of a Poisson batch, and of no unit if the batch has none."""
+        points, scales = points_of(base, keys, self.radius, self.difference, self.distribution, self.rank)
+        values = yield RowLosses(base, points, drawn)
+        return slopes_by_row(values, scales, self.radius, self.difference)
 
 
 if TYPE_CHECKING:
@@ -251,7 +259,7 @@ class SeededMethod(Sampling):
         return found
 
     def traits(self, scale: Scale) -> Traits:
-        return Traits(reads_state=self._reads_state())
+        return Traits(reads_state=self._reads_state(), no_rows=self._no_rows())
 
     def cost(self, round: int, scale: Scale) -> Cost:
         K, P = self.local_steps, count_at(self.directions, round)
@@ -262,6 +270,15 @@ class SeededMethod(Sampling):
         again = next((words for words, rule in self._named_rules() if type(rule).asked is not Rule.asked), "")
         return f"{again} compares the scalars of a round with those of the round before" if again else ""
 
+    def _no_rows(self) -> str:
+        """See `Traits.no_rows`: a method that makes its scalars in a way of its own has to say that it serves rows."""
+        if type(self).client is not SeededMethod.client or type(self).slopes_at is not Sampling.slopes_at:
+            return NO_ROWS
+        if self.local_steps > 1:
+            why = "a local step after the first begins where all rows of the one before have led"
+            return f"{why}: set algorithm.local_steps = 1 (not {self.local_steps})"
+        return ""
+
     def direction_keys(self, keys: Keys, round: int, step: int, count: int) -> tuple[int, ...]:
         """The keys of a step's `count` directions."""
         return direction_keys(keys, round, step, count)
@@ -271,6 +288,10 @@ class SeededMethod(Sampling):
 
     def client(self, state: State, turn: Turn) -> Work:
         K, P, local = self.local_steps, count_at(self.directions, turn.round), state
+        if turn.rows is not None:
+            keys = self.directions_of(state, turn.keys, turn.round, 0, P)
+            v = yield from self.slopes_by_row(state.params, keys, turn.rows)
+            return Contribution(np.zeros(P, np.float32), None, rows=v)
         g, loss, steps = np.empty((K, P), np.float32), 0.0, list[Step]()
         for k in range(K):
             keys = self.directions_of(state, turn.keys, turn.round, k, P)

@@ -59,6 +59,8 @@ class BlackBoxShards:
 class BlackBoxes:
     """f_i(x), i = 0, 1, …; values only. Numbers its queries by client and round, so every run needs a new one."""
 
+    no_rows = "a black box is one function for each client, and has no rows"
+
     def __init__(
         self,
         boxes: Sequence[AnyBox],

@@ -2,6 +2,6 @@
 
 from fedzero.oracles.side_by_side.grouped import GroupedLosses
 from fedzero.oracles.side_by_side.module import SideBySide
-from fedzero.oracles.side_by_side.trial import agree, trial_points, warn_one_by_one
+from fedzero.oracles.side_by_side.trial import agree, trials, warn_one_by_one
 
-__all__ = ["GroupedLosses", "SideBySide", "agree", "trial_points", "warn_one_by_one"]
+__all__ = ["GroupedLosses", "SideBySide", "agree", "trials", "warn_one_by_one"]

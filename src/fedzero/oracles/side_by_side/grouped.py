@@ -25,7 +25,7 @@ from fedzero.oracles.low_rank import Neighbours, neighbours
 from fedzero.oracles.products import products
 from fedzero.oracles.side_by_side.module import SideBySide
 from fedzero.oracles.side_by_side.scope import NotSideBySide, Once, Scope
-from fedzero.oracles.side_by_side.trial import agree, trial_points
+from fedzero.oracles.side_by_side.trial import agree, trials
 
 GROUP, NUMBERS = 8, 1 << 21
 """Points of a pass on a CPU, and numbers of their inputs at most: what they need should stay in the cache."""
@@ -64,7 +64,7 @@ class GroupedLosses:
         """(points, samples), of all passes together."""
         while self.untried:
             self.way = self.untried.pop(0)
-            if self._agrees(base, trial_points(base, points), passes):
+            if any(self._agrees(base, some, passes) for some in trials(base, points)):
                 self.untried = []
             else:
                 self.way = None

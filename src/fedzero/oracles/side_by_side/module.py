@@ -16,7 +16,7 @@ be points · rows is refused. Whether rows depend on each other only a trial sho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -67,10 +67,10 @@ class SideBySide:
         """False where the module itself has parameters between others: it would run once for every point."""
         self._agreed: bool | None = None
 
-    def agreed(self, agrees: Callable[[], bool]) -> bool:
-        """Whether it gives the values of views: tried at the first points, with a warning if it does not."""
+    def agreed(self, trials: Iterable[bool]) -> bool:
+        """Whether it gives the values of views, by trials at the first points, with a warning if it does not."""
         if self._agreed is None:
-            self._agreed = agrees()
+            self._agreed = any(trials)
             if not self._agreed:
                 warn_one_by_one("gives other values than at weights of its own")
         return self._agreed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,20 +15,23 @@ from fedzero.model.params import Params
 
 TRIED = 3
 """Points of a trial at most."""
+FAR = 0.3
+"""How far, by the root mean square of what is trained: values differ by much more than rounding in float32."""
+FAR_IN_16_BITS = (0.1, 0.3, 1.0, 3.0)
+"""Nearer, since far away a deep model amplifies rounding until nothing can be compared. Where values differ by little
+more than rounding there, farther: adapters that begin at B = 0 move W by scaling · B A, which is small in both."""
 
 
-def trial_points(base: Params, points: Sequence[Terms]) -> list[Terms]:
-    """Some of the points, so far away that values differ by much more than rounding.
-
-    In 16 bits not too far: there a deep model amplifies rounding until nothing can be compared.
-    """
+def trials(base: Params, points: Sequence[Terms]) -> Iterator[list[Terms]]:
+    """Some of the points, farther away in each trial. They agree if they do so in one of these: what is no rounding
+    grows with the distance as values do."""
     rms = math.sqrt(sum(float(t.float().square().sum()) for t in base.tensors.values()) / base.size)
-    share = 0.3 if all(t.dtype == torch.float32 for t in base.tensors.values()) else 0.1
-    far = share * rms if math.isfinite(rms) and rms else 0.1
     moved = [terms for terms in points if len(terms) and terms.coefficients.any()][:TRIED]
-    scales = [np.float32(far / np.abs(terms.coefficients).max()) for terms in moved]
-    there = [Terms(t.keys, t.coefficients * scale, t.stream) for t, scale in zip(moved, scales, strict=True)]
-    return there if len(there) != 1 else [*there, Terms(there[0].keys, -there[0].coefficients, there[0].stream)]
+    for share in (FAR,) if all(t.dtype == torch.float32 for t in base.tensors.values()) else FAR_IN_16_BITS:
+        far = share * rms if math.isfinite(rms) and rms else 0.1
+        scales = [np.float32(far / np.abs(terms.coefficients).max()) for terms in moved]
+        there = [Terms(t.keys, t.coefficients * scale, t.stream) for t, scale in zip(moved, scales, strict=True)]
+        yield there if len(there) != 1 else [*there, Terms(there[0].keys, -there[0].coefficients, there[0].stream)]
 
 
 def agree(found: Tensor, wanted: Tensor, exact: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,21 @@ class DrawnPrompts:
         part = self.parts[client]
         return len(part) if self.mix is None else self.mix.rows(part, self.size)
 
+    @property
+    def no_rows(self) -> str:
+        balanced = "task.balanced gives rows weights that depend on the other rows of their batch: leave it out"
+        return "" if self.mix is None else balanced
+
+    def held(self, client: int) -> int:
+        return len(self.parts[client])
+
+    def taken(self, client: int, places: Indices) -> Any:
+        return self._made(self.parts[client][places], None)
+
+    def _made(self, chosen: Indices, weights: F64 | None) -> Any:
+        """The batch of these prompts."""
+        raise NotImplementedError
+
     def _drawn(self, keys: Keys, round: int, step: int, client: int) -> tuple[Indices, F64 | None]:
         chosen = drawn(self.parts[client], self.size, keys, round, step, client, self.mix)
         return chosen, None if self.mix is None else self.mix.weights(chosen)
@@ -41,7 +57,9 @@ class LanguageShards(DrawnPrompts):
     """Prompts of every client."""
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Texts:
-        chosen, weights = self._drawn(keys, round, step, client)
+        return self._made(*self._drawn(keys, round, step, client))
+
+    def _made(self, chosen: Indices, weights: F64 | None) -> Texts:
         return Texts(tuple(self.data.tokens[i] for i in chosen), tuple(self.data.labels[i] for i in chosen), weights)
 
 
@@ -70,7 +88,9 @@ class ResponseShards(DrawnPrompts):
         self.scored = data.scored
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Responses:
-        chosen, weights = self._drawn(keys, round, step, client)
+        return self._made(*self._drawn(keys, round, step, client))
+
+    def _made(self, chosen: Indices, weights: F64 | None) -> Responses:
         return Responses(tuple(self.data.tokens[i] for i in chosen), tuple(self.scored[i] for i in chosen), weights)
 
 
@@ -84,7 +104,9 @@ class ChoiceShards(DrawnPrompts):
         self.answers = answers
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> Choices:
-        chosen, weights = self._drawn(keys, round, step, client)
+        return self._made(*self._drawn(keys, round, step, client))
+
+    def _made(self, chosen: Indices, weights: F64 | None) -> Choices:
         labels = tuple(self.data.labels[i] for i in chosen)
         return choices([self.data.tokens[i] for i in chosen], labels, self.answers, weights)
 

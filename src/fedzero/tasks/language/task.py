@@ -22,6 +22,7 @@ from fedzero.model.fixed import FACT, Fixed
 from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.model.params import Params
 from fedzero.oracles import Objective, Shards
+from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.language import LanguageObjective, Measure, Texts
 from fedzero.oracles.passes import NO_TERMS, Passes
 from fedzero.oracles.reported import TEST, Reported
@@ -93,6 +94,8 @@ class Language(Task, tag="language"):
     """Rows of the test set that an evaluation answers where the text has responses, for exact match and token F1; drawn
     once, default 64."""
     batch: PositiveInt = 32
+    chunk: PositiveInt | UnsetType = UNSET
+    """Rows of a batch that are evaluated at a time, where memory is short; without it, all of them."""
     balanced: bool | dict[str, Positive] = False
     """Give every label the same weight in a batch: less noise where clients have uneven labels, but the model no longer
     learns how frequent each answer is, unless the shares are given, as in { true = 0.62, false = 0.38 }."""
@@ -172,8 +175,9 @@ class Language(Task, tag="language"):
             given.measuring = self._measuring(
                 objective, encoder, text, answers, completer if text.responds else None, model, context
             )
-            if given.reported:
-                objective = Reported(objective, {TEST: given.measuring(given.reported)})
+        objective = objective if isinstance(self.chunk, UnsetType) else Chunked(objective, self.chunk)
+        if given is not None and given.reported and given.measuring is not None:
+            objective = Reported(objective, {TEST: given.measuring(given.reported)})
         return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
 
     def _rows(self, text: Text, context: BuildContext, given: InMemoryModel | None) -> list[list[Row]]:

@@ -1,0 +1,98 @@
+"""Losses of single rows: whether an objective and its data have them, and the answer of one client.
+
+Privacy of rows (or persons) bounds what each contributes. That says something only if a row's loss follows from the
+model and that row. So everything else is refused by name: functions without rows, rewards that compare rows, weights
+that follow from the other labels of a batch, norms with statistics of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzero.directions import Keys, Terms
+from fedzero.errors import FedzeroError
+from fedzero.model.params import Params
+from fedzero.oracles.contract import F64, ByRow, Objective, PersonShards, RowLosses, RowShards, Shards
+from fedzero.oracles.poisson import Places, by_person, drawn_persons, drawn_units
+
+NOT_A_MEAN = "the objective of this task is no mean over rows, so no row has a loss of its own"
+NOT_BY_ROW = "the data of this task cannot be taken row by row"
+BY_PERSON = "a unit is a person, but nobody said whose each row is"
+
+
+def why_no_rows(objective: object, shards: object, persons: bool = False) -> str:
+    """Why there are no losses of single rows; empty: there are. persons: sums by person are wanted."""
+    why = _why(objective, ByRow, NOT_A_MEAN) or _why(shards, RowShards, NOT_BY_ROW)
+    return why or (BY_PERSON if persons and not isinstance(shards, PersonShards) else "")
+
+
+def _why(what: Any, kind: type, otherwise: str) -> str:
+    """What is not of this kind may say in `no_rows` why not."""
+    why: str = getattr(what, "no_rows", "")
+    return why or ("" if isinstance(what, kind) else otherwise)
+
+
+def inner_row_losses(objective: Objective, base: Params, points: Sequence[Terms], batch: Any) -> F64:
+    """Of an objective inside another, which has said that it gives them."""
+    if not isinstance(objective, ByRow) or objective.no_rows:
+        raise FedzeroError(_why(objective, ByRow, NOT_A_MEAN))
+    return objective.row_losses(base, points, batch)
+
+
+def inner_no_rows(objective: Objective) -> str:
+    return _why(objective, ByRow, NOT_A_MEAN)
+
+
+def answer_by_row(objective: Objective, shards: Shards, ask: RowLosses, client: int, private: Keys | None) -> F64:
+    """(points, units). private: keys of this turn that nobody else has."""
+    if why := why_no_rows(objective, shards, ask.drawn.persons):
+        raise FedzeroError(why)
+    assert isinstance(shards, RowShards) and isinstance(objective, ByRow)
+    ids = _persons(shards, client) if ask.drawn.persons else None
+    places = _places(shards.held(client), ids, ask.drawn.rate, private)
+    if not len(places):
+        return np.empty((len(ask.points), 0))
+    losses = objective.row_losses(ask.base, ask.points, shards.taken(client, places))
+    if losses.shape != (len(ask.points), len(places)):
+        raise FedzeroError(f"{len(ask.points)} points and {len(places)} rows have losses of shape {losses.shape}")
+    return losses if ids is None else np.ascontiguousarray(by_person(losses.T, ids[places]).T)
+
+
+def _places(held: int, ids: NDArray[Any] | None, rate: float, private: Keys | None) -> Places:
+    if rate == 1:
+        return np.arange(held)
+    if private is None:
+        raise FedzeroError(
+            "a Poisson batch is drawn in private, since everybody who knows the seed would know who is in it: "
+            "set sampling = 'private'"
+        )
+    return drawn_units(private.root, held, rate) if ids is None else drawn_persons(private.root, ids, rate)
+
+
+def _persons(shards: RowShards, client: int) -> NDArray[Any]:
+    assert isinstance(shards, PersonShards)
+    ids = np.asarray(shards.persons(client))
+    if ids.shape != (shards.held(client),):
+        raise FedzeroError(
+            f"client {client} has persons of shape {ids.shape} for {shards.held(client):,} rows: give one for each row"
+        )
+    return ids
+
+
+class OfPersons:
+    """Shards with the person of every row. ids: of each client, in the order of its rows."""
+
+    def __init__(self, shards: Any, ids: Sequence[NDArray[Any]]):
+        self.shards, self.ids = shards, ids
+        self.clients, self.no_rows = shards.clients, _why(shards, RowShards, NOT_BY_ROW)
+        self.batch, self.held, self.taken = shards.batch, shards.held, shards.taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.shards, name)
+
+    def persons(self, client: int) -> NDArray[Any]:
+        return self.ids[client]

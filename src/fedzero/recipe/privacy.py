@@ -1,0 +1,160 @@
+"""`[privacy]` of a recipe: differential privacy for the units of a run.
+
+In every step each unit takes part by its own private coin of probability q. Its numbers are bounded to a norm of C and
+rounded to integers; the integers are summed, and noise of deviation σC is added to the sum:
+
+    g = (Σ bounded(v_i) + noise) / (q n)
+
+Neighbours are two data sets of which one has a unit more. Sampling, bounds and sums:
+`gatherings/private`; accounting: `privacy/accounting.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from fedzero.errors import FedzeroError, Invalid
+from fedzero.gatherings.private.central import CentralSum
+from fedzero.gatherings.private.units import Integers, PrivateUnits
+from fedzero.links import Chain
+from fedzero.methods.contract import Federation
+from fedzero.model.numbers import PositiveInt
+from fedzero.model.value import Checked
+from fedzero.oracles.poisson import Poisson
+from fedzero.privacy.accounting import COARSE, INTERVAL, epsilon_of, sigma_of
+from fedzero.privacy.integers import choose_grid
+
+Unit = Literal["client", "example", "person"]
+TOLERANCE = 1e-3
+"""Relative, of ε: what an accountant of another release may find differently."""
+FIGURES = 64
+"""Of a run, about so many are computed."""
+LARGEST_DELTA = 0.1
+"""The largest δ n: more would allow a mechanism that publishes some units whole."""
+
+
+class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Differential privacy of a run. Give `epsilon`, a budget for all rounds, or `sigma`."""
+
+    epsilon: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
+    """ε, what readers of the model and the ledger may learn of a unit at most, after the last round"""
+    delta: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
+    """δ; default: 0.1 / n, the largest that is allowed"""
+    unit: Unit = "client"
+    """what is protected: all that a client has, one example, or all examples of a person"""
+    clip: Annotated[float, Meta(gt=0)] | Literal["normalise"] = "normalise"
+    """C: longer vectors of a unit are shortened to it; normalise: every vector gets the norm 1"""
+    noise: Literal["central", "distributed", "local"] = "central"
+    """who adds it: the server to the sum, every host a part, or every host all of it"""
+    sum: Literal["plain", "secure"] = "plain"
+    """how hosts hand their sums over: to the server, or to a committee that shows the server the total alone"""
+    population: PositiveInt | UnsetType = UNSET
+    """n, units in all; default: the clients of the federation"""
+    probability: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    """q, of a unit in a step; default: federation.cohort / federation.clients"""
+    person: str | UnsetType = UNSET
+    """the column that names the person, if unit = "person\""""
+    sigma: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
+    """σ, the deviation of the noise as a multiple of C; found from epsilon before the start"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.epsilon and not self.sigma:
+            raise Invalid("Privacy: give epsilon, the budget of the run (2.0), or sigma, the noise as a multiple of C")
+        if self.unit != "client" and self.clip == "normalise":
+            raise Invalid(
+                f"Privacy: unit = {self.unit!r} needs a clip that is a number: normalised examples weigh alike, "
+                "however well the model knows them"
+            )
+        if (self.unit == "person") == isinstance(self.person, UnsetType):
+            raise Invalid("Privacy: unit = 'person' and person = 'COLUMN' go together")
+
+    def check(self, federation: Federation) -> None:
+        """Refuse a federation that the accounting does not hold for."""
+        why = "privacy: "
+        federation.expect(why + "every unit has its own coin", replacement=False)
+        federation.expect(why + "the server adds noise and folds the sum", server_model=True, private=False)
+        federation.expect(why + "nobody knows who took part", sync=False, pull_after=None)
+        federation.expect(why + "the bound of a unit is privacy.clip", bound=0.0)
+        given = [] if self.unit == "client" else ["population", "probability"]
+        if missing := [name for name in given if isinstance(getattr(self, name), UnsetType)]:
+            raise FedzeroError(f"privacy: unit = {self.unit!r} needs privacy.{missing[0]}, a constant that is public")
+        n, delta = self.n(federation), self.delta_of(federation)
+        if delta * n > LARGEST_DELTA * (1 + 1e-9):
+            raise FedzeroError(
+                f"privacy.delta = {delta:g} is too large for {n:,} units: at most {LARGEST_DELTA / n:g} (0.1 / n)"
+            )
+
+    def n(self, federation: Federation) -> int:
+        """Units in all."""
+        return federation.clients if isinstance(self.population, UnsetType) else self.population
+
+    def q(self, federation: Federation) -> float:
+        """The probability of a unit in a step."""
+        if isinstance(self.probability, UnsetType):
+            return federation.cohort / federation.clients
+        return self.probability
+
+    def delta_of(self, federation: Federation) -> float:
+        return LARGEST_DELTA / self.n(federation) if isinstance(self.delta, UnsetType) else self.delta
+
+    @property
+    def length(self) -> float:
+        """C"""
+        return 1.0 if self.clip == "normalise" else self.clip
+
+    def asked(self, federation: Federation) -> float:
+        """The expected number of clients that are asked in a round."""
+        return self.q(federation) * federation.clients if self.unit == "client" else federation.clients
+
+    def drawn(self, generator: np.random.Generator, federation: Federation) -> tuple[int, ...]:
+        """The clients of a step: each by its own coin, or all if units are smaller than clients."""
+        if self.unit != "client":
+            return tuple(range(federation.clients))
+        return tuple(np.flatnonzero(generator.random(federation.clients) < self.q(federation)).tolist())
+
+    def chain(self, federation: Federation, count: int) -> Chain:
+        """Bounds, integers and the noisy sum. count: P, the most numbers of a turn."""
+        if isinstance(self.sigma, UnsetType):
+            raise FedzeroError("privacy.sigma follows from privacy.epsilon, and nobody has solved it yet")
+        n, q, C = self.n(federation), self.q(federation), self.length
+        most = 1 if self.unit == "client" else most_drawn(n, q)
+        exponent = choose_grid(C, count, units=n, message=most).exponent
+        rows = None if self.unit == "client" else Poisson(q, persons=self.unit == "person")
+        bounds = PrivateUnits(clip=C, normalise=self.clip == "normalise", exponent=exponent, most=most, rows=rows)
+        central = CentralSum(clip=C, exponent=exponent, sigma=self.sigma, most=most, expected=q * n)
+        return Chain((bounds, Integers(exponent=exponent)), gathering=central)
+
+    def spent(self, federation: Federation, steps: int, total: int) -> tuple[float, float | None]:
+        """ε after so many steps of `total`, against readers of model and ledger, and against the server (None: no
+        bound). Most steps have the figure of a step soon after them, which is not smaller: an exact one takes time."""
+        assert not isinstance(self.sigma, UnsetType)
+        each = max(1, total // FIGURES)
+        exact = min(-(-steps // each) * each, max(total, steps))
+        interval = INTERVAL if exact >= total else COARSE
+        return epsilon_of(self.sigma, self.q(federation), exact, self.delta_of(federation), interval), None
+
+    def solved(self, federation: Federation, steps: int) -> Privacy:
+        """With σ, so that epsilon is spent after so many steps."""
+        q, delta = self.q(federation), self.delta_of(federation)
+        if isinstance(self.epsilon, UnsetType):
+            return self
+        if isinstance(self.sigma, UnsetType):
+            return replace(self, sigma=sigma_of(self.epsilon, q, steps, delta))
+        if (found := epsilon_of(self.sigma, q, steps, delta)) > self.epsilon * (1 + TOLERANCE):
+            raise FedzeroError(
+                f"privacy.epsilon = {self.epsilon:g} is less than the {found:.4g} that {steps} rounds with "
+                f"privacy.sigma = {self.sigma:g} spend: leave out privacy.sigma, or make fewer rounds"
+            )
+        return self
+
+
+def most_drawn(n: int, q: float) -> int:
+    """More units than this are drawn with probability below 1e-20 (Bernstein); the others would not count."""
+    third, variance = 46.1 / 3, n * q * (1 - q)  # ln 1e20 = 46.05
+    return min(n, math.ceil(n * q + third + math.sqrt(third * third + 92.2 * variance)))

@@ -1,0 +1,30 @@
+"""The record of a round of which nobody may know who took part.
+
+It names no client, and its costs are those that are expected: asked clients × a client's bytes and queries. They are
+constants of the recipe and of the round, so two runs whose cohorts differ write the same.
+"""
+
+from __future__ import annotations
+
+from fedzero.ledger.records import PrivateRound, Round
+from fedzero.protocol.messages import MODEL_DIGEST, Reply, encode_reply
+from fedzero.recipe.plan import Plan
+
+
+def without_clients(record: Round, plan: Plan, down: int) -> PrivateRound:
+    """The record without clients. down: bytes of the instruction, the same for all clients."""
+    assert plan.privacy is not None and plan.chain.gathering is not None
+    cost, asked = plan.cost(record.round), plan.privacy.asked(plan.federation)
+    reply = Reply(record.round, 0, bytes(MODEL_DIGEST), b"", b"", cost.queries)
+    up = len(encode_reply(reply)) + plan.chain.gathering.bytes_up(cost.replies[0])
+    return PrivateRound(
+        round=record.round,
+        cohort=(),
+        update=record.update,
+        dense=record.dense,
+        bytes_up=round(asked * up),
+        bytes_down=plan.federation.clients * down,
+        queries=round(asked * cost.queries),
+        loss=None,
+        spent=plan.privacy.spent(plan.federation, record.round + 1, plan.rounds),
+    )
