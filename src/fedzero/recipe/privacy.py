@@ -81,6 +81,8 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         federation.expect(why + "the server adds noise and folds the sum", server_model=True, private=False)
         federation.expect(why + "nobody knows who took part", sync=False, pull_after=None)
         federation.expect(why + "the bound of a unit is privacy.clip", bound=0.0)
+        if (self.noise, self.sum) != ("central", "plain"):
+            raise FedzeroError(f"privacy: noise = {self.noise!r}, sum = {self.sum!r} is not built: leave both out")
         given = [] if self.unit == "client" else ["population", "probability"]
         if missing := [name for name in given if isinstance(getattr(self, name), UnsetType)]:
             raise FedzeroError(f"privacy: unit = {self.unit!r} needs privacy.{missing[0]}, a constant that is public")
