@@ -29,7 +29,7 @@ ROUNDS = 4
 
 
 def table(**privacy: Any) -> dict[str, Any]:
-    plain = msgspec.to_builtins(recipe_of(DeComFL(rate=2e-3, directions=6), clients=8, cohort=2))
+    plain: dict[str, Any] = msgspec.to_builtins(recipe_of(DeComFL(rate=2e-3, directions=6), clients=8, cohort=2))
     return plain | {"rounds": ROUNDS, "evaluate_every": 2} | ({"privacy": privacy} if privacy else {})
 
 
@@ -65,11 +65,23 @@ def test_a_ledger_with_an_epsilon_that_the_noise_does_not_give_is_not_confirmed(
 ) -> None:
     """Whoever writes a ledger can write any ε."""
     found = statement.statement_in(folder)
-    small = (msgspec.structs.replace(found.figures[0], epsilon=found.figures[0].epsilon * 0.9), found.figures[1])
+    small = (
+        msgspec.structs.replace(found.figures[0], epsilon=(found.figures[0].epsilon or 0.0) * 0.9),
+        found.figures[1],
+    )
     forged = msgspec.structs.replace(found, figures=small)
     monkeypatch.setattr(statement, "statement_in", lambda folder: forged)
     with pytest.raises(Refused, match="the accountant finds"):
         statement.checked(folder, forged)
+
+
+def test_noise_of_hosts_has_a_figure_against_the_server(tmp_path: Path) -> None:
+    session.start(recipes.decode(table(sigma=20.0, noise="local")), tmp_path, Environment(), Silent())
+    found, _ = statement.read(tmp_path / PRIVACY)
+    readers, server = found.figures
+    assert statement.checked(tmp_path, found) == found and found.noise == "local"
+    assert (server.epsilon or 0) > (readers.epsilon or 0) > 0 and not server.amplified
+    assert f"; ε {server.epsilon:.2f} against the server" in page([history(tmp_path)], "local")
 
 
 def test_keys_and_signatures(folder: Path, tmp_path: Path) -> None:
@@ -124,7 +136,7 @@ def test_nothing_is_shown_as_counted_that_nobody_counts(folder: Path) -> None:
 
 def test_epsilon_is_in_curves_exports_and_loggers(folder: Path) -> None:
     rows = export.rows(folder)
-    spent = [row.epsilon for row in rows]
+    spent = [row.epsilon or 0.0 for row in rows]
     assert spent[1:] == sorted(spent[1:]) and spent[-1] == summary_of(folder).epsilon
     first, *lines = (line.split(",") for line in export.as_csv(rows).splitlines())
     assert [float(line[first.index("epsilon")] or 0) for line in lines[1:]] == spent[1:]

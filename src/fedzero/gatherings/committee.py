@@ -60,6 +60,10 @@ class SecureSum(Gathering, tag="secure-sum"):
         drawn once for an exchange."""
         return np.zeros(numbers, np.int64)
 
+    def counted(self, clients: Sequence[int]) -> int:
+        """How many clients the clear part of an input says that it has."""
+        return len(clients)
+
     def expect_enough(self, counts: Sequence[int], members: int) -> None:
         rules.expect_enough(counts, members, self.colluding, self.least, self.noisy)
 
@@ -85,7 +89,7 @@ class SecureSum(Gathering, tag="secure-sum"):
         if len(total) and np.abs(total).max() > len(given) * field.LARGEST:
             raise Refused("the sum is larger than its inputs may be")
         clients = tuple(sorted(client for host in given for client in hosts[host]))
-        if not clients:
+        if not (clients or self.hides_clients):
             raise Refused("no client is in the sum")
         return Total(total / self.scale, float(len(clients)), clients)
 

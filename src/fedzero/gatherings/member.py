@@ -153,7 +153,7 @@ class _Given:
         fresh salt and the place, so nothing is sent of them but a tag."""
         joined, host, count = self.joined, self.host, len(self.joined.members)
         clients = opening_of(host.opening).clients
-        self.header = Header(joined.index, self.chain.last, len(clients), host.entropy(SALT))
+        self.header = Header(joined.index, self.chain.last, self.rules.counted(clients), host.entropy(SALT))
         drawn = [self._drawn(self.header, seat) for seat in range(1, threshold(count))]
         found = completed(field.of_integers(integers), drawn, count)
         self.own = found.get(joined.seat)

@@ -127,8 +127,9 @@ class Gathering(Named):
         """The most bytes of a host's answer to a phase. clients: number of clients in the round."""
         return 16 * numbers + 4096 * (clients + 1)
 
-    def bytes_up(self, numbers: int) -> int:
-        """Bytes that a host sends in all phases of an exchange; for gatherings that hide clients."""
+    def bytes_up(self, numbers: int, hosts: int, asked: float) -> float:
+        """Expected bytes of all answers in an exchange, for gatherings that hide clients. hosts: all of them; asked:
+        the expected number of clients that take part."""
         raise NotImplementedError
 
 

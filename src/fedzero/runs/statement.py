@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedzero import __version__
 from fedzero.engines.remote.assignment import SITES
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger import replay
@@ -24,7 +25,7 @@ from fedzero.privacy.accounting import accountant
 from fedzero.privacy.statement import Figure, Signed, Statement, decode, signed
 from fedzero.recipe.in_force import in_force
 from fedzero.recipe.privacy import Privacy
-from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.recipe import Recipe, most_numbers
 
 READERS, SERVER = "readers of the model, the ledger, the page and the logs", "the server"
 CLOSED = "closed form of the Gaussian mechanism, arXiv 1805.06530"
@@ -53,7 +54,7 @@ def statement_of(ledger: Ledger, folder: Path, before: LedgerView | None = None)
     if outline.done and outline.spent is None:
         raise FedzeroError("the rounds of this ledger do not say how much of the privacy budget is spent")
     readers, server = outline.spent or (0.0, None)
-    q = privacy.q(federation)
+    q, secret = privacy.q(federation), privacy.unit != "client"
     return Statement(
         run=outline.chain.hex(),
         unit=privacy.unit,
@@ -67,13 +68,13 @@ def statement_of(ledger: Ledger, folder: Path, before: LedgerView | None = None)
         noise=privacy.noise,
         figures=(
             Figure(adversary=READERS, epsilon=readers, amplified=q < 1, why=_why_readers(q)),
-            Figure(adversary=SERVER, epsilon=server, amplified=False, why=_why_server(server)),
+            Figure(adversary=SERVER, epsilon=server, amplified=secret and q < 1, why=_why_server(privacy, server)),
         ),
         trust=_trust(privacy, q),
         simulated=not (folder / SITES).exists(),
         sampler="units: Poisson, a coin of each unit in each step, from the operating system; "
-        "noise: a Gaussian rounded to integers, from the operating system",
-        accountant=CLOSED if q == 1 else accountant(),
+        f"noise: {_noise(privacy)}, from the operating system",
+        accountant=_accountant(privacy, q),
         public=_public(recipe),
         tuning=TUNING,
     )
@@ -85,15 +86,35 @@ def _why_readers(q: float) -> str:
     return "the noise of every step, and that nobody knows in which steps a unit took part"
 
 
-def _why_server(epsilon: float | None) -> str:
-    return "the server sees the sums of hosts before the noise is added" if epsilon is None else "the noise of hosts"
+def _why_server(privacy: Privacy, epsilon: float | None) -> str:
+    if privacy.noise == "central":
+        seen = "the total" if privacy.sum == "secure" else "the sums of hosts"
+        return f"the server sees {seen} before the noise is added"
+    if epsilon is None:
+        return "nothing was published"
+    known = "hosts draw their units" if privacy.unit != "client" else "the server knows which clients took part"
+    return f"the noise of hosts, and {known}"
+
+
+def _noise(privacy: Privacy) -> str:
+    return "discrete Gaussians of hosts" if privacy.noise == "distributed" else "Gaussians rounded to integers"
+
+
+def _accountant(privacy: Privacy, q: float) -> str:
+    if privacy.noise != "central":
+        return f"fedzero {__version__}, Rényi bounds, arXiv 2102.06387, 1908.10530 and 2004.00010"
+    return CLOSED if q == 1 else accountant()
 
 
 def _trust(privacy: Privacy, q: float) -> tuple[str, ...]:
     """What the figures assume of people and machines."""
     found = ["the operating system's random numbers are secret and independent"]
     if privacy.noise == "central":
-        found.append("the server adds the noise, and shows the sums of hosts to nobody")
+        found.append("the server adds the noise, and shows sums without it to nobody")
+    else:
+        found.append("hosts add their noise as the recipe says")
+    if privacy.sum == "secure":
+        found.append("no more hosts collude with the server than the secure sum withstands; its page says how many")
     if q < 1:
         found.append("whoever draws the units tells nobody which ones were drawn; times of arrival are not hidden")
     if privacy.unit != "client":
@@ -135,7 +156,7 @@ def checked(folder: Path, found: Statement) -> Statement:
         outline = replay.read(ledger).outline
         recipe = in_force(ledger.start(), outline.extended)
     if recipe.privacy and outline.done:
-        spent = recipe.privacy.spent(recipe.federation, outline.done, recipe.rounds)
+        spent = recipe.privacy.spent(recipe.federation, most_numbers(recipe, 1), outline.done, recipe.rounds)
         for figure, again in zip(ours.figures, spent, strict=True):
             if figure.epsilon is not None and not figure.epsilon >= (again or math.inf) * (1 - ACCOUNTANTS):
                 raise Refused(
