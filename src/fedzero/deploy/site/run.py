@@ -22,6 +22,7 @@ from fedzero.deploy.site import admission, kept
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
+from fedzero.deploy.site.data_sets import data_set
 from fedzero.deploy.site.journal import EVALUATION, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
@@ -80,6 +81,7 @@ class SiteRun:
         admission.check_answers(self.setup.plan)
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
+        self.data = data_set(self.setup.problem.shards)
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
         keep.mkdir(0o700, parents=True, exist_ok=True)  # memories of clients are private
         with ExitStack() as undo:  # a run that cannot begin leaves nothing open
@@ -103,7 +105,16 @@ class SiteRun:
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
         kept = self._notes, self._given, self._query_log, self._drawn, hosting(self.setup.chain, self._journal)
         self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
-        own = self.terms, self.host, self.replica, self._journal, self._notes, self._allowance, self._recipe_hash
+        own = (
+            self.terms,
+            self.host,
+            self.replica,
+            self._journal,
+            self._notes,
+            self._allowance,
+            self._recipe_hash,
+            self.data,
+        )
         self.turns = Turns(self.setup, self.setup.chain, self.agreement, *own, log=self.log)
         try:
             if self.host.recallable:
