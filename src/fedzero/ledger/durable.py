@@ -32,6 +32,7 @@ class Durable:
             try:
                 self._expect_tables_only()
                 opening.with_log(self._db)
+                self._db.execute("PRAGMA secure_delete = ON")  # what is deleted may be keys
                 self._db.executescript(self.tables)
                 self._opened()
             except BaseException:

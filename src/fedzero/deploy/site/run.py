@@ -22,14 +22,17 @@ from fedzero.deploy.site import admission, kept
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
+from fedzero.deploy.site.budget import Budget
+from fedzero.deploy.site.charges import charge_of
 from fedzero.deploy.site.data_sets import data_set
+from fedzero.deploy.site.identity import identity_of
 from fedzero.deploy.site.journal import EVALUATION, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings
 from fedzero.deploy.site.traced import TracedReplica
 from fedzero.deploy.site.turns import QUERIES, Turns
-from fedzero.engines.gathering import hosting
+from fedzero.engines.gathering import Own, hosting
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
 from fedzero.engines.remote.agreement import recipe_in
@@ -71,6 +74,7 @@ class SiteRun:
         recipe, secret = recipe_in(order), settings.secret_bytes()
         self.terms = settings.terms
         self.terms.check(recipe, secret is not None)
+        settings.privacy.check_recipe(recipe)
         _check_clients(order.clients, recipe.federation.clients)
         self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
         self._recipe_hash = recipes.hash_of(recipe)
@@ -90,6 +94,9 @@ class SiteRun:
             self._journal = Journal(keep, self.folder.name)
             undo.callback(self._journal.close)
             self._journal.forget(self._tidied(keep))
+            self.budget = self._opened_budget(keep)
+            if self.budget is not None:
+                undo.callback(self.budget.close)
             self._continue(order)
             undo.pop_all()
 
@@ -103,7 +110,8 @@ class SiteRun:
         self._queries = self._log_of_queries()
         self._notes = NotesOnDisk(self.folder)
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
-        kept = self._notes, self._given, self._query_log, self._drawn, hosting(self.setup.chain, self._journal)
+        self._hosting = hosting(self.setup.chain, self._journal, own=self._own())
+        kept = self._notes, self._given, self._query_log, self._drawn, self._hosting
         self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
         own = (
             self.terms,
@@ -114,6 +122,7 @@ class SiteRun:
             self._allowance,
             self._recipe_hash,
             self.data,
+            self._reserve,
         )
         self.turns = Turns(self.setup, self.setup.chain, self.agreement, *own, log=self.log)
         try:
@@ -123,8 +132,33 @@ class SiteRun:
             self.host.close()
             raise
 
+    def _own(self) -> Own:
+        """What this site has of its own in a gathering."""
+        if self.setup.chain.gathering is None or not self.setup.chain.gathering.idle:
+            return Own()
+        return Own(self.folder.name, identity_of(self.folder.parent), self.settings.roster)
+
     def _tidied(self, keep: Path) -> list[str]:
         return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
+
+    def _opened_budget(self, keep: Path) -> Budget | None:
+        """The journal of a run with [privacy]; refused, if its rounds do not fit."""
+        privacy, plan = self.recipe.privacy, self.setup.plan
+        if not privacy:
+            return None
+        mechanism = privacy.mechanism(self.recipe.federation, plan.numbers)
+        self._charge = charge_of(self.recipe, self._recipe_hash, mechanism)
+        budget = Budget(keep, self.settings.privacy, self.data, self.folder.name)
+        try:
+            budget.expect_room(self._charge, self.recipe.rounds, self._journal.rounds())
+        except BaseException:
+            budget.close()
+            raise
+        return budget
+
+    def _reserve(self, round: int, question: bytes) -> None:
+        if self.budget is not None:
+            self.budget.reserve(self._charge, round, question)
 
     def _environment(self) -> Environment:
         return site_tasks.named_for(self.recipe, self.settings.environment())
@@ -196,6 +230,8 @@ class SiteRun:
                 return found
             if not before.same_model(self.replica.history):
                 return messages.Measured(model, None, own, params.sha256())
+        if own and self.budget is not None:  # one more release of this site's data, which nobody paid for
+            return messages.Measured(model, None, own, params.sha256())
         self._allowance.pay(EVALUATION, 1)
         metrics = None
         with suppress(Unmeasured):
@@ -204,6 +240,11 @@ class SiteRun:
         question = question_of(f"evaluation {order.after}".encode())
         conflicts = self._journal.record([(place, Answered(question, self.replica.history, messages.encode(measured)))])
         return messages.Measured(model, None, own, measured.sha256) if conflicts else measured
+
+    def finish(self) -> None:
+        """The run has ended: no host of it will be asked again."""
+        if self._hosting is not None:
+            self._hosting.finish()
 
     # ---- functions whose queries are logged and may be limited
 
@@ -232,6 +273,8 @@ class SiteRun:
         self.save()
         self.host.close()
         self._journal.close()
+        if self.budget is not None:
+            self.budget.close()
         self._allowance.close()
         self._held.release()
         if self._queries is not None:

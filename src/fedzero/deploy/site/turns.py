@@ -53,8 +53,8 @@ class Asked:
 
 @dataclass(eq=False)
 class Turns:
-    """recipe_hash: of the recipe as it was sent. data: digest of the data set. log: for errors whose text stays at the
-    site."""
+    """recipe_hash: of the recipe as it was sent. data: digest of the data set. reserve: is told round and
+    question before anything about them leaves. log: for errors whose text stays at the site."""
 
     setup: Setup
     chain: Chain
@@ -67,6 +67,7 @@ class Turns:
     allowance: Allowance
     recipe_hash: str
     data: bytes
+    reserve: Callable[[int, bytes], None]
     log: Callable[[BaseException], None]
     _answering: int = 0
     """bytes of the current exchange's answers, which are not in the journal yet"""
@@ -224,6 +225,7 @@ class Turns:
         if asked.before is None:
             self.terms.check_directions(self._asked_before, part, more)
             self._asked_before = self._asked_before.with_more(part, more)
+        self.reserve(round, name)
         drawn.append(Drawn(model, number, name, count, self.terms.projections, part, more))
 
     def _expect_rows(self, number: int) -> None:
