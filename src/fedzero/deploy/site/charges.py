@@ -145,6 +145,6 @@ def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int,
         then = epsilon_of([*kept, (further, steps)], policy, order)
         raise Sendable(
             f"its settings have privacy.epsilon = {policy.epsilon:g} (delta = {policy.delta:g}) for this data, and "
-            f"with {steps} more of these rounds it is {then:.4g}: make fewer rounds or add more noise, or the site allows "
-            "more, `epsilon` in [privacy] of its settings"
+            f"with {steps} more of these rounds it is {then:.4g}: make fewer rounds or add more noise, or the site "
+            "allows more, `epsilon` in [privacy] of its settings"
         )
