@@ -48,7 +48,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         def rounds(order: int) -> float:
             return (epsilon - renyi.converted(order, self.delta)) / step(order)
 
-        return max(renyi.WHOLE, key=rounds)
+        best: int = max(renyi.WHOLE, key=rounds)
+        return best
 
     def check(self) -> None:
         try:
