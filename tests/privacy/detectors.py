@@ -53,8 +53,8 @@ def data(private: Private) -> Iterator[None]:
         yield
 
 
-def played(folder: Path, made: Any, rounds: int = 1, private: Private = Private()) -> Trial:
-    with data(private):
+def played(folder: Path, made: Any, rounds: int = 1, private: Private | None = None) -> Trial:
+    with data(private or Private()):
         run = trial(folder / f"run-{next(_names)}", made)
         run.play(rounds)
     return run

@@ -1,8 +1,8 @@
 """A task whose slopes are chosen by a test: f_i(x) is the mean of ⟨a_ij, x⟩ over the rows j of client i.
 
-a_ij is a small multiple of 2⁻⁸ that follows from the seed of the run, times `scales[i, j]`. The scales and `shift`, which
-is added to every loss, are the private data. Losses are multiples of 2⁻²⁰, so that a scale that is a power of two
-changes slopes by exactly this factor, and an integer shift changes none.
+a_ij is a small multiple of 2⁻⁸ that follows from the seed of the run, times `scales[i, j]`. The scales and `shift`,
+which is added to every loss, are the private data. Losses are multiples of 2⁻²⁰, so that a scale that is a power of
+two changes slopes by exactly this factor, and an integer shift changes none.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def run(warm_server: Any, tmp_path: Path) -> Any:
 
 
 def longer(unit: str) -> Private:
-    """Other losses, by a constant, and slopes that are up to 64 times as large: longer vectors of the same direction."""
+    """Other losses, by a constant, and slopes up to 64 times as large: longer vectors of the same direction."""
     scales = UNITS[unit][2]
     return Private({client: [scale * 2.0 ** (4 + client % 3) for scale in scales] for client in range(5)}, shift=1024.0)
 
