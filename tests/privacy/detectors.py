@@ -155,8 +155,8 @@ def canary(folder: Path, unit: str) -> None:
 
 def two_runs(folder: Path) -> None:
     """The same recipe, data and seed, twice: other noise, other rounding, other coins."""
-    made = recipe(P, 6, 2, unit="example", clip=1.0, population=2 * CLIENTS, probability=0.5)
-    clients = recipe(P, 6, sigma=1.0)
+    made = recipe(P, 6, 2, unit="example", clip=1.0, population=2 * CLIENTS, probability=0.5, sigma=50.0)
+    clients = recipe(P, 6, sigma=50.0)
     found: list[dict[str, Any]] = []
     for _ in range(2):
         asked, rows = _roundings(folder, clients), played(folder, made, 6)
@@ -214,7 +214,7 @@ def cohorts(folder: Path, rounds: int = 200) -> None:
 def rows(folder: Path, rounds: int = 40) -> None:
     """The same of the rows that clients of a run evaluate."""
     size = 5
-    made = recipe(1, rounds, size, unit="example", clip=1.0, population=CLIENTS * size, probability=0.3)
+    made = recipe(1, rounds, size, unit="example", clip=1.0, population=CLIENTS * size, probability=0.3, sigma=50.0)
     drawn = []
     for _ in range(2):
         taken = played(folder, made, rounds).setup.problem.shards.drawn
