@@ -45,7 +45,7 @@ PACKAGES: Mapping[Group, tuple[str, ...]] = {
     "tasks": ("fedzero.tasks", "fedzero.tasks.language"),
     "filters": ("fedzero.links",),
     "rules": ("fedzero.methods.rules",),
-    "gatherings": ("fedzero.links",),
+    "gatherings": ("fedzero.gatherings",),
     "engines": ("fedzero.engines",),
     "transports": ("fedzero.engines.remote", "fedzero.deploy"),
 }

@@ -154,6 +154,20 @@ def go_summed(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before")) 
     go(recipe, folder, fuse, folder + ".json")
 
 
+def go_secure(recipe: str, folder: str, fuse: tuple[int, str] = (-1, "before")) -> None:
+    """As `go`; in every round a member of the committee is lost after the server fixed the set of inputs."""
+    phase = HostedClients.phase
+
+    def losing(self: HostedClients, asked: int, exchange: int, number: int, bodies: Any) -> Any:
+        gone = {f"client {LOST}"} & bodies.keys() if number == (1 if asked else 3) else set()
+        here = {host: body for host, body in bodies.items() if host not in gone}
+        dead = {host: FedzeroError("the line is dead") for host in gone}
+        return {**phase(self, asked, exchange, number, here), **dead}
+
+    HostedClients.phase = losing  # of this process, which ends with the run
+    go(recipe, folder, fuse, folder + ".json")
+
+
 def go_drawn(recipe: str, folder: str, numbers: str, fuse: tuple[int, str] = (-1, "before")) -> None:
     """As `go`; the operating system's random bytes are those of a counter that outlasts the process, so that drawing
     again gives others. numbers: its file, which also has how many were drawn."""

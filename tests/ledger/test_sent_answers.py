@@ -12,12 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedzero.directions import Keys
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import FILE, Answers, Place
+from fedzero.methods import DeComFL
 from fedzero.methods.contract import Federation
+from fedzero.recipe.plan import Plan
 from fedzero.recipe.sampling import BATCHES, COHORT, PrivateBatches, PrivateCohorts
 
-FEDERATION = Federation(clients=6, cohort=3)
+PLAN = Plan(DeComFL(rate=0.1), Federation(clients=6, cohort=3), Keys.of_seed(0), size=1)
 MAGIC = bytes.fromhex("d9d505f920a163d7")
 PAGE = 4096
 
@@ -26,7 +29,7 @@ PAGE = 4096
 def folder(tmp_path: Path) -> Path:
     """Of a run whose cohort of round 0 is drawn."""
     (tmp_path / "run").mkdir()
-    PrivateCohorts(tmp_path / "run", FEDERATION)(0)
+    PrivateCohorts(tmp_path / "run", PLAN)(0)
     return tmp_path / "run"
 
 
@@ -93,7 +96,7 @@ def test_a_file_that_does_something_is_refused(folder: Path, statement: str) -> 
 def test_a_file_that_ends_early(folder: Path, size: int) -> None:
     changed(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
     os.truncate(folder / FILE, size)
-    cohorts = PrivateCohorts(folder, FEDERATION)
+    cohorts = PrivateCohorts(folder, PLAN)
     if size <= 1:  # SQLite takes it for an empty one
         assert len(cohorts(0)) == 3
         return
@@ -116,7 +119,7 @@ def test_a_cohort_that_nobody_can_have_drawn(folder: Path, kept: bytes | str, wh
     with closing(sqlite3.connect(folder / FILE)) as db, db:
         db.execute("UPDATE answers SET answer = ? WHERE client = ?", (kept, COHORT))
     with pytest.raises(FedzeroError, match=why):
-        PrivateCohorts(folder, FEDERATION)(0)
+        PrivateCohorts(folder, PLAN)(0)
 
 
 def test_a_root_of_batches_that_is_too_short(folder: Path) -> None:

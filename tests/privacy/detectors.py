@@ -69,7 +69,7 @@ def released(run: Trial, round: int = 0) -> F32:
 def summed(run: Trial, round: int = 0) -> Any:
     """The noisy sum of a round, in units of value."""
     gathering = run.setup.chain.gathering
-    assert isinstance(gathering, central.CentralSum)
+    assert isinstance(gathering, central.PlainSum)
     return released(run, round).astype(np.float64) * gathering.expected
 
 

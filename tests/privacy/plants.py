@@ -43,13 +43,13 @@ def _size_recorded() -> Any:
 
 
 def _divided_by_the_cohort() -> Any:
-    real = central.CentralSum.at_server
+    real = central.PlainSum.at_server
 
     def counted(gathering: Any, given: Any, context: Any) -> Any:
         found = yield from real(gathering, given, context)
         return Total(found.values, float(max(1, len(found.clients))), found.clients)
 
-    return patch.object(central.CentralSum, "at_server", counted)
+    return patch.object(central.PlainSum, "at_server", counted)
 
 
 PLANTS: dict[str, Callable[[], Any]] = {

@@ -95,8 +95,8 @@ def _after_answers(of_hosts: bool) -> Callable[[], None]:
     def light() -> None:
         keep = Answers.keep
 
-        def kept(self: Any, round: int, exchange: int, asked: Any, answers: Any) -> None:
-            keep(self, round, exchange, asked, answers)
+        def kept(self: Any, round: int, exchange: int, asked: Any, answers: Any, *notes: Any) -> None:
+            keep(self, round, exchange, asked, answers, *notes)
             hosts = all(-(1 << 30) < client < 0 for client in answers)
             clients = all(client >= 0 for client in answers)
             if round == ROUND and answers and (hosts if of_hosts else clients):

@@ -71,7 +71,11 @@ def unchecked() -> Iterator[None]:
             planted(units, "floats", lambda total, grid: np.ldexp(total.astype(np.float32), -grid.exponent)),
             planted(units, "EXACT", 1 << 40),
             planted(units.PrivateUnits, "admits", lambda link, given: given),
-            planted(central, "_admitted", lambda answer, grid, units: np.frombuffer(answer, "<i4").astype(np.int64)),
+            planted(
+                central.PlainSum,
+                "_admitted",
+                lambda link, answer, grid, clients: np.frombuffer(answer, "<i4").astype(np.int64),
+            ),
         ):
             stack.enter_context(plant())
         yield

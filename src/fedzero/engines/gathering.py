@@ -12,7 +12,7 @@ the two answers, about different sets of hosts, could be compared.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from fedzero.oracles import Metrics
 from fedzero.protocol.engine import Arrival, Clients, Event
 from fedzero.protocol.messages import Phase, decode_reply, encode_reply, loss_of
 from fedzero.protocol.outstanding import Batch, Outstanding
+from fedzero.recipe import recipe as recipes
 from fedzero.recipe.setup import Setup
 
 SEED = 32
@@ -43,13 +44,47 @@ _kept = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes])
 """The kept record of a phase: its body, the answer and, in the first phase, the seed."""
 
 
+@dataclass(frozen=True)
+class Own:
+    """What hosts have of their own; see `HostContext`."""
+
+    run: str = ""
+    identity: bytes = b""
+    pinned: str = ""
+
+
+class Notes(MutableMapping[str, bytes]):
+    """What a host keeps between rounds; `changed` is what was not made durable yet."""
+
+    def __init__(self, kept: Mapping[str, bytes]):
+        self._values = dict(kept)
+        self.changed: dict[str, bytes | None] = {}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: bytes) -> None:
+        if self._values.get(name) != value:
+            self._values[name] = self.changed[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+        self.changed[name] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 def without_numbers(reply: bytes) -> bytes:
     """A reply as it leaves a host: values and loss stay there until a gathering asks for them."""
     return encode_reply(structs.replace(decode_reply(reply, len(reply)), values=b"", loss=b""))
 
 
-def hosting(chain: Chain, answers: Answers, entropy: Entropy = os.urandom) -> Hosting | None:
-    return None if chain.gathering is None else Hosting(chain, chain.gathering, answers, entropy)
+def hosting(chain: Chain, answers: Answers, entropy: Entropy = os.urandom, own: Own = Own()) -> Hosting | None:  # noqa: B008 - frozen
+    return None if chain.gathering is None else Hosting(chain, chain.gathering, answers, entropy, own)
 
 
 @dataclass
@@ -59,13 +94,21 @@ class _Played:
     place: tuple[int, int]
     phases: AtHost
     next: int
+    notes: Notes
 
 
 class Hosting:
     """Hosts that answer phases. answers: the store of their clients' whole replies and of their own answers."""
 
-    def __init__(self, chain: Chain, gathering: Gathering, answers: Answers, entropy: Entropy):
-        self.chain, self.gathering, self._answers, self._entropy = chain, gathering, answers, entropy
+    def __init__(
+        self,
+        chain: Chain,
+        gathering: Gathering,
+        answers: Answers,
+        entropy: Entropy,
+        own: Own = Own(),  # noqa: B008 - frozen
+    ):
+        self.chain, self.gathering, self._answers, self._entropy, self._own = chain, gathering, answers, entropy, own
         self._played: dict[int, _Played] = {}
 
     def answers(
@@ -87,12 +130,22 @@ class Hosting:
             place = _place(0, orders[next(iter(new))])
             bodies = {FIRST - host: body for host, (body, _) in new.items()}
             kept = {FIRST - host: each for host, (_, each) in new.items()}
+            notes = {(FIRST - host, name): v for host in new for name, v in self._played[host].notes.changed.items()}
             try:
-                self._answers.keep(place.round, place.exchange, bodies, kept)
+                self._answers.keep(place.round, place.exchange, bodies, kept, notes)
             except BaseException:  # another process answered, or the disk is full: what was played here never left
                 self._played.clear()
                 raise
+            for host in new:
+                self._played[host].notes.changed.clear()
         return found
+
+    def finish(self, host: int = 0) -> None:
+        """The run has ended: erase what a host kept for its next round."""
+        notes = Notes(self._answers.notes(FIRST - host))
+        self.gathering.ended(notes)
+        self._answers.change_notes(FIRST - host, notes.changed)
+        self._played.clear()
 
     def _answer(self, host: int, order: Phase, replies: Mapping[int, bytes], numbers: int) -> tuple[bytes, bytes, bool]:
         """The answer, the seed (for the first answer only), and whether the answer is new."""
@@ -102,8 +155,7 @@ class Hosting:
         played, seed = self._played.pop(host, None), b""
         if not order.phase:
             seed = self._entropy(SEED)
-            phases = self._begun(order, order.body, seed, replies, numbers)
-            played = _Played((order.round, order.exchange), phases, 0)
+            played = self._begun(host, order, order.body, seed, replies, numbers)
         elif played is None or (played.place, played.next) != ((order.round, order.exchange), order.phase):
             played = self._again(host, order, replies, numbers)
         answer = _stepped(played.phases, order.body if order.phase else None, played)
@@ -127,12 +179,15 @@ class Hosting:
             raise Refused(f"was sent {what}, and not the one before it")
         return None
 
-    def _begun(self, order: Phase, opening: bytes, seed: bytes, replies: Mapping[int, bytes], numbers: int) -> AtHost:
+    def _begun(
+        self, host: int, order: Phase, opening: bytes, seed: bytes, replies: Mapping[int, bytes], numbers: int
+    ) -> _Played:
         mine = {client: self._contribution(data, numbers) for client, data in sorted(replies.items())}
-        if not mine:
+        if not mine and not self.gathering.idle:
             raise Refused(f"has no reply of exchange {order.exchange} of round {order.round} to give")
-        context = HostContext(order.round, order.exchange, numbers, opening, repeatable(seed))
-        return self.gathering.at_host(mine, context)
+        notes, own, place = Notes(self._answers.notes(FIRST - host)), self._own, (order.round, order.exchange)
+        context = HostContext(*place, numbers, opening, repeatable(seed), own.run, notes, own.identity, own.pinned)
+        return _Played(place, self.gathering.at_host(mine, context), 0, notes)
 
     def _contribution(self, data: bytes, numbers: int) -> Contribution:
         reply = decode_reply(data, len(data))
@@ -145,12 +200,11 @@ class Hosting:
         if len(said) < order.phase:
             raise Refused(f"has lost what it answered in round {order.round}: restore its folder")
         (opening, first, seed), *others = said
-        phases = self._begun(order, opening, seed, replies, numbers)
-        played = _Played((order.round, order.exchange), phases, order.phase)
-        answers = [_stepped(phases, None, played), *(_stepped(phases, body, played) for body, _, _ in others)]
+        played = self._begun(host, order, opening, seed, replies, numbers)
+        bodies = [None, *(body for body, _, _ in others)]
+        answers = [_stepped(played.phases, body, played) for body in bodies]
         if answers != [first, *(answer for _, answer, _ in others)]:
             raise Refused(f"cannot repeat what it answered in round {order.round}: its gathering is not repeatable")
-        played.next = order.phase
         return played
 
 
@@ -190,7 +244,8 @@ class HostedClients:
     def __init__(self, clients: Clients, setup: Setup, folder: Path, entropy: Entropy = os.urandom, oldest: int = 0):
         self.inner, self._setup, self._folder, self._entropy = clients, setup, folder, entropy
         self._open = Outstanding[None](oldest)
-        self._clients: dict[str, int] = {}
+        count = setup.problem.shards.clients
+        self._clients = {f"client {client}": client for client in range(count)}
         """by host"""
 
     def send(self, asked: int, exchange: int, messages: Sequence[bytes], which: Mapping[int, int]) -> None:
@@ -222,6 +277,9 @@ class HostedClients:
         self._clients[arrival.host] = arrival.client
         return structs.replace(arrival, data=left.get(arrival.client, arrival.data))
 
+    def hosts(self) -> Collection[str]:
+        return list(self._clients)
+
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:
@@ -234,7 +292,8 @@ class HostedClients:
                 found = answers.find(Place(asked, client, exchange))
                 return {} if found is None else {client: found.answer}
 
-            host = hosting(self._setup.chain, answers, self._entropy)
+            own = Own(run=recipes.hash_of(self._setup.recipe))
+            host = hosting(self._setup.chain, answers, self._entropy, own)
             assert host is not None, "only with a gathering are there hosts"
             found = host.answers(orders, replies, numbers)
         return {host: found[client] for host, client in clients.items()}

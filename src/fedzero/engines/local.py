@@ -297,6 +297,9 @@ class LocalClients:
             self._client(number).replica.obey(message, number)
         self._forget()
 
+    def hosts(self) -> Collection[str]:
+        return ()
+
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:

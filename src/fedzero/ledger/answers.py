@@ -34,6 +34,9 @@ CREATE TABLE IF NOT EXISTS answers (
     question BLOB NOT NULL, history BLOB NOT NULL, answer BLOB NOT NULL,
     PRIMARY KEY (run, round, client, exchange)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_of_clients ON answers (run, client, round);
+CREATE TABLE IF NOT EXISTS notes (
+    run TEXT NOT NULL, client INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (run, client, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dropped (run TEXT PRIMARY KEY, below INTEGER NOT NULL) WITHOUT ROWID;
 """
 
@@ -86,6 +89,7 @@ class Answers:
             try:
                 self._expect_tables_only()
                 opening.with_log(self._db)
+                self._db.execute("PRAGMA secure_delete = ON")  # notes may be keys
                 self._db.executescript(self.tables)
                 self._size = self._counted()
             except BaseException:
@@ -158,8 +162,16 @@ class Answers:
                 refused[client] = why
         return answered, refused
 
-    def keep(self, round: int, exchange: int, asked: Mapping[int, bytes], answers: Mapping[int, bytes]) -> None:
-        """Make what clients of this process answered durable, once for all of them."""
+    def keep(
+        self,
+        round: int,
+        exchange: int,
+        asked: Mapping[int, bytes],
+        answers: Mapping[int, bytes],
+        notes: Mapping[tuple[int, str], bytes | None] | None = None,
+    ) -> None:
+        """Make what clients of this process answered durable, once for all of them. notes: by client and name, what is
+        kept with the answers from now on; None: it is erased."""
         found = [
             (Place(round, client, exchange), Answered(question_of(asked[client]), UNKNOWN, data))
             for client, data in answers.items()
@@ -167,6 +179,29 @@ class Answers:
         with self._reading(), self._transaction():
             if conflicts := self._keep(found, once=True):
                 raise FedzeroError(f"{self._path}: client {conflicts[0].client} {OTHERWISE}")
+            self._note(notes or {})
+
+    def _note(self, notes: Mapping[tuple[int, str], bytes | None]) -> None:
+        for (client, name), value in notes.items():
+            self._db.execute("DELETE FROM notes WHERE run = ? AND client = ? AND name = ?", (self.run, client, name))
+            if value is not None:
+                self._db.execute("INSERT INTO notes VALUES (?, ?, ?, ?)", (self.run, client, name, value))
+
+    def notes(self, client: int) -> dict[str, bytes]:
+        """What is kept of a client beside its answers, by name."""
+        with self._reading():
+            query = "SELECT name, value FROM notes WHERE run = ? AND client = ?"
+            found = self._db.execute(query, (self.run, client)).fetchall()
+        if not all(isinstance(name, str) and isinstance(value, bytes) for name, value in found):
+            raise FedzeroError(f"{self._path} is damaged: a note there is not made of bytes")
+        return dict(found)
+
+    def change_notes(self, client: int, notes: Mapping[str, bytes | None]) -> None:
+        """Change or erase notes, also what the write-ahead log still has of them."""
+        with self._reading():
+            with self._transaction():
+                self._note({(client, name): value for name, value in notes.items()})
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _keep(self, answers: Sequence[tuple[Place, Answered]], once: bool) -> list[Place]:
         """Inside a transaction: the places where something else was answered before."""
@@ -234,6 +269,7 @@ class Answers:
             for run in runs:
                 self._db.execute("DELETE FROM answers WHERE run = ?", (run,))
                 self._db.execute("DELETE FROM dropped WHERE run = ?", (run,))
+                self._db.execute("DELETE FROM notes WHERE run = ?", (run,))
 
     def close(self) -> None:
         self._db.close()

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
@@ -58,13 +58,22 @@ class Total(Struct, frozen=True, eq=False):
 @dataclass(frozen=True)
 class HostContext:
     """A host's knowledge when a gathering begins. opening: the server's message of the first phase; numbers: how many
-    values a contribution has; entropy: random bytes that nobody else knows."""
+    values a contribution has; entropy: random bytes that nobody else knows.
+
+    run: names the run, equally at all hosts; store: what this host keeps between the rounds of this run. Whatever is
+    written there becomes durable together with the answer to the phase, or not at all if the phase fails; a phase that
+    is repeated finds what it wrote. identity: a private key of 32 bytes that outlasts runs, empty: this host has none;
+    pinned: the fingerprint of the hosts that the people here agreed on, empty: they did not."""
 
     round: int
     exchange: int
     numbers: int
     opening: bytes
     entropy: Entropy
+    run: str = ""
+    store: MutableMapping[str, bytes] = field(default_factory=dict)
+    identity: bytes = b""
+    pinned: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,8 @@ class Gathering(Named):
 
     hides_replies = True
     """Whether it leaves a `Total`. Links and methods that read the reply of a single client are refused then."""
+    idle = False
+    """Whether hosts take part that have no reply in an exchange: `at_server` gets them with no clients."""
     hides_clients = False
     """Whether nothing that is kept or shown may depend on who took part: a round without clients is played like any
     other, its record names nobody, and its costs are those that are expected."""
@@ -108,12 +119,17 @@ class Gathering(Named):
         """
         raise NotImplementedError
 
+    def ended(self, store: MutableMapping[str, bytes]) -> None:
+        """Erase what a host kept for later rounds: the run has ended."""
+        store.clear()
+
     def limit(self, numbers: int, clients: int) -> int:
         """The most bytes of a host's answer to a phase. clients: number of clients in the round."""
         return 16 * numbers + 4096 * (clients + 1)
 
-    def bytes_up(self, numbers: int) -> int:
-        """Bytes that a host sends in all phases of an exchange; for gatherings that hide clients."""
+    def bytes_up(self, numbers: int, hosts: int, asked: float) -> float:
+        """Expected bytes of all answers in an exchange, for gatherings that hide clients. hosts: all of them; asked:
+        the expected number of clients that take part."""
         raise NotImplementedError
 
 

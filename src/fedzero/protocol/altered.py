@@ -54,6 +54,9 @@ class Altered:
     ) -> None:
         self.inner.settle(round, update, closings, diverged)
 
+    def hosts(self) -> Collection[str]:
+        return self.inner.hosts()
+
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:

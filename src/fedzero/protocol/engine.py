@@ -100,6 +100,10 @@ class Clients(Protocol):
         diverged: clients that worked on a wrong model; their replicas are rebuilt."""
         ...
 
+    def hosts(self) -> Collection[str]:
+        """The hosts that can be asked for a phase of a gathering, also those without a reply."""
+        ...
+
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:

@@ -36,7 +36,7 @@ def drawn_from(generator: np.random.Generator, federation: Federation) -> tuple[
 @dataclass(frozen=True)
 class Plan:
     """The recipe made concrete, without task and data. size: d; least_loss: of the task; private_sampling: cohorts do
-    not follow from the keys. privacy: of the recipe, with σ; rounds: R."""
+    not follow from the keys. privacy: of the recipe, with σ; rounds: R; numbers: the most of a reply."""
 
     algorithm: Method
     federation: Federation
@@ -47,6 +47,7 @@ class Plan:
     private_sampling: bool = False
     privacy: Privacy | None = None
     rounds: int = 1
+    numbers: int = 1
     _costs: dict[int, Cost] = field(default_factory=dict, repr=False, compare=False)
     """the cost of the current round, which is asked for often"""
 

@@ -12,21 +12,24 @@ Neighbours are two data sets of which one has a unit more. Sampling, bounds and 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from fedzero.errors import FedzeroError, Invalid
-from fedzero.gatherings.private.central import CentralSum
+from fedzero.gatherings import shamir
+from fedzero.gatherings.private.central import PlainSum
+from fedzero.gatherings.private.secure import PrivateSecureSum
 from fedzero.gatherings.private.units import Integers, PrivateUnits
-from fedzero.links import Chain
+from fedzero.links import Chain, Gathering
 from fedzero.methods.contract import Federation
 from fedzero.model.value import Checked
 from fedzero.oracles.poisson import Poisson
-from fedzero.privacy.accounting import COARSE, INTERVAL, epsilon_of, sigma_of
-from fedzero.privacy.integers import choose_grid
+from fedzero.privacy.accounting import COARSE, INTERVAL
+from fedzero.privacy.integers import Grid, choose_grid
+from fedzero.privacy.mechanism import Figures, Mechanism
 
 Unit = Literal["client", "example", "person"]
 TOLERANCE = 1e-3
@@ -52,6 +55,9 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """who adds it: the server to the sum, every host a part, or every host all of it"""
     sum: Literal["plain", "secure"] = "plain"
     """how hosts hand their sums over: to the server, or to a committee that shows the server the total alone"""
+    honest: Annotated[int, Meta(ge=1, le=10**6)] | UnsetType = UNSET
+    """h, hosts whose noise is counted on with noise = "distributed", besides those that may collude; a round with fewer
+    is lost"""
     population: Annotated[int, Meta(ge=1, le=10**11)] | UnsetType = UNSET
     """n, units in all; default: the clients of the federation"""
     probability: Annotated[float, Meta(ge=1e-9, le=1)] | UnsetType = UNSET
@@ -80,6 +86,17 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         federation.expect(why + "the server adds noise and folds the sum", server_model=True, private=False)
         federation.expect(why + "nobody knows who took part", sync=False, pull_after=None)
         federation.expect(why + "the bound of a unit is privacy.clip", bound=0.0)
+        if self.noise == "distributed" and self.sum == "plain":
+            raise FedzeroError(
+                "privacy.noise = 'distributed' hides nothing from a server that sees each host's part: set "
+                "privacy.sum = 'secure', or noise = 'local'"
+            )
+        if self.noise == "local" and self.sum == "secure":
+            raise FedzeroError(
+                "privacy.noise = 'local' protects by itself: leave out privacy.sum, or set noise = 'distributed'"
+            )
+        if self.sum == "secure" and federation.clients < shamir.LEAST:
+            raise FedzeroError(f"privacy.sum = 'secure' needs at least {shamir.LEAST} hosts")
         given = [] if self.unit == "client" else ["population", "probability"]
         if missing := [name for name in given if isinstance(getattr(self, name), UnsetType)]:
             raise FedzeroError(f"privacy: unit = {self.unit!r} needs privacy.{missing[0]}, a constant that is public")
@@ -121,31 +138,64 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Bounds, integers and the noisy sum. count: P, the most numbers of a turn."""
         if isinstance(self.sigma, UnsetType):
             raise FedzeroError("privacy.sigma follows from privacy.epsilon, and nobody has solved it yet")
-        n, q, C = self.n(federation), self.q(federation), self.length
-        most = 1 if self.unit == "client" else most_drawn(n, q)
-        exponent = choose_grid(C, count, units=n, message=most).exponent
+        most, C, q = self._most(federation), self.length, self.q(federation)
+        exponent = self._grid(federation, count).exponent
         rows = None if self.unit == "client" else Poisson(q, persons=self.unit == "person")
         bounds = PrivateUnits(clip=C, normalise=self.clip == "normalise", exponent=exponent, most=most, rows=rows)
-        central = CentralSum(clip=C, exponent=exponent, sigma=self.sigma, most=most, expected=q * n)
-        return Chain((bounds, Integers(exponent=exponent)), gathering=central)
+        by: Literal["server", "hosts"] = "server" if self.noise == "central" else "hosts"
+        shared: dict[str, Any] = {
+            "clip": C,
+            "exponent": exponent,
+            "sigma": self.sigma,
+            "expected": q * self.n(federation),
+        }
+        gathering: Gathering = PlainSum(**shared, by=by, most=most)
+        if self.sum == "secure":
+            noisy = self._honest(federation) or 1
+            gathering = PrivateSecureSum(**shared, by=by, scale=2.0**exponent, rounding="refuse", noisy=noisy)
+        return Chain((bounds, Integers(exponent=exponent)), gathering=gathering)
 
-    def spent(self, federation: Federation, steps: int, total: int) -> tuple[float, float | None]:
+    def _most(self, federation: Federation) -> int:
+        """The most units of a client in a turn."""
+        return 1 if self.unit == "client" else most_drawn(self.n(federation), self.q(federation))
+
+    def _grid(self, federation: Federation, count: int) -> Grid:
+        return choose_grid(self.length, count, units=self.n(federation), message=self._most(federation))
+
+    def _honest(self, federation: Federation) -> int:
+        """h, hosts whose noise is counted on; 0: the server adds it."""
+        if self.noise != "distributed":
+            return int(self.noise == "local")
+        if not isinstance(self.honest, UnsetType):
+            return self.honest
+        hosts, members = federation.clients, min(federation.clients, shamir.MOST)
+        if members < shamir.LEAST:
+            return 1
+        away = members - shamir.threshold(members) if hosts == members else hosts // 2
+        return max(1, hosts - shamir.most_colluding(members) - away)
+
+    def mechanism(self, federation: Federation, count: int) -> Mechanism:
+        """What the accountant has to know. Rows are drawn by the clients themselves; clients, so far, by the server."""
+        grid, honest = self._grid(federation, count), self._honest(federation)
+        return Mechanism(grid, self.q(federation), self.delta_of(federation), honest, secret=self.unit != "client")
+
+    def spent(self, federation: Federation, count: int, steps: int, total: int) -> Figures:
         """ε after so many steps of `total`, against readers of model and ledger, and against the server (None: no
         bound). Most steps have the figure of a step soon after them, which is not smaller: an exact one takes time."""
         assert not isinstance(self.sigma, UnsetType)
         each = max(1, total // FIGURES)
         exact = min(-(-steps // each) * each, max(total, steps))
         interval = INTERVAL if exact >= total else COARSE
-        return epsilon_of(self.sigma, self.q(federation), exact, self.delta_of(federation), interval), None
+        return self.mechanism(federation, count).figures(self.sigma, exact, interval)
 
-    def solved(self, federation: Federation, steps: int) -> Privacy:
+    def solved(self, federation: Federation, count: int, steps: int) -> Privacy:
         """With σ, so that epsilon is spent after so many steps."""
-        q, delta = self.q(federation), self.delta_of(federation)
         if isinstance(self.epsilon, UnsetType):
             return self
+        mechanism = self.mechanism(federation, count)
         if isinstance(self.sigma, UnsetType):
-            return replace(self, sigma=sigma_of(self.epsilon, q, steps, delta))
-        if (found := epsilon_of(self.sigma, q, steps, delta)) > self.epsilon * (1 + TOLERANCE):
+            return replace(self, sigma=mechanism.sigma(self.epsilon, steps))
+        if (found := mechanism.budgeted(self.sigma, steps)) > self.epsilon * (1 + TOLERANCE):
             raise FedzeroError(
                 f"privacy.epsilon = {self.epsilon:g} is less than the {found:.4g} that {steps} rounds with "
                 f"privacy.sigma = {self.sigma:g} spend: leave out privacy.sigma, or make fewer rounds"

@@ -17,11 +17,12 @@ from fedzero import __version__, plugins
 from fedzero.errors import FedzeroError, Sendable, did_you_mean
 from fedzero.lines import LONGEST_SAID, printable
 from fedzero.links import Chain, Gathering, Link
-from fedzero.methods.contract import Federation, Method
+from fedzero.methods.contract import Cost, Federation, Method, Scale
 from fedzero.methods.rules.contract import Rule
 from fedzero.methods.shared.seeded import SeededMethod
 from fedzero.model import files, toml
 from fedzero.model.decoding import cause_of, reading
+from fedzero.model.schedules import Count
 from fedzero.model.value import Checked, plain
 from fedzero.recipe.engines import Engine, Wanted, chosen, local, recorded
 from fedzero.recipe.explain import explain
@@ -122,7 +123,21 @@ def with_noise(recipe: Recipe) -> Recipe:
     """The recipe with the noise that its privacy budget asks for, as it begins a ledger."""
     if not recipe.privacy:
         return recipe
-    return msgspec.structs.replace(recipe, privacy=recipe.privacy.solved(recipe.federation, recipe.rounds))
+    privacy = recipe.privacy.solved(recipe.federation, most_numbers(recipe, 1), recipe.rounds)
+    return msgspec.structs.replace(recipe, privacy=privacy)
+
+
+def costs_of(recipe: Recipe, size: int) -> list[Cost]:
+    """All costs that a turn of the run can have. size: d."""
+    method, scale = recipe.algorithm, Scale(size, recipe.federation.clients)
+    fields = msgspec.structs.asdict(method).values()
+    changes = (round for field in fields if isinstance(field, Count) for round, _ in field.then)
+    return [method.cost(round, scale) for round in {0, recipe.rounds - 1, *changes}]
+
+
+def most_numbers(recipe: Recipe, size: int) -> int:
+    """The most numbers of a reply."""
+    return max(max(cost.replies) for cost in costs_of(recipe, size))
 
 
 def with_engine(recipe: Recipe, wanted: Wanted) -> Recipe:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from fedzero.callbacks import ignore
 from fedzero.directions import VERSION, Keys
 from fedzero.errors import FedzeroError
@@ -19,7 +17,6 @@ from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
-from fedzero.model.schedules import Count
 from fedzero.oracles.rows import why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
@@ -85,16 +82,15 @@ def plan_of(recipe: Recipe, keys: Keys, size: int) -> Plan:
     privacy = recipe.privacy or None
     sampling, chain = bool(recipe.sampling or privacy), chain_of(recipe, size)
     place = recipe.algorithm, recipe.federation, keys, size, chain, recipe.task.least_loss
-    return Plan(*place, private_sampling=sampling, privacy=privacy, rounds=recipe.rounds)
+    numbers = recipes.most_numbers(recipe, size)
+    return Plan(*place, private_sampling=sampling, privacy=privacy, rounds=recipe.rounds, numbers=numbers)
 
 
 def chain_of(recipe: Recipe, size: int) -> Chain:
     """The chain of links of a recipe. size: d."""
     scale = Scale(size, recipe.federation.clients)
     if recipe.privacy:
-        method = recipe.algorithm
-        count = max(method.cost(round, scale).replies[0] for round in _changes(method, recipe.rounds))
-        return recipe.privacy.chain(recipe.federation, count)
+        return recipe.privacy.chain(recipe.federation, recipes.most_numbers(recipe, size))
     return Chain(recipe.filters, recipe.algorithm.traits(scale).coder, recipe.gathering or None)
 
 
@@ -178,7 +174,7 @@ def _check_privacy(setup: Setup) -> None:
 
 def _check_size(setup: Setup) -> None:
     """Refuse turns that are too large for any client, before a ledger is made."""
-    costs = [setup.plan.cost(round) for round in _changes(setup.algorithm, setup.recipe.rounds)]
+    costs = recipes.costs_of(setup.recipe, setup.plan.size)
     numbers, queries = max(max(cost.replies) for cost in costs), max(cost.queries for cost in costs)
     most = MOST_NUMBERS * (32 if setup.chain.codes else 1)  # a coder needs a bit for a number at least
     if numbers >= most or queries >= MOST_QUERIES:
@@ -187,9 +183,3 @@ def _check_size(setup: Setup) -> None:
             f"{numbers:,} numbers; the limits are {MOST_QUERIES:,} and {most:,}: lower algorithm.directions or "
             "algorithm.local_steps, or train fewer parameters"
         )
-
-
-def _changes(method: Method, rounds: int) -> set[int]:
-    """Rounds that have all costs of a run among them."""
-    fields = msgspec.structs.asdict(method).values()
-    return {0, rounds - 1, *(round for field in fields if isinstance(field, Count) for round, _ in field.then)}

@@ -32,6 +32,8 @@ def gather(
     hosts: dict[str, list[int]] = {}
     for client in sorted(tally.replies):
         hosts.setdefault(tally.hosts[client], []).append(client)
+    if gathering.idle:
+        hosts |= {host: [] for host in clients.hosts() if host not in hosts}
     given = {host: tuple(mine) for host, mine in sorted(hosts.items())}
     context = ServerContext(round, exchange, plan.cost(round).replies[exchange], weights)
     lost: dict[str, str] = {}

@@ -16,15 +16,16 @@ def without_clients(record: Round, plan: Plan, down: int) -> PrivateRound:
     assert plan.privacy is not None and plan.chain.gathering is not None
     cost, asked = plan.cost(record.round), plan.privacy.asked(plan.federation)
     reply = Reply(record.round, 0, bytes(MODEL_DIGEST), b"", b"", cost.queries)
-    up = len(encode_reply(reply)) + plan.chain.gathering.bytes_up(cost.replies[0])
+    up = asked * len(encode_reply(reply))
+    up += plan.chain.gathering.bytes_up(cost.replies[0], plan.federation.clients, asked)
     return PrivateRound(
         round=record.round,
         cohort=(),
         update=record.update,
         dense=record.dense,
-        bytes_up=round(asked * up),
+        bytes_up=round(up),
         bytes_down=plan.federation.clients * down,
         queries=round(asked * cost.queries),
         loss=None,
-        spent=plan.privacy.spent(plan.federation, record.round + 1, plan.rounds),
+        spent=plan.privacy.spent(plan.federation, plan.numbers, record.round + 1, plan.rounds),
     )

@@ -22,13 +22,14 @@ from fedzero.deploy.site import admission, kept
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
+from fedzero.deploy.site.identity import identity_of
 from fedzero.deploy.site.journal import EVALUATION, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings
 from fedzero.deploy.site.traced import TracedReplica
 from fedzero.deploy.site.turns import QUERIES, Turns
-from fedzero.engines.gathering import hosting
+from fedzero.engines.gathering import Own, hosting
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
 from fedzero.engines.remote.agreement import recipe_in
@@ -101,7 +102,8 @@ class SiteRun:
         self._queries = self._log_of_queries()
         self._notes = NotesOnDisk(self.folder)
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
-        kept = self._notes, self._given, self._query_log, self._drawn, hosting(self.setup.chain, self._journal)
+        self._hosting = hosting(self.setup.chain, self._journal, own=self._own())
+        kept = self._notes, self._given, self._query_log, self._drawn, self._hosting
         self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
         own = self.terms, self.host, self.replica, self._journal, self._notes, self._allowance, self._recipe_hash
         self.turns = Turns(self.setup, self.setup.chain, self.agreement, *own, log=self.log)
@@ -111,6 +113,12 @@ class SiteRun:
         except BaseException:
             self.host.close()
             raise
+
+    def _own(self) -> Own:
+        """What this site has of its own in a gathering."""
+        if self.setup.chain.gathering is None or not self.setup.chain.gathering.idle:
+            return Own()
+        return Own(self.folder.name, identity_of(self.folder.parent), self.settings.roster)
 
     def _tidied(self, keep: Path) -> list[str]:
         return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
@@ -193,6 +201,11 @@ class SiteRun:
         question = question_of(f"evaluation {order.after}".encode())
         conflicts = self._journal.record([(place, Answered(question, self.replica.history, messages.encode(measured)))])
         return messages.Measured(model, None, own, measured.sha256) if conflicts else measured
+
+    def finish(self) -> None:
+        """The run has ended: no host of it will be asked again."""
+        if self._hosting is not None:
+            self._hosting.finish()
 
     # ---- functions whose queries are logged and may be limited
 

@@ -32,6 +32,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Files and folders that recipes may name (rows, models, tokenizers, base models), and where they are here."""
     secret: str | None = None
     """File with the secret that clients share and the server has not (or set FEDZERO_SECRET)."""
+    roster: str = ""
+    """The fingerprint of the hosts of a secure sum, as people compared it by another way than the server; default: the
+    roster that the server sends is taken."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where this site computes."""
     threads: Annotated[int, Meta(ge=1)] | None = None

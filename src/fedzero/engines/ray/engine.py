@@ -236,6 +236,9 @@ class ClusterClients:
             del held[client]
         return spare
 
+    def hosts(self) -> Collection[str]:
+        return ()
+
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:

@@ -209,6 +209,9 @@ class RemoteClients:
             else:
                 yield Arrival(client, FedzeroError(answer.failed.get(client, "did not answer")), site)
 
+    def hosts(self) -> Collection[str]:
+        return sorted(self.sites.assignment.keys() - self.sites.away.keys())
+
     def phase(
         self, asked: int, exchange: int, phase: int, bodies: Mapping[str, bytes]
     ) -> Mapping[str, bytes | Exception]:
