@@ -417,7 +417,7 @@ def test_replay_of_every_round_gives_the_model_that_was_live(fedzero, seen, tmp_
 
 @pytest.mark.parametrize("round", [-1, 13])
 def test_replay_of_a_round_that_is_not(fedzero, seen, tmp_path, round):
-    fedzero("replay", seen[0], "--round", round, "--out", tmp_path / "x").refused(f"--round {round}", "0 to 12")
+    fedzero("replay", seen[0], "--round", round, "--out", tmp_path / "x").refused(f"round {round}", "0 to 12")
     assert files(tmp_path) == {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tracemalloc
 from pathlib import Path
@@ -70,6 +71,61 @@ def test_more_than_there_is(fedzero, tiny: Path, tmp_path: Path, overrides: list
     assert outcome.code == 2 and "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1].startswith("fedzero: ")  # a slow machine may have said what it is doing
     assert peak < 64 << 20 and not (tmp_path / "out").exists()
+
+
+HUGE = "9" * 300
+PRIVACY = {
+    "no table": "privacy=2.0",
+    "a list": "privacy=[{epsilon=2.0}]",
+    "text": 'privacy="secure"',
+    "empty": "privacy={}",
+    "epsilon is text": 'privacy={epsilon="two"}',
+    "epsilon is a table": "privacy={epsilon={value=2.0}}",
+    "epsilon is nan": "privacy={epsilon=nan}",
+    "epsilon is infinite": "privacy={epsilon=inf}",
+    "epsilon is 0": "privacy={epsilon=0.0}",
+    "epsilon is negative": "privacy={epsilon=-1.0}",
+    "epsilon is huge": "privacy={epsilon=1e308}",
+    "epsilon is tiny": "privacy={epsilon=1e-300}",
+    "epsilon is a long integer": f"privacy={{epsilon={HUGE}}}",
+    "delta is nan": "privacy={epsilon=2.0,delta=nan}",
+    "delta is 1": "privacy={epsilon=2.0,delta=1.0}",
+    "delta is tiny": "privacy={epsilon=2.0,delta=1e-320}",
+    "sigma is nan": "privacy={sigma=nan}",
+    "sigma is huge": "privacy={sigma=1e308}",
+    "sigma is tiny": "privacy={sigma=1e-308}",
+    "sigma is infinite": "privacy={sigma=inf}",
+    "clip is nan": "privacy={sigma=1.0,clip=nan}",
+    "clip is 0": "privacy={sigma=1.0,clip=0.0}",
+    "clip is huge": "privacy={sigma=1.0,clip=1e308}",
+    "clip is tiny": "privacy={sigma=1.0,clip=1e-308}",
+    "clip is text": 'privacy={sigma=1.0,clip="none"}',
+    "population is huge": f"privacy={{sigma=1.0,population={HUGE}}}",
+    "population is a fraction": "privacy={sigma=1.0,population=0.5}",
+    "population of 2⁶²": f"privacy={{sigma=1.0,population={2**62}}}",
+    "probability is nan": "privacy={sigma=1.0,probability=nan}",
+    "probability is 0": "privacy={sigma=1.0,probability=0.0}",
+    "probability is above 1": "privacy={sigma=1.0,probability=1.5}",
+    "probability is tiny": "privacy={sigma=1.0,probability=1e-320}",
+    "unit is nobody": 'privacy={sigma=1.0,unit="family"}',
+    "unit is a number": "privacy={sigma=1.0,unit=1}",
+    "person without a column": 'privacy={sigma=1.0,unit="person",clip=1.0,population=9,probability=0.1}',
+    "a column of no table": 'privacy={sigma=1.0,unit="person",person="id",clip=1.0,population=9,probability=0.1}',
+    "examples of a quadratic": 'privacy={sigma=1.0,unit="example",clip=1.0,population=9,probability=0.1}',
+    "unknown key": "privacy={sigma=1.0,epsilom=2.0}",
+    "deep": "privacy=" + "{a=" * 50 + "1" + "}" * 50,
+}
+
+
+@pytest.mark.parametrize("override", PRIVACY.values(), ids=PRIVACY)
+def test_privacy_that_nobody_can_have(fedzero, tiny: Path, tmp_path: Path, override: str) -> None:
+    """One sentence; or, where the numbers are odd and no more, a run with the ε that they give."""
+    outcome = fedzero("run", tiny, "--out", tmp_path / "out", "--json", "--set", override)
+    assert outcome.code in (0, 2) and "Traceback" not in outcome.err
+    if outcome.code == 2:
+        assert outcome.err.splitlines()[-1].startswith("fedzero: ") and not (tmp_path / "out").exists()
+    else:
+        assert json.loads(outcome.out)["epsilon"] >= 0
 
 
 PROMPTS = ["{sentence:>200000000}", "{sentence!r}", "{sentence:{width}}", "{sentence.__class__}", "{sentence[0].upper}"]

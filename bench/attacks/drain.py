@@ -8,6 +8,7 @@ is asked in one round after the other, along new directions, until the site refu
     pins        says that no round had an update
     renames     does the same again under the names of other runs, with other seeds
     nudges      says that every round had an update, one that moves the model by its last digits only
+    both        nudges, under the names of three runs with other seeds
 
 Digests tell the nudged models apart, the gradient does not. `turns` are of P directions, forward differences.
 """
@@ -36,6 +37,8 @@ from fedzero.protocol.messages import encode_work
 from fedzero.recipe import recipe as recipes
 
 CLIENT, SEED = 0, 1
+SERVERS = ("pins", "renames", "nudges", "both")
+NUDGING = SERVERS[2:]
 ROUNDS = 1_000_000
 TASKS: dict[str, dict[str, Any]] = {
     "quadratic": {"kind": "quadratic", "dimension": 50},
@@ -108,12 +111,13 @@ def asked(site: Site, updates: Callable[[int], list[bytes]], most: int) -> Itera
 def drained(server: str, keep: Path, task: dict[str, Any], directions: int, terms: Terms, most: int) -> Drained:
     """Everything that one server gets, in `most` turns at most."""
     turns, why, apart = 0, "", 0.0
-    for number in range(3 if server == "renames" else 1):
+    for number in range(3 if server in ("renames", "both") else 1):
         site = opened(keep, recipe_for(task, directions, SEED + number), terms, f"run-{number}")
         base = site.run.replica.state.params.vector().clone()
-        for why in asked(site, lambda r: nudge(r, directions) if server == "nudges" else [], most):
+        for why in asked(site, lambda r: nudge(r, directions) if server in NUDGING else [], most):
             turns += not why
-        apart = float((site.run.replica.state.params.vector() - base).abs().max())
+        moved = float((site.run.replica.state.params.vector() - base).abs().max())
+        apart = max(apart, moved)
         site.leave()
     return Drained(server, turns, turns * directions, why, apart)
 
@@ -127,7 +131,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = []
-    for server in ("pins", "renames", "nudges"):
+    for server in SERVERS:
         with tempfile.TemporaryDirectory() as folder:
             one = drained(server, Path(folder), TASKS[given.task], given.directions, Terms(), given.most)
             found.append(one)

@@ -108,9 +108,12 @@ class RoundInfo:
     bytes_down: int
     queries: int
     cohort: tuple[int, ...]
+    """empty with [privacy], as `refused`: nobody may know who took part"""
     refused: tuple[tuple[int, str], ...]
     """(client, reason)"""
     totals: Totals
+    epsilon: float | None = None
+    """ε of [privacy] after this round, against readers of model and ledger; None: the recipe has none"""
 
 
 @dataclass(frozen=True)

@@ -119,15 +119,14 @@ def test_replays_find_planted_faults(mechanism, above: bool) -> None:
     assert found > 0.8
 
 
-def test_a_site_counts_models_not_places(tmp_path: Path, capsys) -> None:
-    """Limits hold for one model; for models that differ in their last digits, only the evaluations of a day do."""
-    terms, task = Terms(projections=10, queries_per_day=60), drain.TASKS["quadratic"]
+def test_a_site_counts_models_and_its_data(tmp_path: Path, capsys) -> None:
+    """A model that differs in its last digits is another one; the data set is the same, whatever the run is called."""
+    task, limits = drain.TASKS["quadratic"], {"projections": 15, "directions_per_run": 20, "directions_per_day": 30}
     found = {
-        server: drain.drained(server, tmp_path / server, task, 5, terms, 100)
-        for server in ("pins", "renames", "nudges")
+        server: drain.drained(server, tmp_path / server, task, 5, Terms(**limits), 100) for server in drain.SERVERS
     }
-    assert found["pins"].measurements == found["renames"].measurements == 10
-    assert found["nudges"].measurements == 50, "ten turns of six evaluations"
-    assert "projections = 10" in found["pins"].refused
-    assert "queries_per_day = 60" in found["nudges"].refused
-    assert found["nudges"].apart < 1e-3
+    asked = {server: one.measurements for server, one in found.items()}
+    assert asked == {"pins": 15, "renames": 15, "nudges": 20, "both": 30}
+    for server, limit in (("pins", "projections = 15"), ("nudges", "_per_run = 20"), ("both", "_per_day = 30")):
+        assert limit in found[server].refused
+    assert 0 < found["nudges"].apart < 1e-3

@@ -74,7 +74,7 @@ def test_two_processes_at_once_are_asked_no_more_than_one(tmp_path: Path, monkey
         return before
 
     monkeypatch.setattr(Journal, "directions", meanwhile)
-    assert why(one, turn(0, 0)) == "was asked too much at this model meanwhile"
+    assert why(one, turn(0, 0)) == "was asked too much meanwhile"
     assert list(found["other"].replies) == [0]
 
 

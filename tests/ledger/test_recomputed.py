@@ -131,6 +131,44 @@ def test_decomfl(name: str, overrides: list[str], made, tmp_path: Path):
     assert {name: x.tobytes() for name, x in method.model.items()} == {n: data for n, (_, _, data) in saved.items()}
 
 
+PRIVATE = [*SMALL, "rounds=4", "evaluate_every=2", "privacy.sigma=1.0"]
+
+
+@pytest.mark.parametrize("unit", ["client", "example"])
+def test_a_private_run_is_replayed_and_its_costs_are_constants(unit: str, made):
+    more = {"client": [], "example": ["unit=example", "clip=1.0", "population=4000", "probability=0.02"]}[unit]
+    file, root = made(recipes.load("demo-cnn", [*PRIVATE, *(f"privacy.{each}" for each in more)]))
+    recipe, before = file.recipe, None
+    method = decomfl.DeComFL(recipe, root, first_model(root, recipe["task"]["model"]))
+    assert set(file.start["facts"]) <= {"model", "fixed"}, "nothing that digests data"
+    for record, ((_, scalars),) in decomfl.replayed(file, method):
+        assert stream.digest(method.model) == file.marks.get(record["round"], stream.digest(method.model))
+        assert list(record) == [*PRIVATE_ROUND]
+        assert [record[name] for name in ("cohort", "refused", "remembered", "queried", "loss")] == [
+            [],
+            [],
+            [],
+            [],
+            None,
+        ]
+        costs = rounds.expected_costs(recipe, record["round"], before, scalars.size, scalars.size + 1)
+        assert [record["bytes_up"], record["bytes_down"], record["queries"]] == costs
+        assert record["spent"][0] > 0 and record["spent"][1] is None
+        before = record["update"]
+    spent = [record["spent"][0] for record in file.rounds]
+    assert len(spent) == 4 and spent == sorted(spent)
+    assert (stream.digest(method.model), stream.sha256(method.model)) == tuple(
+        file.of("end")[0][k] for k in ("model", "sha256")
+    )
+
+
+PRIVATE_ROUND = (
+    *("type", "round", "cohort", "update", "dense", "bytes_up", "bytes_down", "queries", "loss"),
+    *("refused", "remembered", "queried", "spent"),
+)
+"""The keys of a `private-round`, in their order."""
+
+
 def test_fedavg(made, tmp_path: Path):
     file, root = made(recipes.decode(FEDAVG))
     recipe, d = file.recipe, FEDAVG["task"]["dimension"]

@@ -30,6 +30,7 @@ STATEMENT = Statement(
     noise="central",
     figures=FIGURES,
     trust=("the server adds the noise",),
+    simulated=False,
     sampler="Poisson, operating system; rounded Gaussian",
     accountant="dp-accounting 0.6.0",
     public=("test set",),

@@ -32,6 +32,7 @@ from fedzero.model import files
 from fedzero.model.numbers import Natural
 from fedzero.model.value import quoted
 from fedzero.oracles.reported import named
+from fedzero.privacy.statement import Statement
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment, data_folder
@@ -46,7 +47,7 @@ from fedzero.report.units import human_bytes
 from fedzero.results import history as histories
 from fedzero.results import who_has_what, whole
 from fedzero.rounds.loop import Watch
-from fedzero.runs import growing, recorded, session, summary
+from fedzero.runs import growing, recorded, session, statement, summary
 from fedzero.runs.patches import export_patch
 from fedzero.runs.progress import Replaying, Silent, watch_on
 from fedzero.runs.summary import Summary
@@ -140,6 +141,11 @@ class Run:
     def queries(self) -> int:
         """Evaluations of the objective by all clients."""
         return self.summary.queries
+
+    @property
+    def privacy(self) -> Statement:
+        """What a run with [privacy] promises: unit, δ, ε against readers and the server, and what they assume."""
+        return statement.statement_in(self.folder)
 
     def resume(
         self,

@@ -69,7 +69,9 @@ def join(
     queries_per_day: QueriesPerDay = None,
     term: Term = None,
     forget: Forget = None,
-    show: Annotated[bool, typer.Option("--show", help="Show what is stored, and do not join.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what is stored and what privacy was spent, and do not join.")
+    ] = False,
 ) -> None:
     """Join a federation as a site, until Ctrl-C. Options given here are stored in KIT/local/fedzero.toml.
 
@@ -102,6 +104,8 @@ def join(
     else:
         server_of(kit)  # what is wrong with the kit comes before what it lets a server do
     say(settings.terms.exposure())
+    if show:
+        _print_budget(kit, settings)
     if not show:
         _carry_out(kit)
 
@@ -175,6 +179,13 @@ def _print_settings(kit: Path, settings: Settings) -> None:
     import msgspec
 
     tell(msgspec.toml.encode(settings).decode().strip() or "nothing is stored: all settings are as by default")
+
+
+def _print_budget(kit: Path, settings: Settings) -> None:
+    from fedzero.deploy.site import budget
+
+    for line in budget.lines(Path(settings.keep or kit / "local" / "keep"), settings.privacy):
+        tell(line)
 
 
 def _declared(option: str) -> tuple[str, str]:

@@ -11,15 +11,12 @@ the last of those that were dropped are over for good.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.ledger import opening
-from fedzero.model import files
+from fedzero.ledger.durable import Durable
 
 FILE = "answers.db"
 """In the folder of a run, or of all runs of a site."""
@@ -75,42 +72,17 @@ def files_of(folder: Path) -> list[Path]:
     return [folder / (FILE + suffix) for suffix in ("", "-wal", "-shm")]
 
 
-class Answers:
+class Answers(Durable):
     """Of one run; the file may be that of all runs of a site."""
 
     tables = _TABLES
 
     def __init__(self, folder: Path, run: str = ""):
-        self.run, self._path = run, folder / FILE
-        opening.refuse_foreign(self._path)  # somebody else may have made the folder
-        files.hide(self._path)  # SQLite gives the files beside it the same permissions
-        with self._reading():
-            self._db = opening.connect(self._path, "mode=rw", seconds=30.0, threads=True)
-            try:
-                self._expect_tables_only()
-                opening.with_log(self._db)
-                self._db.execute("PRAGMA secure_delete = ON")  # notes may be keys
-                self._db.executescript(self.tables)
-                self._size = self._counted()
-            except BaseException:
-                self._db.close()
-                raise
+        self.run = run
+        super().__init__(folder / FILE)
 
-    def _expect_tables_only(self) -> None:
-        query = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index')"
-        if self._db.execute(query).fetchone() is not None:
-            raise FedzeroError(f"{self._path} has views or triggers, which fedzero never makes: delete it")
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise FedzeroError(f"{self._path}: {error}") from error
-
-    def _one(self, query: str, *values: object) -> tuple[int, ...]:
-        row: tuple[int, ...] = self._db.execute(query, values).fetchone()
-        return row
+    def _opened(self) -> None:
+        self._size = self._counted()
 
     def find(self, place: Place) -> Answered | None:
         with self._reading():
@@ -131,6 +103,12 @@ class Answers:
                 (self.run, round, exchange),
             ).fetchall()
         return dict(found)
+
+    def rounds(self) -> set[int]:
+        """Rounds of which answers of clients are kept."""
+        query = "SELECT DISTINCT round FROM answers WHERE run = ? AND client >= 0"
+        with self._reading():
+            return {round for (round,) in self._db.execute(query, (self.run,))}
 
     def over(self, client: int) -> int:
         """The last round that a client answered, or that is over for everybody; −1: none."""
@@ -210,16 +188,6 @@ class Answers:
             self._drop(min(place.round for place, _ in answers))
         return conflicts
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-
     def _put(self, place: Place, answered: Answered, once: bool) -> bool:
         """Whether it is the first answer there, or one in the place of a damaged replica's to the same question; once:
         no answer is ever replaced."""
@@ -270,6 +238,3 @@ class Answers:
                 self._db.execute("DELETE FROM answers WHERE run = ?", (run,))
                 self._db.execute("DELETE FROM dropped WHERE run = ?", (run,))
                 self._db.execute("DELETE FROM notes WHERE run = ?", (run,))
-
-    def close(self) -> None:
-        self._db.close()

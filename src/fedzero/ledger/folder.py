@@ -1,10 +1,11 @@
-"""The folder of a run: `ledger.db`, and, when the run is finished, `model.safetensors`."""
+"""The folder of a run: `ledger.db`, and, when the run is finished, `model.safetensors`; with [privacy] also
+`privacy.json`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-LEDGER, MODEL = "ledger.db", "model.safetensors"
+LEDGER, MODEL, PRIVACY = "ledger.db", "model.safetensors", "privacy.json"
 
 
 def folder_of(path: Path) -> Path:

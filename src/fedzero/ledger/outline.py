@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, UnsetType
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger.database import Tampered
-from fedzero.ledger.records import Asked, End, Evaluation, Extended, Record, Round, Saved, Start, spent_of
+from fedzero.ledger.records import Asked, End, Evaluation, Extended, PrivateRound, Record, Round, Saved, Start, spent_of
 from fedzero.methods.contract import MOST_CLIENTS
 from fedzero.model.decoding import decoded
 from fedzero.model.numbers import PositiveInt
@@ -201,6 +201,8 @@ class LedgerSummary(Struct):
 
 def _check_clients(record: Round, clients: int) -> None:
     named = record.cohort
+    if isinstance(record, PrivateRound) and (named or record.refused or record.asked or record.bounded):
+        raise Tampered(record.round, "it is private and names clients")
     if record.refused or record.remembered or record.queried:
         named = (*named, *(client for of in (record.refused, record.remembered, record.queried) for client, _ in of))
     asked = () if isinstance(record.asked, UnsetType) else record.asked

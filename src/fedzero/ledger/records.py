@@ -85,6 +85,11 @@ def spent_of(record: Round) -> tuple[float, float | None] | None:
     return record.spent if isinstance(record, PrivateRound) else None
 
 
+def readers_of(record: Round) -> float | None:
+    """ε after a round against readers of the model and the ledger; None: the run has no [privacy]."""
+    return None if (spent := spent_of(record)) is None else spent[0]
+
+
 class Saved(Struct, frozen=True, tag="saved"):
     """A rolling checkpoint was written: the state after `round` rounds, whose bytes have this SHA-256."""
 

@@ -130,6 +130,10 @@ class Sample(Struct, frozen=True, array_like=True):
     right: str
 
 
+class DependentRows(FedzeroError):
+    """The loss of a row depends on other rows, whatever the rows are: nothing bounds what a row contributes."""
+
+
 @runtime_checkable
 class Separate(Protocol):
     """An objective with a function of its own for each client, which may fail without the others.

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedzero.directions import Terms
-from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.contract import F64, Basis, Metrics
+from fedzero.oracles.contract import F64, Basis, DependentRows, Metrics
 from fedzero.oracles.packing import pack_prompts
 from fedzero.oracles.passes import NO_TERMS, Passes
 
@@ -134,7 +133,7 @@ def measured(measure: Measure, logits: Tensor, labels: Tensor, weights: F64 | No
 def measured_rows(measure: Measure, logits: Tensor, labels: Tensor) -> Tensor:
     """The same before the mean, of the measures that are one: (…, samples), float64."""
     if measure == "f1":
-        raise FedzeroError(NO_ROWS_F1)
+        raise DependentRows(NO_ROWS_F1)
     if measure == "loss":
         return _cross_entropy(logits, labels).double()
     return (logits.argmax(-1) != labels).double()

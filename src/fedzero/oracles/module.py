@@ -29,11 +29,10 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedzero.directions import Terms
-from fedzero.errors import FedzeroError
 from fedzero.model.device import threads, workers
 from fedzero.model.params import Params
 from fedzero.oracles.chunked import pieces
-from fedzero.oracles.contract import F64, Basis, Metrics, Points
+from fedzero.oracles.contract import F64, Basis, DependentRows, Metrics, Points
 from fedzero.oracles.criteria import ACCURACY, Batch, Criterion, Supervised, accuracy, joined, samples_of
 from fedzero.oracles.low_rank import has_factors
 from fedzero.oracles.products import products
@@ -107,7 +106,7 @@ class ModuleObjective:
     def row_losses(self, base: Params, points: Sequence[Terms], batch: Batch) -> F64:
         """See `ByRow`: the passes of `losses`, without their mean."""
         if self.no_rows:
-            raise FedzeroError(self.no_rows)
+            raise DependentRows(self.no_rows)
         if not (rows := samples_of(batch)):
             return np.empty((len(points), 0))
         if not self._apart:
@@ -125,7 +124,7 @@ class ModuleObjective:
         short = any(tensor.dtype != torch.float32 for tensor in base.tensors.values())
         most = (5 if short else 1) * APART * np.abs(alone).max()
         if not np.allclose(together, alone, rtol=0, atol=most, equal_nan=True):
-            raise FedzeroError(
+            raise DependentRows(
                 "the loss of a row is another one with other rows beside it, so nothing bounds what a row contributes: "
                 "look for norms, weights or negatives that are taken from the batch"
             )
@@ -288,5 +287,5 @@ def _means(table: Tensor, batches: Sequence[Batch], passes: int) -> F64:
 def _by_row(table: Tensor, rows: int) -> F64:
     """Losses (points, samples) as they are; refused where a batch has one in all."""
     if table.shape[1] != rows:
-        raise FedzeroError("the loss is one number for a whole batch: let it return one for each row")
+        raise DependentRows("the loss is one number for a whole batch: let it return one for each row")
     return table.double().cpu().numpy()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedzero.directions import Keys, Terms
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
-from fedzero.oracles.contract import F64, ByRow, Objective, PersonShards, RowLosses, RowShards, Shards
+from fedzero.oracles.contract import F64, ByRow, DependentRows, Objective, PersonShards, RowLosses, RowShards, Shards
 from fedzero.oracles.poisson import Places, by_person, drawn_persons, drawn_units
 
 NOT_A_MEAN = "the objective of this task is no mean over rows, so no row has a loss of its own"
@@ -39,7 +39,7 @@ def _why(what: Any, kind: type, otherwise: str) -> str:
 def inner_row_losses(objective: Objective, base: Params, points: Sequence[Terms], batch: Any) -> F64:
     """Of an objective inside another, which has said that it gives them."""
     if not isinstance(objective, ByRow) or objective.no_rows:
-        raise FedzeroError(_why(objective, ByRow, NOT_A_MEAN))
+        raise DependentRows(_why(objective, ByRow, NOT_A_MEAN))
     return objective.row_losses(base, points, batch)
 
 
@@ -56,10 +56,25 @@ def answer_by_row(objective: Objective, shards: Shards, ask: RowLosses, client: 
     places = _places(shards.held(client), ids, ask.drawn.rate, private)
     if not len(places):
         return np.empty((len(ask.points), 0))
-    losses = objective.row_losses(ask.base, ask.points, shards.taken(client, places))
+    losses = _losses(objective, shards, ask, client, places)
     if losses.shape != (len(ask.points), len(places)):
         raise FedzeroError(f"{len(ask.points)} points and {len(places)} rows have losses of shape {losses.shape}")
     return losses if ids is None else np.ascontiguousarray(by_person(losses.T, ids[places]).T)
+
+
+def _losses(objective: ByRow, shards: RowShards, ask: RowLosses, client: int, places: Places) -> F64:
+    """Of rows at these places, (points, rows). A row whose loss fails has losses that are NaN: the others are with the
+    sum whether it is there or not, as the bound of a single unit supposes."""
+    try:
+        return objective.row_losses(ask.base, ask.points, shards.taken(client, places))
+    except DependentRows:
+        raise
+    except FedzeroError:
+        if len(places) == 1:
+            return np.full((len(ask.points), 1), np.nan)
+        middle = len(places) // 2
+        halves = [_losses(objective, shards, ask, client, each) for each in (places[:middle], places[middle:])]
+        return np.concatenate(halves, axis=1)
 
 
 def _places(held: int, ids: NDArray[Any] | None, rate: float, private: Keys | None) -> Places:

@@ -34,9 +34,9 @@ class Figure(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """units: how many there are, N; q, steps, sigma: the sampling probability, the steps that were begun, the noise
-    multiplier; figures: one for each adversary, never the smallest alone; trust: what each figure assumes; sampler: of
-    units, and of noise; accountant: with its version; public: data that are not protected; tuning: how settings were
-    chosen, on which data, and what it cost."""
+    multiplier; figures: one for each adversary, never the smallest alone; trust: what each figure assumes; simulated:
+    whether all clients were in one process; sampler: of units, and of noise; accountant: with its version; public: data
+    that are not protected; tuning: how settings were chosen, on which data, and what it cost."""
 
     version: Literal[1] = 1
     run: str
@@ -51,6 +51,7 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     noise: Literal["central", "distributed", "local"]
     figures: tuple[Figure, ...]
     trust: tuple[str, ...]
+    simulated: bool
     sampler: str
     accountant: str
     public: tuple[str, ...] = ()

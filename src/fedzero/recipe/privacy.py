@@ -25,7 +25,6 @@ from fedzero.gatherings.private.secure import PrivateSecureSum
 from fedzero.gatherings.private.units import Integers, PrivateUnits
 from fedzero.links import Chain, Gathering
 from fedzero.methods.contract import Federation
-from fedzero.model.numbers import PositiveInt
 from fedzero.model.value import Checked
 from fedzero.oracles.poisson import Poisson
 from fedzero.privacy.accounting import COARSE, INTERVAL
@@ -44,9 +43,9 @@ LARGEST_DELTA = 0.1
 class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Differential privacy of a run. Give `epsilon`, a budget for all rounds, or `sigma`."""
 
-    epsilon: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
+    epsilon: Annotated[float, Meta(ge=0.01, le=32)] | UnsetType = UNSET
     """ε, what readers of the model and the ledger may learn of a unit at most, after the last round"""
-    delta: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
+    delta: Annotated[float, Meta(ge=1e-12, lt=1)] | UnsetType = UNSET
     """δ; default: 0.1 / n, the largest that is allowed"""
     unit: Unit = "client"
     """what is protected: all that a client has, one example, or all examples of a person"""
@@ -56,16 +55,16 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """who adds it: the server to the sum, every host a part, or every host all of it"""
     sum: Literal["plain", "secure"] = "plain"
     """how hosts hand their sums over: to the server, or to a committee that shows the server the total alone"""
-    honest: PositiveInt | UnsetType = UNSET
+    honest: Annotated[int, Meta(ge=1, le=10**6)] | UnsetType = UNSET
     """h, hosts whose noise is counted on with noise = "distributed", besides those that may collude; a round with fewer
     is lost"""
-    population: PositiveInt | UnsetType = UNSET
+    population: Annotated[int, Meta(ge=1, le=10**11)] | UnsetType = UNSET
     """n, units in all; default: the clients of the federation"""
-    probability: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    probability: Annotated[float, Meta(ge=1e-9, le=1)] | UnsetType = UNSET
     """q, of a unit in a step; default: federation.cohort / federation.clients"""
     person: str | UnsetType = UNSET
     """the column that names the person, if unit = "person\""""
-    sigma: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
+    sigma: Annotated[float, Meta(ge=0.2, le=10_000)] | UnsetType = UNSET
     """σ, the deviation of the noise as a multiple of C; found from epsilon before the start"""
 
     def __post_init__(self) -> None:

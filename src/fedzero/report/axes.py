@@ -17,7 +17,12 @@ from fedzero.lines import printable, said_of
 from fedzero.report.curves import Axis, wide
 from fedzero.report.history import History, Point, Slice
 
-LABELS: Mapping[Axis, str] = {"rounds": "rounds", "bytes": "bytes per client", "queries": "queries of all clients"}
+LABELS: Mapping[Axis, str] = {
+    "rounds": "rounds",
+    "bytes": "bytes per client",
+    "queries": "queries of all clients",
+    "epsilon": "ε against readers of model and ledger",
+}
 MOST_NUMBERED = 300
 """Cells of a table of clients and classes in which counts are written."""
 
@@ -72,7 +77,8 @@ def curves(histories: Sequence[History], metric: str | None, axis: Axis, ax: Any
 
 
 def _place(point: Point, axis: Axis) -> float:
-    return {"rounds": point.round, "bytes": point.bytes, "queries": point.queries}[axis]
+    places = {"rounds": point.round, "bytes": point.bytes, "queries": point.queries, "epsilon": point.epsilon}
+    return places[axis]
 
 
 def _value(point: Point, metric: str) -> float | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedzero.report.downsample import kept
 from fedzero.report.history import History, Metric
 
-Axis = Literal["rounds", "bytes", "queries"]
+Axis = Literal["rounds", "bytes", "queries", "epsilon"]
 F64 = NDArray[np.float64]
 
 HUGE = 1e30
@@ -34,7 +34,9 @@ class Curve:
 
 def curve(history: History, metric: Metric, axis: Axis, logarithmic: bool = False) -> Curve:
     """On a logarithmic axis there is no zero: points before the first byte or query stay out."""
-    places = [{"rounds": p.round, "bytes": p.bytes, "queries": p.queries}[axis] for p in history.points]
+    places = [
+        {"rounds": p.round, "bytes": p.bytes, "queries": p.queries, "epsilon": p.epsilon}[axis] for p in history.points
+    ]
     pairs = [(x, p.value(metric)) for x, p in zip(places, history.points, strict=True)]
     return of_pairs([(x, y) for x, y in pairs if y is not None and isfinite(x) and (x > 0 or not logarithmic)])
 

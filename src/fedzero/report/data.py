@@ -20,7 +20,8 @@ from fedzero.report.history import Found, History, Point
 from fedzero.report.text import printable
 from fedzero.report.units import times
 
-AXES = {"bytes": "bytes per client", "rounds": "rounds", "queries": "", "seconds": "time"}
+EPSILON = "ε against readers of model and ledger"
+AXES = {"bytes": "bytes per client", "rounds": "rounds", "queries": "", "seconds": "time", "epsilon": EPSILON}
 NAMES = {"accuracy": "Accuracy", "loss": "Loss", "train": "Training loss", "slopes": "Slopes"}
 MOST_PARTIES = 12
 """Black boxes whose values are drawn one by one."""
@@ -43,7 +44,7 @@ def page_data(histories: Sequence[History], comparison: Comparison | None, boxes
     others = list(dict.fromkeys(m for c in curves for m in c["metrics"] if m not in NAMES))
     metric = comparison.metric if comparison else present[0] if present else "loss"
     axis = "queries" if boxes else "bytes" if any(h.bytes > 0 for h in histories) else "rounds"
-    small = [a for a in ("rounds", "bytes", "queries", "seconds") if a != axis and measured(curves, a)]
+    small = [a for a in ("rounds", "epsilon", "bytes", "queries", "seconds") if a != axis and measured(curves, a)]
     shown = [m for m in ("accuracy", "loss") if m in present]
     sizes = {h.model_bytes for h in histories if h.model_bytes} if not boxes else set()
     return {
@@ -98,12 +99,14 @@ def errors_of(points: Sequence[Point], metric: str) -> list[float] | None:
 
 def evaluated(points: Sequence[Point], values: Sequence[float], errors: Sequence[float] | None) -> dict[str, Any]:
     y = np.array(values, np.float64)
-    columns = {
+    columns: dict[str, Sequence[float]] = {
         "rounds": [p.round for p in points],
         "bytes": [p.bytes for p in points],
         "queries": [p.queries for p in points],
         "seconds": [p.seconds for p in points],
     }
+    if any(p.epsilon for p in points):
+        columns["epsilon"] = [p.epsilon for p in points]
     return thinned(y, {name: np.array(column, np.float64) for name, column in columns.items()}, errors)
 
 
@@ -112,7 +115,7 @@ def by_round(history: History, table: F64) -> dict[str, Any]:
     rounds = np.array([p.round for p in history.points], np.float64)
     columns = {"rounds": table[:, 0]}
     if len(rounds):
-        for name in ("bytes", "queries", "seconds"):
+        for name in ("bytes", "queries", "seconds", *(["epsilon"] if history.privacy else [])):
             totals = np.array([getattr(p, name) for p in history.points], np.float64)
             columns[name] = np.interp(table[:, 0], rounds, totals)
     return thinned(table[:, 1], columns, None)

@@ -101,7 +101,7 @@ function choices(id, items, chosen, pick) {
   group.hidden = items.length < 2;
 }
 
-const SHORT = { bytes: "Bytes", rounds: "Rounds", seconds: "Time" };
+const SHORT = { bytes: "Bytes", rounds: "Rounds", seconds: "Time", epsilon: "ε" };
 
 function makeControls() {
   const controls = document.getElementById("controls");

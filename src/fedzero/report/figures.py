@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLES: dict[Metric, str] = {"accuracy": "Accuracy", "loss": "Loss"}
-LABELS: dict[Axis, str] = {"rounds": "rounds", "bytes": "bytes per client", "queries": "queries, all clients"}
+LABELS: dict[Axis, str] = {
+    "rounds": "rounds",
+    "bytes": "bytes per client",
+    "queries": "queries, all clients",
+    "epsilon": "ε",
+}
 EMPTY: dict[Axis, str] = {
     "rounds": "nothing was measured",
     "bytes": "no bytes were exchanged",
     "queries": "no queries were counted",
+    "epsilon": "the run has no [privacy]",
 }
 
 

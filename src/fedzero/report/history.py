@@ -29,6 +29,7 @@ class Point:
     estimated: bool = False  # the loss is not that of the model, but of points near it
     seconds: float = 0.0  # since the start of the run, evaluation included
     errors: dict[str, float] = field(default_factory=dict)  # of a mean of runs: its standard error, by metric
+    epsilon: float = 0.0  # of differential privacy, spent by then; 0 also where the recipe has none
 
     @property
     def bytes(self) -> float:
@@ -36,6 +37,26 @@ class Point:
 
     def value(self, metric: Metric) -> float | None:
         return self.accuracy if metric == "accuracy" else self.loss
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Differential privacy of a run so far: ε against readers of model and ledger, and against the server (None: no
+    bound), for a unit. asked: how many clients are expected to answer in a round."""
+
+    epsilon: float
+    server: float | None
+    delta: float
+    unit: str
+    asked: float
+
+    def __str__(self) -> str:
+        article = "an" if self.unit == "example" else "a"
+        return f"ε {self.epsilon:.2f} at δ {self.delta:.2g} for {article} {self.unit}; {self.against_server}"
+
+    @property
+    def against_server(self) -> str:
+        return f"{'none' if self.server is None else f'ε {self.server:.2f}'} against the server"
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,7 @@ class History:
     versions: dict[str, str] = field(default_factory=dict)  # of what the run is repeated with
     runs: int = 1  # how many this is the mean of: they differ in their seed only
     folder: str = ""  # where it is: runs that nothing else tells apart are named after it
+    privacy: Promise | None = None
 
     @property
     def title(self) -> str:
@@ -193,8 +215,10 @@ class History:
 
     @property
     def participations(self) -> float:
-        """Rounds in which a client took part, on average, up to the last evaluated one."""
-        return self.points[-1].round * self.cohort / self.clients if self.points and self.clients else 0.0
+        """Rounds in which a client took part, on average, up to the last evaluated one; with [privacy] the expected
+        number, since nobody counts."""
+        asked = self.cohort if self.privacy is None else self.privacy.asked
+        return self.points[-1].round * asked / self.clients if self.points and self.clients else 0.0
 
     @property
     def reply_bytes(self) -> float | None:

@@ -73,7 +73,7 @@ def page(histories: Sequence[History], title: str, mode: Mode = "saved") -> str:
         comparison=comparison,
         sentence=phrases(histories),
         sizes=to_scale(histories, comparison) if not boxes else (),
-        same=len({(h.task, h.parameters, h.clients, h.cohort) for h in histories}) == 1,
+        same=len({(h.task, h.parameters, h.clients, h.cohort, h.privacy and h.privacy.unit) for h in histories}) == 1,
         differences=differences(histories) if len(histories) > 1 else (),
         metrics=shown,
         boxes=boxes,

@@ -63,6 +63,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("loss evaluations", counted("loss evaluations"), value=lambda h: h.queries),
     Column("gradients", counted("gradients"), value=lambda h: h.queries),
     Column("queries", counted("queries"), value=lambda h: h.queries),
+    Column("privacy", lambda h: str(h.privacy or ""), number=False),
     Column("time", lambda h: human_seconds(h.seconds), value=lambda h: h.seconds),
     Column("model", lambda h: h.model_digest[:16], number=False),
 )

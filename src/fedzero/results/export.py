@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Evaluation, Round
@@ -34,6 +34,8 @@ class Row(Struct, frozen=True, kw_only=True):
     test_loss: float | None = None
     """where the model was evaluated, as the rest"""
     accuracy: float | None = None
+    epsilon: float | UnsetType = UNSET
+    """spent by then, against readers of model and ledger; only of a run with [privacy]"""
     others: dict[str, float] = {}
 
 
@@ -65,6 +67,7 @@ def _row(outline: LedgerSummary, measured: Metrics | None, seconds: float, train
         train_loss=train_loss,
         test_loss=None if measured is None else measured.loss,
         accuracy=None if measured is None else measured.accuracy,
+        epsilon=outline.spent[0] if outline.spent else UNSET,
         others={} if measured is None else measured.others,
     )
 
@@ -75,12 +78,16 @@ def as_csv(rows: list[Row]) -> str:
     Spreadsheets compute a cell that begins like a formula: a name that does has an apostrophe before it.
     """
     others = list(dict.fromkeys(name for row in rows for name in row.others))
-    plain = [name for name in Row.__struct_fields__ if name != "others"]
+    private = any(not isinstance(row.epsilon, UnsetType) for row in rows)
+    plain = [name for name in Row.__struct_fields__ if name != "others" and (private or name != "epsilon")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*plain, *(f"'{name}" if name.startswith(FORMULA) else name for name in others)])
     for row in rows:
-        writer.writerow([getattr(row, name) for name in plain] + [row.others.get(name) for name in others])
+        numbers = [getattr(row, name) for name in plain]
+        writer.writerow(
+            [None if number is UNSET else number for number in numbers] + [row.others.get(name) for name in others]
+        )
     return text.getvalue()
 
 

@@ -11,6 +11,7 @@ from msgspec import UnsetType
 
 from fedzero import __version__
 from fedzero.ledger.folder import folder_of
+from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.query_log import at_models, located
 from fedzero.ledger.records import Extended, Start
 from fedzero.ledger.store import ledger_in
@@ -18,7 +19,7 @@ from fedzero.methods.contract import Scale
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.in_force import extended_by
 from fedzero.recipe.recipe import Recipe
-from fedzero.report.history import Found, History, Point
+from fedzero.report.history import Found, History, Point, Promise
 from fedzero.results.outcome import Result, result_of
 from fedzero.results.reading import Reading
 from fedzero.results.settings import settings_of
@@ -67,11 +68,21 @@ def history_of(reading: Reading, folder: Path, sites: Mapping[str, Sequence[int]
         settings=settings,
         planned=recipe.rounds,
         slopes=reading.slopes.things(),
-        parties=reading.attendance.parties(sites),
+        parties=() if recipe.privacy else reading.attendance.parties(sites),
         refusals=reading.attendance.reasons(),
         versions=versions(start),
         folder=str(folder_of(folder).resolve()),
+        privacy=promise_of(recipe, outline),
     )
+
+
+def promise_of(recipe: Recipe, outline: LedgerSummary) -> Promise | None:
+    """What the page says of [privacy]; None: the recipe has none, or the rounds do not say what they spent."""
+    privacy, federation = recipe.privacy, recipe.federation
+    if not privacy or (outline.done and outline.spent is None):
+        return None
+    epsilon, server = outline.spent or (0.0, None)
+    return Promise(epsilon, server, privacy.delta_of(federation), privacy.unit, privacy.asked(federation))
 
 
 def _measured(points: tuple[Point, ...], result: Result) -> tuple[Point, ...]:

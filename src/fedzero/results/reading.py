@@ -12,7 +12,7 @@ from collections import deque
 
 from fedzero.ledger import replay
 from fedzero.ledger.outline import LedgerSummary
-from fedzero.ledger.records import Evaluation, Round, Said, Shown, Start
+from fedzero.ledger.records import Evaluation, PrivateRound, Round, Said, Shown, Start
 from fedzero.ledger.store import Entry, Ledger
 from fedzero.model.updates import Dense, decode_update, parts_of
 from fedzero.oracles import Pictures, Sample
@@ -62,7 +62,8 @@ class Reading:
         record = entry.record
         self.outline.note(record, entry.chain, entry.seconds)
         if isinstance(record, Round):
-            self.attendance.note(record, entry.at)
+            if not isinstance(record, PrivateRound):  # which names nobody
+                self.attendance.note(record, entry.at)
             if record.loss is not None:
                 self.losses.add((record.round, record.loss))
             if (slope := slope_of(record)) is not None:
@@ -88,6 +89,7 @@ class Reading:
             queries=so_far.queries,
             others=self._measures.of(evaluation.metrics.others),
             seconds=so_far.seconds,
+            epsilon=so_far.spent[0] if so_far.spent else 0.0,
         )
 
 

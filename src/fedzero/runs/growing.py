@@ -15,7 +15,7 @@ import msgspec
 
 from fedzero.errors import FedzeroError
 from fedzero.ledger import checkpoints, replay
-from fedzero.ledger.folder import MODEL, folder_of
+from fedzero.ledger.folder import MODEL, PRIVACY, folder_of
 from fedzero.ledger.outline import LedgerSummary
 from fedzero.ledger.records import Extended
 from fedzero.ledger.replay import LedgerView
@@ -134,3 +134,4 @@ def remove_superseded(folder: Path, view: LedgerView) -> None:
     """Remove the model of an end that was extended: a folder has a model if its run is finished."""
     if view.end is None and view.outline.extended is not None:
         (folder / MODEL).unlink(missing_ok=True)
+        (folder / PRIVACY).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
 from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
-from fedzero.ledger.folder import LEDGER, MODEL, folder_of
+from fedzero.ledger.folder import LEDGER, MODEL, PRIVACY, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Extended, Record, Said, Shown, Start
 from fedzero.ledger.replay import LedgerView
@@ -40,7 +40,7 @@ from fedzero.rounds.loop import Watch, run_rounds
 from fedzero.rounds.past import PastRounds
 from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
-from fedzero.runs import growing
+from fedzero.runs import growing, statement
 from fedzero.runs.checkpointer import Checkpointer
 from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.recorded import reopen
@@ -128,7 +128,7 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
         claim.release()
         raise FedzeroError(f"{folder} already holds a run: --out chooses another folder")
     try:
-        replaced = [folder / MODEL, folder / checkpoints.FILE, *answers.files_of(folder)]
+        replaced = [folder / MODEL, folder / PRIVACY, folder / checkpoints.FILE, *answers.files_of(folder)]
         if base is not None:
             save_base(base.params, folder / BASE)
         if base is not None and base.fixed is not None and base.fixed.size <= fixed.LARGEST:
@@ -231,6 +231,7 @@ def run_to_end(
             )
         if ended:
             _finish(replica, folder)
+            statement.write(ledger, folder, checkpointer.view)
         return summary(ledger, checkpointer.view)
     finally:
         try:

@@ -30,20 +30,20 @@ class Summary(Struct, frozen=True, kw_only=True):
     bytes_up_per_client: float
     bytes_down_per_client: float
     bytes_up_per_turn: float
-    """mean over the turns of all clients"""
+    """mean over the turns of all clients; with [privacy] over the expected turns, as all costs are expected ones"""
     bytes_down_per_turn: float
     queries: int
     """evaluations of the objective by all clients"""
     attempts: int
     """for black boxes: attempts on record, retries included"""
-    refused: int
-    """replies that were not accepted"""
+    refused: int | None
+    """replies that were not accepted; None with [privacy]: nobody counts them"""
     epsilon: float | None
     """ε of differential privacy against readers of the model and the ledger; None: the recipe has no [privacy]"""
     epsilon_server: float | None
     """ε against the server; None: no bound"""
-    bounded: int
-    """replies that were shortened to federation.bound, or whose loss is not in the round's mean"""
+    bounded: int | None
+    """replies that were shortened to federation.bound, or whose loss is not in the round's mean; None with [privacy]"""
     seconds: float
     threads: int | None
     """number of threads that computed the values, if the last bits depend on it; repeat a run with the same number"""
@@ -69,7 +69,8 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
     found, first = replay.read(ledger, before).outline, ledger.start()
     recipe = in_force(first, found.extended)
     model = (found.end or found.evaluations.last or first).identity
-    last, up, down, turns = found.evaluations.last, found.bytes_up, found.bytes_down, found.turns
+    last, up, down, privacy = found.evaluations.last, found.bytes_up, found.bytes_down, recipe.privacy
+    turns = privacy.asked(recipe.federation) * found.done if privacy else found.turns
     return Summary(
         name=recipe.name,
         algorithm=recipe.algorithm.name,
@@ -86,10 +87,10 @@ def summary(ledger: Ledger, before: replay.LedgerView | None = None) -> Summary:
         bytes_down_per_turn=down / turns if turns else 0.0,
         queries=found.queries,
         attempts=query_log.spent(ledger),
-        refused=found.refused,
+        refused=None if privacy else found.refused,
         epsilon=None if found.spent is None else found.spent[0],
         epsilon_server=None if found.spent is None else found.spent[1],
-        bounded=found.bounded,
+        bounded=None if privacy else found.bounded,
         seconds=round(found.seconds, 3),
         threads=None if isinstance(first.threads, UnsetType) else first.threads,
         complete=found.end is not None,

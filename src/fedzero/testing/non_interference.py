@@ -38,6 +38,8 @@ FIELDS = {
 }
 """Names of the table, for fields of messages and entries that have other ones."""
 TIMES = re.compile(r"\d+:\d\d(:\d\d)?|[\d.]+ ?(ms|s|min|h)\b")
+SO_FAR = ", TIME so far"
+"""The end of a line that names an activity which takes long."""
 SECONDS = 600
 """Of one run at most."""
 CLOCK = "clock"
@@ -140,12 +142,18 @@ def _of_ledgers(first: Path, second: Path) -> Iterator[Difference]:
 def _of_logs(first: Path, second: Path) -> Iterator[Difference]:
     for name in ("stdout", "stderr"):
         texts = [TIMES.sub("TIME", (place / name).read_text()) for place in (first, second)]
-        lines = [[" ".join(line.split()) for line in re.split(r"[\r\n]", text)] for text in texts]
+        lines = [_said(text) for text in texts]
         for number, (one, other) in enumerate(zip(*lines, strict=False)):
             if one != other:
                 yield Difference("log", f"{name}, line {number + 1}: {one!r} and {other!r}")
         if len(lines[0]) != len(lines[1]):
             yield Difference("log", f"{name}: {len(lines[0])} lines and {len(lines[1])}")
+
+
+def _said(text: str) -> list[str]:
+    """The lines of a log, without those that are only said because something took long."""
+    lines = [" ".join(line.split()) for line in re.split(r"[\r\n]", text)]
+    return [line for line in lines if not line.endswith(SO_FAR)]
 
 
 def _of_files(first: Path, second: Path) -> Iterator[Difference]:

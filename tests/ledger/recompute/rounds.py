@@ -113,6 +113,23 @@ def length_of_catch_up(rounds: Sequence[Mapping[str, Any]], round: int) -> int:
     return total
 
 
+def expected_costs(
+    recipe: Mapping[str, Any], round: int, before: bytes | None, numbers: int, queries: int
+) -> list[int]:
+    """`bytes_up`, `bytes_down`, `queries` of a round with [privacy], central noise: clients that are expected to
+    answer, times what one of them sends (int32 if sums fit) and evaluates; every client is sent the update before."""
+    clients, privacy = recipe["federation"]["clients"], recipe["privacy"]
+    q = privacy.get("probability", recipe["federation"]["cohort"] / clients)
+    asked = q * clients if privacy["unit"] == "client" else clients
+    reply = len(encode([round, 0, bytes(8), b"", b"", queries])) + 4 * numbers
+    sent = encode([1, round, 0, [] if before is None else [msgspec.msgpack.decode(before)]])
+    return [_rounded(asked * reply), clients * len(sent), _rounded(asked * queries)]
+
+
+def _rounded(number: float) -> int:
+    return int(np.rint(number))
+
+
 def asked_in(record: Mapping[str, Any]) -> set[int]:
     return set(record.get("asked", record["cohort"]))
 

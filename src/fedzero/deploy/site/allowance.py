@@ -98,6 +98,9 @@ class Allowance:
         self._ahead, self._hour = 0, 0
         """queries that are recorded but not made; and their hour"""
 
+    def now(self) -> float:
+        return self._clock()
+
     def spend(self, costs: Mapping[T, int]) -> dict[T, str]:
         """Spend the queries of several clients, in their order; by client that cannot be paid for: the reason."""
         if not self.most or not any(costs.values()):

@@ -22,6 +22,9 @@ from fedzero.deploy.site import admission, kept
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
+from fedzero.deploy.site.budget import Budget
+from fedzero.deploy.site.charges import charge_of
+from fedzero.deploy.site.data_sets import data_set
 from fedzero.deploy.site.identity import identity_of
 from fedzero.deploy.site.journal import EVALUATION, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
@@ -71,6 +74,7 @@ class SiteRun:
         recipe, secret = recipe_in(order), settings.secret_bytes()
         self.terms = settings.terms
         self.terms.check(recipe, secret is not None)
+        settings.privacy.check_recipe(recipe)
         _check_clients(order.clients, recipe.federation.clients)
         self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
         self._recipe_hash = recipes.hash_of(recipe)
@@ -81,6 +85,7 @@ class SiteRun:
         admission.check_answers(self.setup.plan)
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
+        self.data = data_set(self.setup.problem.shards)
         self.folder = keep / hashlib.sha256(order.run.encode() + order.recipe + self.base.digest).hexdigest()[:24]
         keep.mkdir(0o700, parents=True, exist_ok=True)  # memories of clients are private
         with ExitStack() as undo:  # a run that cannot begin leaves nothing open
@@ -89,6 +94,9 @@ class SiteRun:
             self._journal = Journal(keep, self.folder.name)
             undo.callback(self._journal.close)
             self._journal.forget(self._tidied(keep))
+            self.budget = self._opened_budget(keep)
+            if self.budget is not None:
+                undo.callback(self.budget.close)
             self._continue(order)
             undo.pop_all()
 
@@ -105,7 +113,17 @@ class SiteRun:
         self._hosting = hosting(self.setup.chain, self._journal, own=self._own())
         kept = self._notes, self._given, self._query_log, self._drawn, self._hosting
         self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
-        own = self.terms, self.host, self.replica, self._journal, self._notes, self._allowance, self._recipe_hash
+        own = (
+            self.terms,
+            self.host,
+            self.replica,
+            self._journal,
+            self._notes,
+            self._allowance,
+            self._recipe_hash,
+            self.data,
+            self._reserve,
+        )
         self.turns = Turns(self.setup, self.setup.chain, self.agreement, *own, log=self.log)
         try:
             if self.host.recallable:
@@ -122,6 +140,25 @@ class SiteRun:
 
     def _tidied(self, keep: Path) -> list[str]:
         return kept.tidy(keep, self.terms.runs_kept, self.terms.bytes_kept, self._journal.sizes())
+
+    def _opened_budget(self, keep: Path) -> Budget | None:
+        """The journal of a run with [privacy]; refused, if its rounds do not fit."""
+        privacy, plan = self.recipe.privacy, self.setup.plan
+        if not privacy:
+            return None
+        mechanism = privacy.mechanism(self.recipe.federation, plan.numbers)
+        self._charge = charge_of(self.recipe, self._recipe_hash, mechanism)
+        budget = Budget(keep, self.settings.privacy, self.data, self.folder.name)
+        try:
+            budget.expect_room(self._charge, self.recipe.rounds, self._journal.rounds())
+        except BaseException:
+            budget.close()
+            raise
+        return budget
+
+    def _reserve(self, round: int, question: bytes) -> None:
+        if self.budget is not None:
+            self.budget.reserve(self._charge, round, question)
 
     def _environment(self) -> Environment:
         return site_tasks.named_for(self.recipe, self.settings.environment())
@@ -193,6 +230,8 @@ class SiteRun:
                 return found
             if not before.same_model(self.replica.history):
                 return messages.Measured(model, None, own, params.sha256())
+        if own and self.budget is not None:  # one more release of this site's data, which nobody paid for
+            return messages.Measured(model, None, own, params.sha256())
         self._allowance.pay(EVALUATION, 1)
         metrics = None
         with suppress(Unmeasured):
@@ -234,6 +273,8 @@ class SiteRun:
         self.save()
         self.host.close()
         self._journal.close()
+        if self.budget is not None:
+            self.budget.close()
         self._allowance.close()
         self._held.release()
         if self._queries is not None:

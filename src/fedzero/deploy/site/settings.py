@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from fedzero import plugins
 from fedzero.deploy.site import tasks as site_tasks
+from fedzero.deploy.site.charges import Policy
 from fedzero.deploy.site.terms import Terms
 from fedzero.errors import FedzeroError, did_you_mean
 from fedzero.model import files
@@ -45,6 +46,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """This site's own tasks, by name: module:attribute; "*" stands for any name."""
     terms: Terms = Terms()
     """The conditions on which the site serves."""
+    privacy: Policy = Policy()
+    """What differential privacy may be spent on each data set."""
     keep: str | None = None
     """Folder for data that outlasts a restart; default: next to the settings."""
 
@@ -81,6 +84,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     def check(self) -> None:
         """Refuse settings with which no run could be served, such as names of things that do not exist."""
         self.environment()
+        self.privacy.check()
         device_of(self.device)
         self.engine_for(engines.local())
         chosen: dict[plugins.Group, Sequence[str]] = {"methods": self.terms.methods, "tasks": self.terms.tasks}

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedzero import plugins
+from fedzero.deploy.site.asked import Asked
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.methods.contract import Cost, Method, Scale
 from fedzero.model.numbers import Natural, PositiveInt
@@ -49,6 +50,11 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     projections: Natural = 2_000
     """Directions that a client is asked about at one and the same model at most, over all rounds and runs; 0: no
     limit."""
+    directions_per_run: Natural = 30_000
+    """Directions that a run asks about a row of this site's data at most, whatever the models are; 0: no limit."""
+    directions_per_day: Natural = 30_000
+    """Directions that are asked about a row of this site's data in 24 hours at most, over all models, recipes and runs;
+    0: no limit."""
     runs_kept: PositiveInt = 8
     """Runs that are kept at most, besides those in progress; the least recently used are removed first."""
     bytes_kept: PositiveInt = 16 << 30
@@ -119,6 +125,21 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
                         f"{more:,} more", before + more)
             )  # fmt: skip
 
+    def directions_of(self, method: Method, cost: Cost) -> int:
+        """The directions of a turn. Where the number follows a schedule, its field has the most of all rounds."""
+        return min(self.projections_of(method, cost), cost.queries + cost.first_queries)
+
+    def check_directions(self, before: Asked, part: int, more: int) -> None:
+        """Refuse directions that are too many for the data set, whatever the model is."""
+        for name, limit, had, with_more in (
+            ("directions_per_run", self.directions_per_run, before.of_run(part), before.of_run(part) + more),
+            ("directions_per_day", self.directions_per_day, before.of_day(part), before.of_day(part, more)),
+        ):
+            if limit and with_more > limit:
+                of = "this run" if name == "directions_per_run" else "runs in 24 hours"
+                said = f"{of} asked about {had:,} directions of this data, and this is {more:,} more"
+                raise Sendable(_beyond(name, limit, said, with_more))
+
     def check_room(self, kept: int) -> None:
         if kept > self.bytes_kept:
             said = f"what its clients answered and remember takes more, {kept:,} so far"
@@ -146,7 +167,15 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         return f"the server can ask for {often}, {rows}, {which}; {learns}"
 
 
-UNLIMITED = Terms(queries_per_day=0, least_batch=1, most_directions=0, most_local_steps=0, projections=0)
+UNLIMITED = Terms(
+    queries_per_day=0,
+    least_batch=1,
+    most_directions=0,
+    most_local_steps=0,
+    projections=0,
+    directions_per_run=0,
+    directions_per_day=0,
+)
 """For sites that belong to the owner of the server."""
 
 

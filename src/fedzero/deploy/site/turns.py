@@ -15,6 +15,9 @@ from typing import TypeVar
 from fedzero.deploy.site import admission, reasons
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance
+from fedzero.deploy.site.asked import Asked as AskedBefore
+from fedzero.deploy.site.asked import Limits
+from fedzero.deploy.site.data_sets import part_of
 from fedzero.deploy.site.journal import Drawn, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
@@ -50,7 +53,8 @@ class Asked:
 
 @dataclass(eq=False)
 class Turns:
-    """recipe_hash: of the recipe as it was sent. log: for errors whose text stays at the site."""
+    """recipe_hash: of the recipe as it was sent. data: digest of the data set. reserve: is told round and
+    question before anything about them leaves. log: for errors whose text stays at the site."""
 
     setup: Setup
     chain: Chain
@@ -62,9 +66,13 @@ class Turns:
     notes: NotesOnDisk
     allowance: Allowance
     recipe_hash: str
+    data: bytes
+    reserve: Callable[[int, bytes], None]
     log: Callable[[BaseException], None]
     _answering: int = 0
     """bytes of the current exchange's answers, which are not in the journal yet"""
+    _asked_before: AskedBefore = field(default_factory=AskedBefore)
+    """directions about the data set, with those of the current exchange"""
     _admitted: set[int] = field(default_factory=set)
     """clients with as many rows as the terms require"""
     _brought: dict[int, bytes] = field(default_factory=dict)
@@ -76,18 +84,22 @@ class Turns:
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
         failed |= self.allowance.spend({number: self._cost(each) for number, each in asked.items()})
         drawn: list[Drawn] = []
-        self._answering = 0
+        self._answering, self._asked_before = 0, self.journal.asked(self.data, self.allowance.now())
         answered: dict[int, Answered] = {}
         paid = [number for number in asked if number not in failed]
         for group in [paid] if self.host.engine is not None else [[number] for number in paid]:
             answered |= self._answered({number: asked[number] for number in group}, drawn, failed)
         new = [(asked[number].place, each) for number, each in answered.items()]
-        conflicts = self.journal.record(new, drawn, once=self.chain.private)
+        conflicts = self.journal.record(new, drawn, self.chain.private, self._limits())
         failed |= {place.client: why for place, why in conflicts.items()}
         sent = {n: each.answer for n, each in answered.items() if n not in failed}
         if self.chain.gathering is not None:
             sent = {number: without_numbers(answer) for number, answer in sent.items()}
         return messages.Replies(sent, failed)
+
+    def _limits(self) -> Limits:
+        terms = self.terms
+        return Limits(self.data, self.allowance.now(), terms.directions_per_run, terms.directions_per_day)
 
     def _each(self, numbers: Iterable[int], work: Callable[[int], T], failed: dict[int, str]) -> dict[int, T]:
         """The results of work for clients, one after the other; reasons of failures go into `failed`."""
@@ -199,16 +211,22 @@ class Turns:
         self.terms.check_room(self.journal.size + self._answering + self.notes.size)
 
     def _expect_few(self, asked: Asked, model: bytes, drawn: list[Drawn]) -> None:
-        """Refuse more directions at one model than the terms allow, and note the directions of this turn. Two turns
-        have the same directions only if recipe, seed, round and history are the same: another recipe may have other
-        directions from the same seed, other rows in its batches, or points that come with the state."""
+        """Refuse more directions at one model, or about one data set, than the terms allow, and note those of this
+        turn. Two turns have the same directions only if recipe, seed, round and history are the same: another recipe
+        may have other directions from the same seed, other rows in its batches, or points that come with the state."""
         round, number = asked.place.round, asked.place.client
-        count = self.terms.projections_of(self.setup.algorithm, self.agreement.cost(round))
+        method, cost = self.setup.algorithm, self.agreement.cost(round)
+        count, more = self.terms.projections_of(method, cost), self.terms.directions_of(method, cost)
         history = self.replica.history or os.urandom(16)  # unknown history: the turn is like no other
         said = (self.recipe_hash.encode(), self.setup.keys.direction_root, round.to_bytes(8, "little"), history)
         name = hashlib.sha256(b"".join(said)).digest()[:16]
         self.terms.check_projections(self.journal.directions(model, number, name), count)
-        drawn.append(Drawn(model, number, name, count, self.terms.projections))
+        part = part_of(self.setup.problem.shards, number)
+        if asked.before is None:
+            self.terms.check_directions(self._asked_before, part, more)
+            self._asked_before = self._asked_before.with_more(part, more)
+        self.reserve(round, name)
+        drawn.append(Drawn(model, number, name, count, self.terms.projections, part, more))
 
     def _expect_rows(self, number: int) -> None:
         if number not in self._admitted:
