@@ -13,6 +13,7 @@ from plants import PLANTS
 from slopes import Slopes
 
 from fedzero import plugins
+from fedzero.runs import progress
 from fedzero.testing import overheard
 
 
@@ -24,6 +25,7 @@ def go(recipe: str, place: str, data: str, given: Mapping[str, bytes], plant: st
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.environ["SLOPES"] = data
     plugins.register(Slopes)
+    progress.QUIET_SECONDS = 3600.0  # on a slow machine there would be lines in between
     sys.argv = ["fedzero", "messages", "run", recipe, "--out", "run"]
     with given_entropy(**given), PLANTS[plant]():
         overheard.main()

@@ -72,7 +72,7 @@ def zero(unit: str, shift: float = 0.0) -> Private:
 def test_equal_bounded_vectors_and_equal_noise_say_the_same(run: Any, unit: str) -> None:
     one, other = run(unit, usual(unit)), run(unit, longer(unit))
     assert compared(one, other) == []
-    assert {path.name for path in (one / "run").iterdir()} == {"ledger.db", "model.safetensors"}
+    assert {path.name for path in (one / "run").iterdir()} == {"ledger.db", "model.safetensors", "privacy.json"}
 
 
 @pytest.mark.parametrize("unit", UNITS)
