@@ -26,7 +26,7 @@ SKIPPED = ("test_cli.py", "test_planted_faults.py")
 """The second looks at the list below, and would find every fault."""
 FAULTS: tuple[tuple[str, str, str], ...] = (
     ("estimators/spsa.py", "(values[0::2] - values[1::2]) / (2 * radius)", "(values[0::2] - values[1::2]) / radius"),
-    ("estimators/spsa.py", "raw = (values[1:] - values[0]) / radius", "raw = (values[1:] - values[1]) / radius"),
+    ("estimators/spsa.py", "found = (values[1:] - values[0]) / radius", "found = (values[1:] - values[1]) / radius"),
     ("links/combining.py", "total / sum(weights[client] for client in clients)", "total / len(clients)"),
     ("methods/rules/contract.py", "(factor / len(keys) * g", "(factor * g"),
     ("directions/keys.py", '"direction", round, step, direction, client)', '"direction", round, 0, direction, client)'),

@@ -264,7 +264,7 @@ def test_a_live_page_survives_the_end_and_the_restart_of_its_run(chromium: Any, 
     pytest.importorskip("uvicorn")
     recipe = tmp_path / "slow.toml"
     recipe.write_text(
-        'name = "slow"\nrounds = 4000\nevaluate_every = 20\n[algorithm]\nkind = "decomfl"\nrate = 1e-4\n'
+        'name = "slow"\nrounds = 100000\nevaluate_every = 20\n[algorithm]\nkind = "decomfl"\nrate = 1e-4\n'
         '[task]\nkind = "quadratic"\ndimension = 2000\n[federation]\nclients = 4\ncohort = 4\n',
         "utf-8",
     )

@@ -91,14 +91,13 @@ def finetune(
     options: further keys of `[task]`: {"balanced": True, "generate": {"max_tokens": 8}, "text": {"overlong": "drop"}}.
     method, cohort, batch, chunk: as of `fedzero.train`. run: out, rounds (default: 100), …: see `fedzero.RunOptions`.
     """
-    own = chosen(finetune, run, folder=True).of_the_run()
+    own = chosen(finetune, run, folder=True).of_the_run().on_public(test, validation)
     module = None if isinstance(model, str) else given.module(model, "model (unless it is the name of one)")
     (batch,) = given.each(PositiveInt, batch=batch)
     cohort, count, chunk = given.each(PositiveInt | None, cohort=cohort, count=count, chunk=chunk)
     text, more = _text(prompt, answers, label, passage, completion, messages, options)
     dealt = _dealt(clients, count, partition, label, own.seed or 0)
     dealt, tested, reported = _measured(validation, dealt, test, own.seed or 0)
-    own.expect_public(test, validation, "finetune")
     rewarded, functions = _rewarded(reward)
     task = {"kind": "language", "model": model if module is None else GIVEN + type(model).__name__, "text": text}
     task |= {"train": _trained(train), "batch": batch, "dtype": dtype, **rewarded, **given.told(chunk=chunk), **more}
@@ -107,8 +106,7 @@ def finetune(
     recipe = recipe_of("finetune", table, own, len(dealt), cohort)
     rows = InMemoryModel(module, tokenizer, dealt, tested, reported=reported)
     made = trained(module, recipe, Environment(functions={GIVEN: rows, **functions}), own)
-    assert rows.opened is not None
-    return replace(made, trained=rows.opened.module)
+    return replace(made, trained=rows.trained)
 
 
 def _text(

@@ -108,12 +108,14 @@ class Chosen:
             "evaluate_every": evaluate_every if self.evaluate_every is None else self.evaluate_every,
         } | said
 
-    def expect_public(self, test: Any, validation: Any, verb: str) -> None:
-        """Refuse evaluations on the clients' own data, which would show more of them than [privacy] accounts for."""
+    def on_public(self, test: Any, validation: Any) -> Chosen:
+        """The same, after refusing evaluations on the clients' own data: they would show more of them than [privacy]
+        accounts for."""
         if self.privacy is not None and share_of(validation) is not None:
-            raise Invalid(f"fedzero.{verb}: validation is a share of the clients' data, which privacy protects")
+            raise Invalid("privacy protects the clients' data, and validation is a share of the clients' data")
         if self.privacy is not None and test is None:
-            raise Invalid(f"fedzero.{verb}: privacy needs `test`, public data: evaluations show what is evaluated on")
+            raise Invalid("privacy needs `test`, public data: evaluations show what is evaluated on")
+        return self
 
 
 def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool = True, folder: bool = False) -> Chosen:

@@ -90,13 +90,12 @@ def train(
         (`run.best`, stop, a patch) is chosen by their metrics; those of `test` are reported beside them ("test loss").
     options: see `fedzero.RunOptions`. rounds: default: 100. out: if it holds this run, that is resumed or extended.
     """
-    own, model = chosen(train, options, folder=True).of_the_run(), given.module(model)
+    own, model = chosen(train, options, folder=True).of_the_run().on_public(test, validation), given.module(model)
     batch, count = given.each(PositiveInt, batch=batch, count=count)
     cohort, chunk = given.each(PositiveInt | None, cohort=cohort, chunk=chunk)
     merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
-    own.expect_public(test, validation, "train")
     clients, apart, partition = tables.opened(clients, _apart(test, validation), partition, features, label)
     dealt = deal(clients, partition, count, collate, own.seed or 0)
     local = _local_task(model, criterion, dealt, apart, validation, collate, own.seed or 0)

@@ -76,10 +76,7 @@ def _run(
     """recipe: in force from here on; given: by the caller. extended: an extension that is not on the ledger yet."""
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
-    if recipe.engine.attack is not None:
-        raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
-    if recipe.privacy:
-        raise FedzeroError("[privacy] is for clients of this process: sites do not draw their own units yet")
+    _expect_sites(recipe)
     environment = named_for(recipe, environment)
     then, before = _start_of(folder) if resuming else (None, None)
     foreign = then is not None and not given and _is_foreign(then, recipe, environment)
@@ -125,6 +122,14 @@ def _run(
     if summary.complete:  # sites keep what they need to go on with a run that was paused
         clients.finish(summary.rounds)
     return summary
+
+
+def _expect_sites(recipe: Recipe) -> None:
+    """Refuse recipes that only clients of one process can serve."""
+    if recipe.engine.attack is not None:
+        raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
+    if recipe.privacy:
+        raise FedzeroError("[privacy] is for clients of this process: sites do not draw their own units yet")
 
 
 def _order(run: str, recipe: Recipe, then: Start | None, extended: Extended | None) -> Prepare:

@@ -40,6 +40,12 @@ class InMemoryModel:
     def rows(self) -> list[Row]:
         return [row for rows in self.clients for row in rows]
 
+    @property
+    def trained(self) -> Any:
+        """The module as it is trained."""
+        assert self.opened is not None, "the task is built"
+        return self.opened.module
+
     def parts(self) -> list[Indices]:
         """Positions of every client's rows among all of them."""
         ends = np.cumsum([len(rows) for rows in self.clients])
