@@ -44,7 +44,8 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Differential privacy of a run. Give `epsilon`, a budget for all rounds, or `sigma`."""
 
     epsilon: Annotated[float, Meta(ge=0.01, le=32)] | UnsetType = UNSET
-    """ε, what readers of the model and the ledger may learn of a unit at most, after the last round"""
+    """ε after the last round, the budget: against readers of the model and the ledger; with noise of hosts, against the
+    server"""
     delta: Annotated[float, Meta(ge=1e-12, lt=1)] | UnsetType = UNSET
     """δ; default: 0.1 / n, the largest that is allowed"""
     unit: Unit = "client"
