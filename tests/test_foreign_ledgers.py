@@ -129,7 +129,7 @@ def hub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm(tmp_path_factory: pytest.TempPathFactory, hub: tuple[str, list[str]], hub_folder: Path) -> Iterator[Warm]:
     pytest.importorskip("transformers")
     variables, streams = variables_for(hub[0], hub_folder), tmp_path_factory.mktemp("streams")
-    modules = ["warm", "fedzero.tasks.language.pretrained", "transformers", "peft"]
+    modules = ["fedzero.api", "fedzero.cli", "fedzero.tasks.language.pretrained", "transformers", "peft"]
     with Warm(sys.executable, streams, modules, env=variables, cwd=streams) as found:
         yield found
 
@@ -218,13 +218,13 @@ def test_what_a_reward_names_is_neither_imported_nor_run(sent, ledger, small_mod
     """0.2 imported the module of a reward at `verify`, `replay` and `patch export`, from the current folder."""
     model, wanted = str(small_model("opt")), {"model.safetensors", "patch", "report.html", "curves.csv"}
     folders = [ledger(name, rewarding(model, reward), whole=False) for name, reward in REWARDS.items()]
-    found = iter(sent.run(*(command for folder in folders for command in (*commands(folder), ("resume", folder)))))
-    for folder in folders:
-        reading = [next(found) for _ in commands(folder)]
-        assert [code for code, _ in reading] == [0] * len(reading), reading
-        code, said = next(found)
+    reading = [*commands(folders[0]), *(("verify", folder) for folder in folders[1:])]
+    found = sent.run(*reading, *(("resume", folder) for folder in folders))
+    for code, said in found[: len(reading)]:
+        assert code == 0, said
+    for code, said in found[len(reading) :]:
         assert code == 2 and "--trust" in said, said
-        assert {path.name for path in out_of(folder).iterdir()} == wanted
+    assert {path.name for path in out_of(folders[0]).iterdir()} == wanted
     nothing_happened(sent)
 
 

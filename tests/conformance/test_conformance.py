@@ -20,6 +20,7 @@ from fedzero.tasks import Quadratic
 from fedzero.testing import CheckFailed, check_method
 from fedzero.testing import methods as checks
 from fedzero.testing.trial import federation_for, recipe_of, trial
+from sampling import mostly_slow
 
 pytestmark = pytest.mark.covered
 
@@ -75,9 +76,12 @@ REMEMBERING = [
     v for v in VARIANTS if traits_of(v).remembers and v not in SHAPES and changes(v).keys() & WHAT_IS_REMEMBERED
 ]
 """Variants that remember other things than the base of their kind does; nothing else of them could get lost."""
+remembering = pytest.mark.parametrize(
+    "algorithm", mostly_slow(REMEMBERING, lambda v: changes(v).keys() & {"preset", "box"}), ids=label
+)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING, ids=label)
+@remembering
 def test_resumes_with_what_clients_remember(tmp_path: Path, algorithm) -> None:
     checks.resumes(algorithm, tmp_path)
 
@@ -104,7 +108,7 @@ def test_bad_clients(tmp_path: Path, algorithm) -> None:
     checks.refuses_bad_clients(algorithm, tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING, ids=label)
+@remembering
 def test_bad_clients_remember_nothing(tmp_path: Path, algorithm) -> None:
     checks.refuses_bad_clients(algorithm, tmp_path, ways=(checks.not_a_number,))
 

@@ -134,8 +134,8 @@ def test_adapters_travel_as_adapters_or_merged(fedzero, written, reviews, small_
 
 
 def test_learns_what_the_rows_say(fedzero, written, reviews, tmp_path):
-    """A model of two layers, sixty rounds: the loss goes down."""
-    options = ["rounds=60", "algorithm.directions=10", "algorithm.rate=5e-3", "task.batch=20", "federation.cohort=3"]
+    """A model of two layers, twenty rounds: the loss goes down."""
+    options = ["rounds=20", "algorithm.directions=10", "algorithm.rate=5e-3", "task.batch=20", "federation.cohort=3"]
     sets = [part for option in options for part in ("--set", option)]
     common = ("run", written("smollm"), "--data", reviews, "--json", "--out")
     found = fedzero(*common, tmp_path / "run", *sets).json
