@@ -29,10 +29,7 @@ LESS: dict[str, dict[str, Any]] = {
     "engine": {"device": "cpu"},
 }
 """What to make smaller, where a recipe has it."""
-FEW = {
-    "transfer": "{count=100}",
-    "active": "{initial=6, a_step=2, candidates=6, around=4, around_candidates=8}",
-}
+FEW = {"transfer": "{count=100}", "active": "{initial=6, a_step=2, candidates=6, around=4, around_candidates=8}"}
 """Of surrogates: random features, and queries."""
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -21,6 +21,7 @@ from fedzero.recipe.setup import prepare
 from fedzero.runs import recorded, session
 from fedzero.tasks import BuildContext, Language
 from fedzero.tasks.language.texts import Text
+from sampling import mostly_slow
 
 RECIPE = """
 name = "reviews"
@@ -80,7 +81,7 @@ def written(small_model, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, lambda kind: kind in ("gpt2", "llama")))
 def test_run_replay_patch_and_load_with_transformers(fedzero, written, reviews, small_model, tmp_path, kind):
     run, patch, tuned = tmp_path / "run", tmp_path / "p.patch", tmp_path / "tuned"
     found = fedzero("run", written(kind), "--out", run, "--data", reviews, "--json").json

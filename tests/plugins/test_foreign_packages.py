@@ -80,7 +80,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Environmen
         yield made, folder
 
 
-@pytest.mark.parametrize("kind", mostly_slow(KINDS, lambda kind: kind in ("method", "link", "rule")))
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, lambda kind: kind == "link"))
 def test_generated_packages_pass_their_own_tests(there, kind: str) -> None:
     """All pass the checks of their kind, which take seconds for an engine."""
     environment, folder = there
