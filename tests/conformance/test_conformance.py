@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from cases import BASES, EVERY_CHOICE_ONCE, KINDS, SHAPES, VARIANTS, WIRES, changes, label, traits_of
+from cases import BASES, EVERY_CHOICE_ONCE, KINDS, SHAPES, UNLIKE, VARIANTS, WIRES, changes, label, traits_of
 
 from fedzero.errors import FedzeroError
 from fedzero.tasks import Quadratic
@@ -28,6 +28,8 @@ EPS = 2.0**-24
 """Half a unit in the last place of float32."""
 shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)
 wires = pytest.mark.parametrize("algorithm", WIRES, ids=label)
+unlike = pytest.mark.parametrize("algorithm", mostly_slow(WIRES, lambda algorithm: algorithm in UNLIKE), ids=label)
+"""For checks of what servers, sites and links do, which is the same for all other methods."""
 
 
 def choices(of: Any) -> dict[str, set[Any]]:
@@ -61,7 +63,7 @@ def test_replays_and_counts(tmp_path: Path, algorithm) -> None:
     checks.replays_and_counts(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_counts_where_asks_are_answered_together(tmp_path: Path, algorithm) -> None:
     checks.replays_and_counts(algorithm, tmp_path, merge=True)
 
@@ -86,12 +88,12 @@ def test_resumes_with_what_clients_remember(tmp_path: Path, algorithm) -> None:
     checks.resumes(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_runs_at_sites(tmp_path: Path, algorithm) -> None:
     checks.runs_at_sites(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_federations(tmp_path: Path, algorithm) -> None:
     checks.serves_the_federations_it_accepts(algorithm, tmp_path)
 
@@ -118,12 +120,12 @@ def test_bfloat16(tmp_path: Path, algorithm) -> None:
     checks.replays_short_floats(algorithm, tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", BASES, ids=label)
+@pytest.mark.parametrize("algorithm", mostly_slow(BASES, lambda a: type(a) in map(type, UNLIKE)), ids=label)
 def test_float16(tmp_path: Path, algorithm) -> None:
     checks.replays_short_floats(algorithm, tmp_path, (torch.float16,))
 
 
-@shapes
+@pytest.mark.parametrize("algorithm", mostly_slow(SHAPES, lambda algorithm: algorithm in WIRES), ids=label)
 def test_sampling_with_replacement(tmp_path: Path, algorithm) -> None:
     checks.weighs_who_is_drawn_twice(algorithm, tmp_path)
 
@@ -134,7 +136,7 @@ def test_extreme_numbers(tmp_path: Path, algorithm) -> None:
     checks.survives_extreme_numbers(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_a_rate_that_falls_to_zero(tmp_path: Path, algorithm) -> None:
     checks.runs_with_a_rate_of_zero(algorithm, tmp_path)
 
