@@ -17,7 +17,6 @@ from fedzero.methods import DeComFL
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.privacy import LEAST_SIGMA, Privacy
-
 from fedzero.runs import session, statement
 from fedzero.runs.growing import Growth
 from fedzero.runs.progress import Silent

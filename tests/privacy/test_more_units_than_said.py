@@ -26,13 +26,7 @@ def recipe(population: int) -> recipes.Recipe:
             "algorithm": {"kind": "decomfl", "rate": 0.001, "directions": 2},
             "task": {"kind": "test-slopes", "rows": 20},
             "federation": {"clients": 5, "cohort": 5},
-            "privacy": {
-                "sigma": 1.0,
-                "unit": "example",
-                "clip": 1.0,
-                "population": population,
-                "probability": 0.5,
-            },
+            "privacy": {"sigma": 1.0, "unit": "example", "clip": 1.0, "population": population, "probability": 0.5},
         }
     )
 

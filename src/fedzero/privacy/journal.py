@@ -39,8 +39,8 @@ def basic(reserved: Iterable[Spent]) -> Spent:
 
 @dataclass(frozen=True)
 class Filter:
-    """Everything that it admits is (epsilon, delta)-private together. `order` and `others` do not depend on data, nor on
-    answers; with others, half of δ is for the order, and they share the other half."""
+    """Everything that it admits is (epsilon, delta)-private together. `order` and `others` do not depend on data, nor
+    on answers; with others, half of δ is for the order, and they share the other half."""
 
     epsilon: float
     delta: float

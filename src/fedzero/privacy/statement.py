@@ -127,7 +127,9 @@ def _everybodys(key: bytes) -> bool:
         return True
     u = (1 + y) * pow(1 - y, -1, FIELD) % FIELD
     try:
-        X25519PrivateKey.from_private_bytes(bytes(32)).exchange(X25519PublicKey.from_public_bytes(u.to_bytes(32, "little")))
+        X25519PrivateKey.from_private_bytes(bytes(32)).exchange(
+            X25519PublicKey.from_public_bytes(u.to_bytes(32, "little"))
+        )
     except ValueError:
         return True
     return False

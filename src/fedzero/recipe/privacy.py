@@ -213,8 +213,8 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         sigma = max(mechanism.sigma(self.epsilon, steps, LEAST_SIGMA), LEAST_SIGMA)
         if sigma > LARGEST_SIGMA:
             raise FedzeroError(
-                f"privacy.epsilon = {self.epsilon:g} over {steps:,} rounds needs privacy.sigma = {sigma:,.0f}, more than "
-                f"{LARGEST_SIGMA:,.0f}: make fewer rounds, or give a larger epsilon"
+                f"privacy.epsilon = {self.epsilon:g} over {steps:,} rounds needs privacy.sigma = {sigma:,.0f}, "
+                f"more than {LARGEST_SIGMA:,.0f}: make fewer rounds, or give a larger epsilon"
             )
         return sigma
 
