@@ -43,9 +43,12 @@ def epsilon_of(sigma: float, q: float, steps: int, delta: float, interval: float
     return _Account.of(sigma, q, interval).epsilon(steps, delta)
 
 
-def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
-    """The smallest multiple of 10⁻⁴ with which `epsilon_of` is at most ε. It is found on the wide grid of losses first,
-    and is nearly always that one or one of the few below it."""
+def sigma_of(epsilon: float, q: float, steps: int, delta: float, least: float = 0.0) -> float:
+    """The smallest multiple of 10⁻⁴ with which `epsilon_of` is at most ε, or `least`: a small σ takes much time, and
+    where hardly anybody takes part, ever smaller ones would do.
+
+    It is found on the wide grid of losses first, and is nearly always that one or one of the few below it.
+    """
     expected(epsilon, "epsilon")
     if q == 1:
         return math.ceil(gaussian.sigma_of(epsilon, steps, delta) * STEPS) / STEPS
@@ -53,24 +56,28 @@ def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
     def figures(interval: float) -> Callable[[int], float]:
         return lambda multiple: epsilon_of(multiple / STEPS, q, steps, delta, interval)
 
-    high = math.ceil(_renyi_sigma(epsilon, q, steps, delta) * STEPS)
-    rough = _smallest(epsilon, math.floor(NARROW * high), high, figures(COARSE))
-    return round(_smallest(epsilon, rough - 1, rough, figures(INTERVAL)) / STEPS, 4)
+    high, end = math.ceil(_renyi_sigma(epsilon, q, steps, delta) * STEPS), max(1, math.ceil(least * STEPS))
+    if high <= end:
+        return end / STEPS
+    rough = _smallest(epsilon, max(math.floor(NARROW * high), end), high, end, figures(COARSE))
+    return round(_smallest(epsilon, max(rough - 1, end), rough, end, figures(INTERVAL)) / STEPS, 4)
 
 
-def _smallest(epsilon: float, low: int, high: int, figure: Callable[[int], float]) -> int:
-    """The smallest multiple whose figure is at most ε. It is looked for between two, and beyond either where it is not
-    between them.
+def _smallest(epsilon: float, low: int, high: int, end: int, figure: Callable[[int], float]) -> int:
+    """The smallest multiple from `end` on whose figure is at most ε. It is looked for between two, and beyond either
+    where it is not between them.
 
     The next one is where ln ε would be if it were a straight line in ln σ, a multiple that is not yet known; every
     third halves what is left.
     """
     known = {at: figure(at) for at in (low, high)}
     while known[high] > epsilon:
-        low, high = high, high + 2 * (high - low)
+        low, high = high, high + 2 * max(1, high - low)
         known[high] = figure(high)
     while known[low] <= epsilon:
-        low, high = max(low - 2 * (high - low), low // 2), low
+        if low == end:
+            return end
+        low, high = max(low - 2 * (high - low), low // 2, end), low
         known[low] = figure(low)
     tries = 0
     while high - low > 1:
@@ -82,6 +89,7 @@ def _smallest(epsilon: float, low: int, high: int, figure: Callable[[int], float
     return high
 
 
+@lru_cache(maxsize=1024)
 def distributed_epsilon(grid: Grid, variance: float, honest: int, q: float, steps: int, delta: float) -> float:
     """ε where so many honest parties add a discrete Gaussian of this variance to each number, in integers of the grid.
 
@@ -144,7 +152,10 @@ class _Account:
         proper(delta)
         if steps == 0:
             return 0.0
-        whole = self._nothing.compose(self._step.self_compose(steps))  # as its own accountant does
+        try:
+            whole = self._nothing.compose(self._step.self_compose(steps))  # as its own accountant does
+        except MemoryError:
+            raise FedzeroError(f"{steps:,} steps are more than the accountant has memory for: use fewer") from None
         return float(whole.get_epsilon_for_delta(delta))
 
 
