@@ -21,7 +21,7 @@ from fedzero.oracles.poisson import Places, by_person, drawn_persons, drawn_unit
 
 NOT_A_MEAN = "the objective of this task is no mean over rows, so no row has a loss of its own"
 NOT_BY_ROW = "the data of this task cannot be taken row by row"
-BY_PERSON = "a unit is a person, but nobody said whose each row is"
+BY_PERSON = "a unit is a person, but nobody said whose each row is: the data of this task have no such column"
 
 
 def why_no_rows(objective: object, shards: object, persons: bool = False) -> str:
@@ -98,6 +98,23 @@ def _persons(shards: RowShards, client: int) -> NDArray[Any]:
     return ids
 
 
+def persons_at_several(shards: Any) -> str:
+    """Why a unit would be more than a person's rows with one client: what bounds a client's part of a person does not
+    bound the person. Empty: everybody's rows lie with one client."""
+    part = getattr(shards, "part", lambda client: client)
+    clients = {part(client): client for client in range(shards.clients)}.values()
+    each = [np.unique(_persons(shards, client)) for client in clients]
+    if len({ids.dtype.kind for ids in each}) > 1:
+        each = [np.unique(ids.astype(str)) for ids in each]
+    found, times = np.unique(np.concatenate(each), return_counts=True) if each else (np.empty(0), np.empty(0))
+    if not (several := np.count_nonzero(times > 1)):
+        return ""
+    return (
+        f"{several:,} of {len(found):,} persons have rows at several clients, and a person is one unit: let all rows "
+        "of a person lie with one client"
+    )
+
+
 class OfPersons:
     """Shards with the person of every row. ids: of each client, in the order of its rows."""
 
@@ -110,4 +127,4 @@ class OfPersons:
         return getattr(self.shards, name)
 
     def persons(self, client: int) -> NDArray[Any]:
-        return self.ids[client]
+        return self.ids[client % len(self.ids)]  # of a site all clients may have the same rows

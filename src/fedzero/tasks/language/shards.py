@@ -16,8 +16,9 @@ from fedzero.oracles.reward import Prompts
 from fedzero.tasks.language.completing import Completed
 from fedzero.tasks.language.encoding import Encoded
 from fedzero.tasks.language.generating import Generate
-from fedzero.tasks.language.texts import Text
+from fedzero.tasks.language.texts import Row, Text
 from fedzero.tasks.partition import Indices, Mix, drawn
+from fedzero.tasks.persons import numbered
 
 
 class DrawnPrompts:
@@ -120,6 +121,15 @@ def choices(
     """Every prompt with every answer."""
     rows = Responses(tuple([*p, *a] for p in prompts for a in answers), tuple(map(len, answers)) * len(prompts))
     return Choices(rows, labels, weights)
+
+
+def persons_of(text: Text, rows: Sequence[Row], person: str) -> Indices:
+    """Whose each row is, as numbers. person: a field that the text does not show to the model."""
+    if person in text.fields:
+        raise FedzeroError(
+            f"privacy.person = {person!r} is a field of task.text, too: what names a person is no feature"
+        )
+    return numbered([[row.get(person) for row in rows]], person)[0]
 
 
 def mix_of(balanced: bool | dict[str, float], text: Text, labels: Sequence[int]) -> Mix | None:
