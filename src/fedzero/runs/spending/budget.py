@@ -24,11 +24,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from fedzero.deploy.site.charges import Charge, Policy, check_room, epsilon_of
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.ledger.durable import Durable
 from fedzero.model import files
 from fedzero.model.decoding import MALFORMED
+from fedzero.runs.spending.charges import Charge, Policy, check_room, epsilon_of
 
 FILE, HEAD = "budget.db", "budget.head"
 TABLE = (
