@@ -122,6 +122,9 @@ class OfPersons:
         self.shards, self.ids = shards, ids
         self.clients, self.no_rows = shards.clients, _why(shards, RowShards, NOT_BY_ROW)
         self.batch, self.held, self.taken = shards.batch, shards.held, shards.taken
+        for name in ("rows", "part", "content"):  # protocols look for what a value has by itself
+            if hasattr(shards, name):
+                setattr(self, name, getattr(shards, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.shards, name)

@@ -8,7 +8,7 @@ chosen with knowledge of the answers before: another recipe, a warm start and a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,6 +24,16 @@ Adversary = Literal["readers", "server"]
 Unit = Literal["client", "example", "person"]
 ASSUMED = 8.0
 """ε for which the order is chosen, where a site sets no limit."""
+
+
+class Said(NamedTuple):
+    """How a sentence names a key of the policy, and what it advises at its end."""
+
+    has: str
+    advice: str
+
+
+SETTINGS = Said("its settings have privacy.", "or the site allows more, `epsilon` in [privacy] of its settings")
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,17 +67,17 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         except FedzeroError as error:
             raise FedzeroError(f"privacy.epsilon = {self.epsilon} of this site is too small: {error}") from None
 
-    def check_recipe(self, recipe: Recipe) -> None:
+    def check_recipe(self, recipe: Recipe, said: Said = SETTINGS) -> None:
         if not recipe.privacy:
             if self.require:
-                raise Sendable("its settings have privacy.require = true, and the recipe has no [privacy]: add it")
+                raise Sendable(f"{said.has}require = true, and the recipe has no [privacy]: add it")
             return
         unit = recipe.privacy.unit
         if self.unit is not None and unit != self.unit:
-            raise Sendable(f"its settings have privacy.unit = {self.unit!r}, and the recipe has {unit!r}: change it")
+            raise Sendable(f"{said.has}unit = {self.unit!r}, and the recipe has {unit!r}: change it")
         if self.adversary == "server" and recipe.privacy.noise == "central":
             raise Sendable(
-                "its settings have privacy.adversary = 'server', and the server of this recipe sees sums without "
+                f"{said.has}adversary = 'server', and the server of this recipe sees sums without "
                 "noise: set privacy.noise = 'distributed' or 'local'"
             )
 
@@ -127,7 +137,9 @@ def epsilon_of(spent: Iterable[tuple[Charge, int]], policy: Policy, order: int) 
     return total + renyi.converted(order, policy.delta) if total else 0.0
 
 
-def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int, policy: Policy, order: int) -> None:
+def check_room(
+    spent: Iterable[tuple[Charge, int]], further: Charge, steps: int, policy: Policy, order: int, said: Said = SETTINGS
+) -> None:
     """Refuse rounds that would exceed the budget of a data set."""
     kept = list(spent)
     for other, _ in kept:
@@ -145,7 +157,6 @@ def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int,
     if not within:
         then = epsilon_of([*kept, (further, steps)], policy, order)
         raise Sendable(
-            f"its settings have privacy.epsilon = {policy.epsilon:g} (delta = {policy.delta:g}) for this data, and "
-            f"with {steps} more of these rounds it is {then:.4g}: make fewer rounds or add more noise, or the site "
-            "allows more, `epsilon` in [privacy] of its settings"
+            f"{said.has}epsilon = {policy.epsilon:g} (delta = {policy.delta:g}) for this data, and "
+            f"with {steps} more of these rounds it is {then:.4g}: make fewer rounds or add more noise, {said.advice}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ class DrawnPrompts:
 
     def __init__(self, data: Encoded | Completed, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
         self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
+        self.content: Callable[[], bytes] = bytes
+        """SHA-256 of the rows, whichever of them a recipe takes and whatever it makes of them"""
         for client, part in enumerate(parts):
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")

@@ -176,6 +176,8 @@ class Language(Task, tag="language"):
             tokens = [token for (token,) in answers]
             objective = self._choosing(model, torch.tensor(tokens, device=context.device), test)
             shards = LanguageShards(train, parts, self.batch, mix)
+        file = "" if given else self._file("train", context)
+        shards.content = partial(given.content) if given else partial(rows.content, file, context.data)
         if persons is not None:
             shards = OfPersons(shards, [persons[part] for part in parts])
         params = self.params(model)
