@@ -6,7 +6,7 @@ fedzero.train(model, clients=[frame_a, frame_b], label="diagnosis", test=frame_c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,12 @@ class Without:
 
 
 def taken_out(
-    clients: Any, apart: Mapping[str, Any], partition: Any, person: str, used: Iterable[str | None]
+    clients: Any, apart: Mapping[str, Any], partition: Any, person: str, features: Any, label: str | None
 ) -> tuple[Any, dict[str, Any], Any, list[Indices]]:
     """Clients, other data by name and the partition, without the column; and the persons of the rows of each part of
-    the clients' data. used: columns that are features, or the label."""
-    if person in used:
+    the clients' data."""
+    tables.expect_names(features, label)
+    if person in (label, *(features or ())):
         raise Invalid(f"privacy.person = {person!r} is a feature or the label, too: name another column")
     clients, partition = tables.partitioned(clients, partition)
     several = partition is None and isinstance(clients, list | tuple)

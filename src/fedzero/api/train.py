@@ -140,8 +140,7 @@ def _columns(
     """What `tables.opened` makes of the data, and whose the rows are."""
     person, whose = persons.read(own.privacy), None
     if person is not None:
-        used = (label, *(features or ()))
-        clients, apart, partition, whose = persons.taken_out(clients, apart, partition, person, used)
+        clients, apart, partition, whose = persons.taken_out(clients, apart, partition, person, features, label)
     return *tables.opened(clients, apart, partition, features, label), whose
 
 
@@ -249,11 +248,12 @@ def site_task(
     given.module(model)
     given.function(collate, "collate", "a function of a list of items")
     parts = data if isinstance(data, list) else [data]
+    (person,) = given.each(str | None, person=person)
     apart, whose = _apart(test, validation), None
     if person is not None:
         if share_of(validation) is not None:
             raise Invalid("person protects the site's data, and validation is a share of them: give other data")
-        parts, apart, _, whose = persons.taken_out(parts, apart, None, person, (label, *(features or ())))
+        parts, apart, _, whose = persons.taken_out(parts, apart, None, person, features, label)
     parts, apart, _ = tables.opened(parts, apart, None, features, label)
     data = parts if isinstance(data, list) else parts[0]
     own, criterion = several(data, collate, "data"), criterion_of(loss, objective, metrics)
