@@ -266,7 +266,7 @@ def test_a_run_that_is_killed_at_any_step(warm_server: Any, tmp_path: Path) -> N
         place.mkdir()
         Killed(warm_server, place).to_end([last])
     generator = np.random.default_rng(1)
-    for number in range(40):
+    for number in range(12):
         place = tmp_path / f"often-{number}"
         place.mkdir()
         Killed(warm_server, place).to_end(generator.integers(0, 14, 6).tolist())
