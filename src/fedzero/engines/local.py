@@ -107,13 +107,14 @@ def local_clients(
     if elsewhere is not None:
         drawn = elsewhere.batches if draws_batches(setup.recipe) else None
         return LocalClients(
-            *place, observe, problem.measure, memory, folded, _unanswered, drawn, oldest, elsewhere.entropy
+            *place, observe, problem.measure, memory, folded, unanswered, drawn, oldest, elsewhere.entropy
         )
     drawn = batches_in(setup.recipe, answers)
     return LocalClients(*place, observe, problem.measure, memory, folded, answers, drawn, oldest)
 
 
-def _unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+    """No client has answered before."""
     return {}
 
 
