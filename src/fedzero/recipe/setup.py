@@ -182,6 +182,8 @@ def _check_population(setup: Setup) -> None:
     assert recipe.privacy
     if setup.problem.incomplete or rows is None or why_no_rows(setup.problem.objective, shards, rows.persons):
         return
+    if rows.persons and persons_at_several(shards):  # counted twice; refused with the reason
+        return
     most = recipe.privacy.n(recipe.federation)
     if (found := units_of(shards, rows.persons)) > most:
         raise FedzeroError(
