@@ -17,7 +17,7 @@ from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
-from fedzero.oracles.rows import units_of, why_no_rows
+from fedzero.oracles.rows import persons_at_several, units_of, why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -106,7 +106,8 @@ def prepare(
     keys = keys or keys_of(recipe, environment.secret)
     device, own = device_of(recipe.engine.device), environment
     place = BuildContext(
-        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign)
+        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign),
+        person=recipe.privacy.person or "" if recipe.privacy else "",
     )
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
@@ -143,6 +144,7 @@ def _check_rows(setup: Setup) -> None:
     why = why_not_by_row(setup.algorithm, setup.plan.scale, chain)
     if not why and not problem.incomplete:
         why = why_no_rows(problem.objective, problem.shards, chain.rows.persons)
+        why = why or (persons_at_several(problem.shards) if chain.rows.persons else "")
     if not why and chain.rows.rate < 1 and not setup.plan.private_sampling:
         why = "everybody who knows the seed would know which: set sampling = 'private'"
     if why:
@@ -179,6 +181,8 @@ def _check_population(setup: Setup) -> None:
     recipe, shards, rows = setup.recipe, setup.problem.shards, setup.chain.rows
     assert recipe.privacy
     if setup.problem.incomplete or rows is None or why_no_rows(setup.problem.objective, shards, rows.persons):
+        return
+    if rows.persons and persons_at_several(shards):  # counted twice; refused with the reason
         return
     most = recipe.privacy.n(recipe.federation)
     if (found := units_of(shards, rows.persons)) > most:
