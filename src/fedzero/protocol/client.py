@@ -221,6 +221,15 @@ class Client:
             )
         )
 
+    def absent(self, round: int) -> bytes:
+        """The reply of a client that takes no part in a round, where nobody may see that: zeros, and the queries of one
+        that does."""
+        self._round = round
+        cost = self.replica.algorithm.cost(round, self.replica.state.scale)
+        noughts = Contribution(np.zeros(cost.replies[0], np.float32), None)
+        sent, digest = self.chain.on_client(noughts, None, self._context(0)), self.replica.state.digest(self.number)
+        return encode_reply(Reply(round, 0, digest, sent.data, b"", cost.queries))
+
     def _sent(self, given: Intermediate | Contribution, exchange: int) -> Sent:
         """The encoded contribution; the same bytes as before if the client has answered this instruction already."""
         if self.chain.private and self._before is not None:
