@@ -157,7 +157,9 @@ class LocalClients:
     def _made(self, number: int) -> Client:
         replica = self.replica if self._base is None else self._own(number, self._base.clone())
         kind = GradientOracle if replica.traits.first_order else Oracle
-        oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn)
+        hides = self._hidden is not None and not self.merge
+        failures = Exception if hides else FedzeroError
+        oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn, failures)
         client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
         if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
             client.remember(chunks)

@@ -226,8 +226,10 @@ class Client:
         that does."""
         self._round = round
         cost = self.replica.algorithm.cost(round, self.replica.state.scale)
-        noughts = Contribution(np.zeros(cost.replies[0], np.float32), None)
-        sent, digest = self.chain.on_client(noughts, None, self._context(0)), self.replica.state.digest(self.number)
+        noughts = np.zeros(cost.replies[0], np.float32)
+        rows = None if self.chain.rows is None else np.empty((0, len(noughts)), np.float32)
+        given, digest = Contribution(noughts, None, rows=rows), self.replica.state.digest(self.number)
+        sent = self.chain.on_client(given, None, self._context(0))
         return encode_reply(Reply(round, 0, digest, sent.data, b"", cost.queries))
 
     def _sent(self, given: Intermediate | Contribution, exchange: int) -> Sent:

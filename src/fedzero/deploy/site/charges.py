@@ -39,6 +39,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """From whom: readers of model and ledger, or the server as well, so that hosts have to add noise."""
     require: bool = False
     """Whether recipes without [privacy] are refused."""
+    seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    """A turn takes so long at least, so that its time does not show how many clients or rows took part."""
 
     def order(self, charge: Charge) -> int:
         """The order of divergences in which most of these rounds fit into the budget."""
