@@ -93,13 +93,13 @@ def whole(site: Site, round: int = 0, clients: tuple[int, ...] = (0, 1)) -> Repl
     ],
 )
 def test_a_promise_is_computed_again(tmp_path: Path, change: dict[str, Any], why: str, capsys: Any) -> None:
-    recipe = solved(epsilon=2.0, delta=1e-3, population=4)
+    recipe = solved(epsilon=2.0, delta=1e-3, population=4, noise="local")
     site = site_with(tmp_path)
     assert isinstance(asked(site, prepare(recipe)), Prepared)
     assert why in refused(site_with(tmp_path / "other"), prepare(changed(recipe, **change)))
 
 
-@pytest.mark.parametrize("kind", [{}, {"noise": "local"}])
+@pytest.mark.parametrize("kind", [{"probability": 1.0}, {"noise": "local"}])
 def test_more_rounds_than_the_noise_pays_for_are_refused(tmp_path: Path, kind: dict[str, Any], capsys: Any) -> None:
     recipe = solved(epsilon=2.0, delta=1e-3, **kind)
     site = ready(tmp_path, recipe)
@@ -136,12 +136,12 @@ def test_rows_that_two_clients_have_would_count_twice(tmp_path: Path, clinics: A
 
 
 def test_an_approval_is_of_the_budget_and_not_of_the_noise(tmp_path: Path, capsys: Any) -> None:
-    asking = private_recipe(epsilon=2.0, delta=1e-3)
+    asking = private_recipe(epsilon=2.0, delta=1e-3, probability=1.0)
     recipe = recipes.with_noise(asking)
     assert recipes.approval_of(asking) == recipes.approval_of(recipe) != recipes.hash_of(recipe)
     terms = Terms(approved=(recipes.approval_of(asking),))
     ready(tmp_path, recipe, terms=terms)
-    other = solved(epsilon=2.5, delta=1e-3)
+    other = solved(epsilon=2.5, delta=1e-3, probability=1.0)
     assert "do not approve" in refused(site_with(tmp_path, terms=terms), prepare(other))
     assert recipes.approval_of(private_recipe(sigma=2.0)) != recipes.approval_of(private_recipe(sigma=1.0))
 

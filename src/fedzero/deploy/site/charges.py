@@ -8,6 +8,7 @@ chosen with knowledge of the answers before: another recipe, a warm start and a 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -44,14 +45,7 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     def order(self, charge: Charge) -> int:
         """The order of divergences in which most of these rounds fit into the budget."""
-        epsilon = self.epsilon or ASSUMED
-        step = charge.curve(self.adversary, 1)
-
-        def rounds(order: int) -> float:
-            return (epsilon - renyi.converted(order, self.delta)) / step(order)
-
-        best: int = max(renyi.WHOLE, key=rounds)
-        return best
+        return _order(self, charge)
 
     def check(self) -> None:
         try:
@@ -100,6 +94,17 @@ class Charge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if adversary == "server":
             raise Sendable("the server adds the noise of this recipe: nothing bounds what it learns")
         return renyi.subsampled(renyi.gaussian(self.sigma), q, steps)
+
+
+@lru_cache(maxsize=64)
+def _order(policy: Policy, charge: Charge) -> int:
+    epsilon, step = policy.epsilon or ASSUMED, charge.curve(policy.adversary, 1)
+
+    def rounds(order: int) -> float:
+        return (epsilon - renyi.converted(order, policy.delta)) / step(order)
+
+    best: int = max(renyi.WHOLE, key=rounds)
+    return best
 
 
 def charge_of(recipe: Recipe, recipe_hash: str, mechanism: Mechanism) -> Charge:
