@@ -102,7 +102,7 @@ def out_of_place(prepare: bytes) -> Iterator[tuple[str, bytes]]:
 def change_engine(engine: Any, folder: Path, told: Any) -> None:
     from fedzero.engines.remote import messages
 
-    honest = engine.RemoteClients._ask
+    honest = engine.Sites.ask
 
     def ask(self: Any, asked: Any, wanted: Any, *more: Any) -> Any:
         if wanted is messages.Prepared and told("server", "honest") == "hostile":
@@ -114,4 +114,4 @@ def change_engine(engine: Any, folder: Path, told: Any) -> None:
                         print(json.dumps({"site": site, "order": name, "said": str(said)}), file=heard, flush=True)
         return honest(self, asked, wanted, *more)
 
-    engine.RemoteClients._ask = ask
+    engine.Sites.ask = ask
