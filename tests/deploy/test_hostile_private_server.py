@@ -25,8 +25,8 @@ from fedzero.engines.remote.messages import (
     Phase,
     Phased,
     Prepare,
-    PrepareExtended,
     Prepared,
+    PrepareExtended,
     Recover,
     Replies,
     encode,
@@ -225,7 +225,10 @@ def test_what_is_kept_of_a_round_is_not_what_was_sent_of_it(tmp_path: Path) -> N
     [
         (Measure((), 0), "a model that the server has itself"),
         (Deliver({0: encode_close(0, encode_update(Seeded(0, b"\0\0\0\0\0\0\0\0")))}), "which federation.sync = false"),
-        (Exchange(ROUNDS, 0, {0: encode_work(ROUNDS, 0, []), 1: encode_work(ROUNDS, 0, [])}), "the recipe has 5 rounds"),
+        (
+            Exchange(ROUNDS, 0, {0: encode_work(ROUNDS, 0, []), 1: encode_work(ROUNDS, 0, [])}),
+            "the recipe has 5 rounds",
+        ),
         (Exchange(0, 1, {0: encode_work(0, 1, []), 1: encode_work(0, 1, [])}), "of a round that has 1"),
         (Phase(0, 0, 0, b""), "has no reply of exchange 0 of round 0"),
         (Phase(0, 1, 0, b""), "a phase of exchange 1"),

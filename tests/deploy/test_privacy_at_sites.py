@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,7 @@ def test_an_epoch_that_ends_anywhere_draws_nothing_again(tmp_path: Path, kind: s
     found, link = whole(tmp_path, recipe(**KINDS[kind]), NAMES, at)
     assert found.complete and link.epochs == 2
     expect_once(link)
-    assert attempts(link) == {name: ROUNDS for name in NAMES}
+    assert attempts(link) == dict.fromkeys(NAMES, ROUNDS)
 
 
 def expect_once(link: Spied) -> None:
@@ -222,7 +222,7 @@ def test_a_server_that_is_stopped_in_a_round_goes_on_with_the_same_draws(tmp_pat
     again.passed = link.passed
     assert run(tmp_path, None, again).complete
     expect_once(again)
-    assert attempts(again) == {name: ROUNDS for name in NAMES}
+    assert attempts(again) == dict.fromkeys(NAMES, ROUNDS)
 
 
 @pytest.mark.parametrize("unit", ["clients", pytest.param("examples", marks=SLOW)])
@@ -249,7 +249,7 @@ def test_a_round_without_enough_honest_hosts_is_lost_and_spent(tmp_path: Path) -
     records = rounds_of(tmp_path / "run")
     assert [record.update is not None for record in records] == [True, False, False]
     spent = [spent_of(record) for record in records]
-    assert all(one and two and one[0] < two[0] for one, two in zip(spent, spent[1:], strict=False)), "begun is spent"
+    assert all(one and two and one[0] < two[0] for one, two in pairwise(spent)), "begun is spent"
     assert found.epsilon_server == spent[-1][1] == spent[-1][0]
 
 

@@ -64,7 +64,6 @@ class Killed:
     def roots(self) -> dict[tuple[str, int, int], bytes]:
         """What coins follow from, by site, round and client."""
 
-
         found = {}
         for name in NAMES:
             path = self.place / "sites" / "kept" / name / FILE

@@ -1,5 +1,5 @@
-"""A private run whose site and server are killed: it goes on, each site pays for a round once, and its coins and answers
-are those of before."""
+"""A private run whose site and server are killed: it goes on, each site pays for a round once, and its coins and
+answers are those of before."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_coin_is_on_the_disk_before_it_is_used(tmp_path: Path) -> None:
 def test_without_noise_the_sum_is_that_of_the_clients_that_take_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same coins, thrown by the server and by hosts: equal sums. All clients reply, and only these are evaluated."""
+    """The same coins, thrown by the server and by hosts: equal sums. All reply, and only these are evaluated."""
     silent(monkeypatch)
     chosen = [(0, 2), (), (1, 2, 4)]
     monkeypatch.setattr(HiddenTurns, "taking", lambda self, round, clients: [c for c in chosen[round] if c in clients])
@@ -113,7 +113,7 @@ def _replies(run: Any) -> list[set[int]]:
     kept = run.engine._kept
 
     def keep(batch: Any, given: Any) -> Any:
-        found[batch.asked:] = [set(given)]
+        found[batch.asked :] = [set(given)]
         return kept(batch, given)
 
     run.engine._kept = keep
@@ -130,6 +130,7 @@ def _replies(run: Any) -> list[set[int]]:
 def test_a_row_that_fails_takes_no_other_row_with_it(tmp_path: Path) -> None:
     """At a host all errors of a row count as zero, not only those of fedzero: one row more or less must not change what
     the others add."""
+
     class Broken(Linear):
         def row_losses(self, base: Any, points: Any, batch: Any) -> Any:
             if (batch[1] == 8.0).any():
@@ -138,7 +139,10 @@ def test_a_row_that_fails_takes_no_other_row_with_it(tmp_path: Path) -> None:
 
     lines, scales = np.ones((1, 6, 4)), np.ones((1, 6))
     scales[0, 2] = 8.0
-    base, points = Params.of_vector(torch.ones(4)), [Terms.of([1], np.array([c]), Domain.RADEMACHER) for c in (0.0, 0.5)]
+    base, points = (
+        Params.of_vector(torch.ones(4)),
+        [Terms.of([1], np.array([c]), Domain.RADEMACHER) for c in (0.0, 0.5)],
+    )
     ask = RowLosses(base, points, Poisson(1.0))
     whole = Oracle(Broken(0.0), Rows(lines, np.ones((1, 6))), Keys(b"k" * 32, b"k" * 32), 0)
     broken = Broken(0.0), Rows(lines, scales), Keys(b"k" * 32, b"k" * 32), 0
@@ -173,7 +177,7 @@ def test_figures_of_hosts_that_draw(tmp_path: Path) -> None:
     assert central.privacy.spent(central.federation, 6, 4, 4)[1] is None
     many = private(clients=40, cohort=10, sum="secure", noise="distributed", hosts=7)
     assert many.privacy._honest(many.federation) == 7 - 2 - 2, "7 members: 2 may collude, 2 may be away"
-    assert private(hosts=5).privacy.asked(hosts.federation) == 3.0 < private(hosts=5).privacy.answering(hosts.federation)
+    assert central.privacy.asked(central.federation) == 3.0 < central.privacy.answering(central.federation) == 5
     run = trial(tmp_path, hosts)
     run.play(1)
     assert decode_update(run.records[0].update or b"") and run.records[0].queries == 3 * 7

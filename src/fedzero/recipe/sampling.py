@@ -161,9 +161,7 @@ def hidden_of(recipe: Recipe, answers: Answers, failed: Callable[[BaseException]
     return _hidden(recipe, PrivateBatches(lambda: answers, close=False), failed)
 
 
-def _hidden(
-    recipe: Recipe, roots: PrivateBatches, failed: Callable[[BaseException], None] = ignore
-) -> HiddenTurns:
+def _hidden(recipe: Recipe, roots: PrivateBatches, failed: Callable[[BaseException], None] = ignore) -> HiddenTurns:
     privacy = recipe.privacy
     assert privacy
     return HiddenTurns(privacy.q(recipe.federation), roots if privacy.unit == "client" else None, failed)

@@ -1,7 +1,8 @@
 """The record of a round of which nobody may know who took part.
 
 It names no client, and its costs are those that are expected: clients × a client's bytes and queries, of those that
-answer and of those that take part. They are constants of the recipe and of the round, so two runs whose cohorts differ write the same.
+answer and of those that take part. They are constants of the recipe and of the round, so two runs whose cohorts differ
+write the same.
 """
 
 from __future__ import annotations

@@ -99,7 +99,9 @@ def _why_server(privacy: Privacy, epsilon: float | None) -> str:
         return "nothing was published"
     known = "hosts draw their units" if privacy.secret else "the server knows which clients took part"
     if privacy.hosts:
-        known = "that it does not know in which steps a unit took part: each host draws its own, and answers in every step"
+        known = (
+            "that it does not know in which steps a unit took part: each host draws its own, and answers in every step"
+        )
     return f"the noise of hosts, and {known}"
 
 

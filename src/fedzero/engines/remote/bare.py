@@ -31,8 +31,8 @@ from fedzero.recipe.secret import keys_of
 from fedzero.recipe.setup import Setup, prepare
 
 NO_JOURNAL = (
-    "what is drawn in private must be on disk before it leaves, and this host keeps that of [privacy] in the folder of a "
-    "run, and nothing else: use the local engine, or sites of a federation"
+    "what is drawn in private must be on disk before it leaves, and this host keeps that of [privacy] in the folder of "
+    "a run, and nothing else: use the local engine, or sites of a federation"
 )
 ELSEWHERE = "what is drawn in private must be on disk before it leaves, and {} keeps nothing: leave out engine.clients"
 
@@ -107,7 +107,6 @@ class BareHost:
         self._host, self._clients = Host(*place, **kept), frozenset(order.clients)
         size, facts = setup.problem.params.size, dict(setup.problem.facts)
         return messages.Prepared(base.digest, size, facts, keys.secret, 0, base.sha256)
-
 
     def _kept(self, setup: Setup) -> dict[str, Any]:
         """What a host needs that draws in private, or has a part in a gathering."""
