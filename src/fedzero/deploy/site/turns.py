@@ -25,11 +25,12 @@ from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.gathering import without_numbers
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
-from fedzero.errors import Refused
+from fedzero.errors import Refused, Sendable
 from fedzero.ledger.answers import Answered, Place, question_of
 from fedzero.links.chain import Chain
 from fedzero.oracles.blackbox import QueryFailed
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
+from fedzero.recipe.sampling import HiddenTurns
 from fedzero.recipe.setup import Setup
 from fedzero.runs.spending.data_sets import part_of
 
@@ -54,7 +55,8 @@ class Asked:
 @dataclass(eq=False)
 class Turns:
     """recipe_hash: of the recipe as it was sent. data: digest of the data set. reserve: is told round and
-    question before anything about them leaves. log: for errors whose text stays at the site."""
+    question before anything about them leaves. log: for errors whose text stays at the site. hidden: turns of which
+    nobody may see who took part; then no failure that depends on data leaves."""
 
     setup: Setup
     chain: Chain
@@ -69,6 +71,7 @@ class Turns:
     data: bytes
     reserve: Callable[[int, bytes], None]
     log: Callable[[BaseException], None]
+    hidden: HiddenTurns | None = None
     _answering: int = 0
     """bytes of the current exchange's answers, which are not in the journal yet"""
     _asked_before: AskedBefore = field(default_factory=AskedBefore)
@@ -229,10 +232,17 @@ class Turns:
         drawn.append(Drawn(model, number, name, count, self.terms.projections, part, more))
 
     def _expect_rows(self, number: int) -> None:
-        if number not in self._admitted:
-            rows = getattr(self.setup.problem.shards, "rows", None)
+        if number in self._admitted:
+            return
+        rows = getattr(self.setup.problem.shards, "rows", None)
+        try:
             self.terms.check_rows(number, None if rows is None else rows(number))
-            self._admitted.add(number)
+        except Sendable as why:  # it tells how many rows there are, to a server that chooses how they are dealt out
+            if self.hidden is None:
+                raise
+            self.log(why)
+            self.hidden.barred.add(number)
+        self._admitted.add(number)
 
     def _expect_paid(self, number: int, round: int) -> None:
         """Refuse a turn whose queries exceed the budget of its box."""
