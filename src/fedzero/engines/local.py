@@ -107,14 +107,15 @@ def local_clients(
     if elsewhere is not None:
         drawn = elsewhere.batches if draws_batches(setup.recipe) else None
         return LocalClients(
-            *place, observe, problem.measure, memory, folded, _unanswered, drawn, oldest, None, elsewhere.entropy
+            *place, observe, problem.measure, memory, folded, unanswered, drawn, oldest, None, elsewhere.entropy
         )
     drawn = batches_in(setup.recipe, answers)
     hidden = hidden_in(setup.recipe, answers)
     return LocalClients(*place, observe, problem.measure, memory, folded, answers, drawn, oldest, hidden)
 
 
-def _unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+    """No client has answered before."""
     return {}
 
 
