@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from fedzero.callbacks import ignore
 from fedzero.engines.gathering import hosted
 from fedzero.errors import FedzeroError
@@ -32,7 +34,7 @@ from fedzero.protocol.altered import Altered
 from fedzero.protocol.attacks import altering
 from fedzero.protocol.client import Client
 from fedzero.protocol.engine import Arrival, Clients, Event
-from fedzero.protocol.messages import Close, decode_instruction
+from fedzero.protocol.messages import Close, decode_instruction, decode_reply, encode_reply
 from fedzero.protocol.outstanding import Outstanding
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded
@@ -287,12 +289,17 @@ class LocalClients:
             try:
                 for number, data in self._played(round, 0, {number: instructions[number] for number in group}):
                     if isinstance(data, bytes):
-                        found[number] = data
+                        found[number] = self._alike(round, data)
                     else:
                         hidden.failed(data)
             except hides as error:
                 hidden.failed(error)
         return found
+
+    def _alike(self, round: int, data: bytes) -> bytes:
+        """A reply with the queries that any has, whatever was evaluated."""
+        queries = self.replica.algorithm.cost(round, self.replica.state.scale).queries
+        return encode_reply(structs.replace(decode_reply(data, len(data)), queries=queries))
 
     def _played(
         self, round: int, exchange: int, instructions: Mapping[int, bytes], before: Mapping[int, bytes] = {}

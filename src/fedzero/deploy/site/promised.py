@@ -16,6 +16,7 @@ from msgspec import UnsetType
 
 from fedzero.deploy.site.journal import Journal
 from fedzero.errors import FedzeroError, Sendable
+from fedzero.privacy import renyi
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.recipe import Recipe
 from fedzero.runs.spending.budget import Budget
@@ -24,6 +25,8 @@ from fedzero.runs.spending.data_sets import part_of
 WHOLE_SITE = -(1 << 42)
 """The client number under which is kept what concerns all clients of a run at this site."""
 CLIENTS = "clients"
+TIMES, MORE = 4, 2
+"""Rényi bounds of an honest recipe are below TIMES · ε + MORE."""
 
 
 def check_promise(recipe: Recipe) -> None:
@@ -36,9 +39,24 @@ def check_promise(recipe: Recipe) -> None:
     if isinstance(privacy.sigma, UnsetType):
         raise Sendable("privacy.sigma follows from privacy.epsilon, and the server has not solved it")
     try:
+        _check_size(recipe)
         recipes.with_noise(recipe)
     except FedzeroError as error:  # of the recipe alone, or of a library that is missing here
         raise Sendable(str(error)) from error
+
+
+def _check_size(recipe: Recipe) -> None:
+    """Refuse by a bound that costs nothing what an exact account would need all memory for."""
+    privacy, federation = recipe.privacy, recipe.federation
+    assert privacy and isinstance(privacy.sigma, float)
+    if isinstance(privacy.epsilon, UnsetType) or privacy.noise != "central":
+        return
+    curve = renyi.subsampled(renyi.gaussian(privacy.sigma), privacy.q(federation), recipe.rounds)
+    if (bound := renyi.epsilon_of(curve, privacy.delta_of(federation), renyi.WHOLE)) > TIMES * privacy.epsilon + MORE:
+        raise Sendable(
+            f"privacy.epsilon = {privacy.epsilon:g} is less than the {bound:.4g} that {recipe.rounds} rounds with "
+            f"privacy.sigma = {privacy.sigma:g} may spend"
+        )
 
 
 def check_parts(shards: object, clients: Iterable[int]) -> None:
