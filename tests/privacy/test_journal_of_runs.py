@@ -23,7 +23,7 @@ from fedzero.ledger.answers import FILE as ANSWERS
 from fedzero.ledger.store import Ledger
 from fedzero.privacy import renyi
 from fedzero.runs.spending.budget import FILE, Budget, Spent
-from fedzero.runs.spending.charges import Policy
+from fedzero.runs.spending.charges import OTHERS, Policy
 from fedzero.runs.spending.here import NOTE, POLICY, VARIABLE
 
 STEPS = 35
@@ -58,17 +58,20 @@ class Pauses(fedzero.Callback):
 
 
 def by_hand(*rounds: tuple[int, float], q: float = 0.5) -> float:
-    """ε of so many rounds with these σ, added up at the order that is best for the first."""
+    """ε of so many rounds with these σ, added up at the order that is best for the first, which has half of δ, and at
+    others, which share the other half."""
     first = renyi.subsampled(renyi.gaussian(rounds[0][1]), q, 1)
     order: int = max(renyi.WHOLE, key=lambda order: (8.0 - renyi.converted(order, 1e-6)) / first(order))
-    total = sum(count * renyi.subsampled(renyi.gaussian(sigma), q, 1)(order) for count, sigma in rounds)
-    return total + renyi.converted(order, 1e-6)
+    others = set(OTHERS) - {order}
+    deltas = dict.fromkeys(others, 1e-6 / 2 / len(others)) | {order: 1e-6 / 2}
+    curves = [(count, renyi.subsampled(renyi.gaussian(sigma), q, 1)) for count, sigma in rounds]
+    return min(sum(n * step(a) for n, step in curves) + renyi.converted(a, delta) for a, delta in deltas.items())
 
 
 def least(rounds: int) -> str:
     """A policy into which so many rounds fit with σ = 2, and no more."""
     step = renyi.subsampled(renyi.gaussian(2.0), 0.5, 1)
-    found = min(rounds * step(order) + renyi.converted(order, 1e-6) for order in renyi.WHOLE)
+    found = min(rounds * step(order) + renyi.converted(order, 1e-6 / 2) for order in renyi.WHOLE)
     return f"epsilon = {found + 1e-3}\ndelta = 1e-6\n"
 
 

@@ -7,7 +7,7 @@ that follow from the other labels of a batch, norms with statistics of the batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,18 @@ def _why(what: Any, kind: type, otherwise: str) -> str:
     """What is not of this kind may say in `no_rows` why not."""
     why: str = getattr(what, "no_rows", "")
     return why or ("" if isinstance(what, kind) else otherwise)
+
+
+def units_of(shards: Any, persons: bool) -> int:
+    """How many units all clients have together; clients that share rows count once."""
+    clients = _with_rows_of_their_own(shards)
+    return sum(len(np.unique(_persons(shards, each))) if persons else shards.held(each) for each in clients)
+
+
+def _with_rows_of_their_own(shards: Any) -> Collection[int]:
+    """One of those clients that share their rows, and all others."""
+    part = getattr(shards, "part", lambda client: client)
+    return {part(client): client for client in range(shards.clients)}.values()
 
 
 def inner_row_losses(objective: Objective, base: Params, points: Sequence[Terms], batch: Any) -> F64:
@@ -111,9 +123,7 @@ def _persons(shards: RowShards, client: int) -> NDArray[Any]:
 def persons_at_several(shards: Any) -> str:
     """Why a unit would be more than a person's rows with one client: what bounds a client's part of a person does not
     bound the person. Empty: everybody's rows lie with one client."""
-    part = getattr(shards, "part", lambda client: client)
-    clients = {part(client): client for client in range(shards.clients)}.values()
-    each = [np.unique(_persons(shards, client)) for client in clients]
+    each = [np.unique(_persons(shards, client)) for client in _with_rows_of_their_own(shards)]
     if len({ids.dtype.kind for ids in each}) > 1:
         each = [np.unique(ids.astype(str)) for ids in each]
     found, times = np.unique(np.concatenate(each), return_counts=True) if each else (np.empty(0), np.empty(0))
