@@ -151,3 +151,10 @@ def test_what_must_outlast_a_worker_is_refused_at_a_site(cluster: Any, recipe: A
         session.opened(prepare(made, environment), environment, Silent()),
     ):
         pass
+
+
+def test_hosts_that_draw_their_own_units_are_refused(cluster: Any, recipe: Any, tmp_path: Path) -> None:
+    """A worker would have to keep what a host drew."""
+    made = recipes.with_engine(recipe(DECOMFL, privacy={"sigma": 1.0, "hosts": 7}), "ray")
+    with pytest.raises(FedzeroError, match="hosts draw their own units"):
+        session.start(made, tmp_path / "run", Environment(), Silent())

@@ -160,7 +160,7 @@ def recipe_hash(
     """Print the hash of a recipe, by which a site approves of it: fedzero join KIT --approve HASH."""
     from fedzero.recipe import recipe as recipes
 
-    print(recipes.hash_of(recipes.load(recipe, set_, rounds=rounds, seed=seed)))
+    print(recipes.approval_of(recipes.load(recipe, set_, rounds=rounds, seed=seed)))
 
 
 @app.command(rich_help_panel=PANEL)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from msgspec import UNSET, structs
 
@@ -34,7 +35,7 @@ from fedzero.protocol.messages import Close, Phase, Snapshot, Work, encode_close
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine
 from fedzero.recipe.environment import Environment
-from fedzero.recipe.sampling import PrivateBatches
+from fedzero.recipe.sampling import HiddenTurns, PrivateBatches
 from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import CatchUpPart, RunView
 
@@ -45,9 +46,9 @@ FEW = 16
 class Host:
     """setup: the run; the replica has its parameters. rebuilt: builds the base model again. engine: where the clients
     are; None: in this process, one after the other. notes: where memories outlast the process. before: answers that
-    have left already; they are repeated without new private randomness. queries: the log of black boxes. drawn: the
-    private source of batches for clients in this process; None: the run's keys. hosting: the host's half of the run's
-    gathering."""
+    have left already, or the folder that keeps them; they are repeated without new private randomness. queries: the log
+    of black boxes. drawn: the private source of batches for clients in this process; None: the run's keys. hosting: the
+    host's half of the run's gathering. hidden: whose turns nobody may see."""
 
     def __init__(
         self,
@@ -57,13 +58,14 @@ class Host:
         engine: Engine | None = None,
         environment: Environment = Environment(),  # noqa: B008 - frozen
         notes: Notes | None = None,
-        before: Before = unanswered,
+        before: Before | Path = unanswered,
         queries: LedgerLog | None = None,
         drawn: PrivateBatches | None = None,
         hosting: Hosting | None = None,
+        hidden: HiddenTurns | None = None,
     ):
         self.setup, self.replica, self.engine = setup, replica, engine
-        self._drawn, self._hosting = drawn, hosting
+        self._drawn, self._hosting, self._hidden = drawn, hosting, hidden
         self.remembers = replica.traits.remembers or setup.chain.feedback
         self._rebuilt, self._notes, self._queries = rebuilt, notes or Forgetful(), queries
         self._memories: dict[int, Remembered] = {}
@@ -78,11 +80,11 @@ class Host:
         if engine is not None:
             self.clients = self._open.enter_context(self._opened(engine, environment))
 
-    def _here(self, before: Before) -> LocalClients:
+    def _here(self, before: Before | Path) -> LocalClients:
         """Clients play one after the other: a question to one may depend on the previous answer."""
         problem, chain = self.setup.problem, self.setup.chain
         place = self.replica, problem.objective, problem.shards, False, False, chain
-        return LocalClients(*place, memory=self.memory, answers=before, drawn=self._drawn)
+        return LocalClients(*place, memory=self.memory, answers=before, drawn=self._drawn, hidden=self._hidden)
 
     def _opened(self, engine: Engine, environment: Environment) -> AbstractContextManager[Clients]:
         # Replies reach the host whole; the host itself plays its half of the gathering.

@@ -59,8 +59,15 @@ def inner_no_rows(objective: Objective) -> str:
     return _why(objective, ByRow, NOT_A_MEAN)
 
 
-def answer_by_row(objective: Objective, shards: Shards, ask: RowLosses, client: int, private: Keys | None) -> F64:
-    """(points, units). private: keys of this turn that nobody else has."""
+def answer_by_row(
+    objective: Objective,
+    shards: Shards,
+    ask: RowLosses,
+    client: int,
+    private: Keys | None,
+    failures: type[Exception] = FedzeroError,
+) -> F64:
+    """(points, units). private: keys of this turn that nobody else has. failures: see `Oracle`."""
     if why := why_no_rows(objective, shards, ask.drawn.persons):
         raise FedzeroError(why)
     assert isinstance(shards, RowShards) and isinstance(objective, ByRow)
@@ -68,24 +75,27 @@ def answer_by_row(objective: Objective, shards: Shards, ask: RowLosses, client: 
     places = _places(shards.held(client), ids, ask.drawn.rate, private)
     if not len(places):
         return np.empty((len(ask.points), 0))
-    losses = _losses(objective, shards, ask, client, places)
+    losses = _losses(objective, shards, ask, client, places, failures)
     if losses.shape != (len(ask.points), len(places)):
         raise FedzeroError(f"{len(ask.points)} points and {len(places)} rows have losses of shape {losses.shape}")
     return losses if ids is None else np.ascontiguousarray(by_person(losses.T, ids[places]).T)
 
 
-def _losses(objective: ByRow, shards: RowShards, ask: RowLosses, client: int, places: Places) -> F64:
+def _losses(
+    objective: ByRow, shards: RowShards, ask: RowLosses, client: int, places: Places, failures: type[Exception]
+) -> F64:
     """Of rows at these places, (points, rows). A row whose loss fails has losses that are NaN: the others are with the
     sum whether it is there or not, as the bound of a single unit supposes."""
     try:
         return objective.row_losses(ask.base, ask.points, shards.taken(client, places))
     except DependentRows:
         raise
-    except FedzeroError:
+    except failures:
         if len(places) == 1:
             return np.full((len(ask.points), 1), np.nan)
         middle = len(places) // 2
-        halves = [_losses(objective, shards, ask, client, each) for each in (places[:middle], places[middle:])]
+        parts = places[:middle], places[middle:]
+        halves = [_losses(objective, shards, ask, client, part, failures) for part in parts]
         return np.concatenate(halves, axis=1)
 
 

@@ -62,17 +62,23 @@ class Setup:
         return Replica(self.algorithm, self.problem.params, self.keys, self.recipe.federation.clients)
 
     @property
-    def start(self) -> Start:
-        base, facts = self.problem.params.identity, dict(self.problem.facts)
+    def facts(self) -> dict[str, str]:
+        """The facts of the task that may be told: with [privacy] those that do not depend on the data of clients."""
+        facts = dict(self.problem.facts)
         if self.recipe.privacy:
             facts = {name: fact for name, fact in facts.items() if name in PUBLIC_FACTS}
+        return facts
+
+    @property
+    def start(self) -> Start:
+        base = self.problem.params.identity
         return Start(
             recipe=recipes.canonical(self.recipe),
             base=base.digest,
             parameters=self.problem.params.size,
             directions=VERSION,
             secret=self.keys.secret,
-            facts=facts,
+            facts=self.facts,
             needs=self.recipe.needs,
             base_sha256=sha256_of(base),
         )

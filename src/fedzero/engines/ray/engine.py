@@ -65,6 +65,8 @@ def _check_private(setup: Setup, run: RunView) -> None:
     keeps = "workers of a cluster keep nothing that outlasts them: use the local engine, or sites"
     if chain.private and (chain.gathering is None or setup.plan.traits.remembers or len(run.plan.cost(0).replies) > 1):
         raise FedzeroError(f"a filter draws in private, and it would be drawn again: {keeps}")
+    if setup.recipe.privacy and setup.recipe.privacy.hosts:
+        raise FedzeroError(f"hosts draw their own units (privacy.hosts), and {keeps}")
     if run.plan.private_sampling and not here:
         raise FedzeroError(f"private sampling keeps what was drawn, and {keeps}")
     if chain.gathering is not None and not here:

@@ -131,11 +131,15 @@ class Budget(Durable):
                 self._append(round, question, charge, self._checked(charge, 1))
         self._last = round, question
 
-    def expect_room(self, charge: Charge, rounds: int, answered: Collection[int]) -> None:
-        """Refuse a run before it begins, if its rounds do not fit. answered: rounds whose answers this site has."""
+    def begun(self) -> set[int]:
+        """The rounds of this run that were reserved."""
         with self._reading():
             rows = self._db.execute("SELECT DISTINCT round FROM charges WHERE data = ? AND run = ?", self._mine)
-            begun = {round for (round,) in rows}
+            return {round for (round,) in rows}
+
+    def expect_room(self, charge: Charge, rounds: int, answered: Collection[int]) -> None:
+        """Refuse a run before it begins, if its rounds do not fit. answered: rounds whose answers this site has."""
+        begun = self.begun()
         if missing := set(answered) - begun:
             raise Sendable(f"its budget does not know of a round that it answered: {ASIDE}") from self._tampered(
                 f"is an older copy: it has no entry of round {min(missing)}, which was answered"

@@ -10,6 +10,7 @@ which no other recipe fits.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -53,17 +54,12 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """From whom: readers of model and ledger, or the server as well, so that hosts have to add noise."""
     require: bool = False
     """Whether recipes without [privacy] are refused."""
+    seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    """A turn takes so long at least, so that its time does not show how many clients or rows took part."""
 
     def order(self, charge: Charge) -> int:
         """The order of divergences in which most of these rounds fit into the budget."""
-        epsilon = self.epsilon or ASSUMED
-        step = charge.curve(self.adversary, 1)
-
-        def rounds(order: int) -> float:
-            return (epsilon - renyi.converted(order, self.delta)) / step(order)
-
-        best: int = max(renyi.WHOLE, key=rounds)
-        return best
+        return _order(self, charge)
 
     def filter(self, order: int) -> Filter:
         """What adds up the charges of a data set; order: of the first of them."""
@@ -116,6 +112,17 @@ class Charge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if adversary == "server":
             raise Sendable("the server adds the noise of this recipe: nothing bounds what it learns")
         return renyi.subsampled(renyi.gaussian(self.sigma), q, steps)
+
+
+@lru_cache(maxsize=64)
+def _order(policy: Policy, charge: Charge) -> int:
+    epsilon, step = policy.epsilon or ASSUMED, charge.curve(policy.adversary, 1)
+
+    def rounds(order: int) -> float:
+        return (epsilon - renyi.converted(order, policy.delta)) / step(order)
+
+    best: int = max(renyi.WHOLE, key=rounds)
+    return best
 
 
 def charge_of(recipe: Recipe, recipe_hash: str, mechanism: Mechanism) -> Charge:
