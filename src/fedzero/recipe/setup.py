@@ -17,7 +17,7 @@ from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
-from fedzero.oracles.rows import why_no_rows
+from fedzero.oracles.rows import units_of, why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -133,6 +133,8 @@ def prepare(
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
     _check_privacy(setup)
+    if environment.trusted:  # a site would tell a server, which chooses recipes, how many units it has
+        _check_population(setup)
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, traits.comparable)
     needs = traits.self_correcting, traits.whole, traits.reads_each_reply
@@ -176,6 +178,27 @@ def _check_privacy(setup: Setup) -> None:
     for holds, why in refusals:
         if holds:
             raise FedzeroError(f"[privacy] does not work with this recipe: {why}")
+
+
+def _check_population(setup: Setup) -> None:
+    """Refuse more units than the recipe says; see `too_many_units`."""
+    if why := too_many_units(setup):
+        raise FedzeroError(why)
+
+
+def too_many_units(setup: Setup) -> str:
+    """Why there are more units than the recipe says; empty: there are not. δ is for so many, and so is the most that a
+    turn may have of them. Where a turn had more, a unit that comes would push another one out, and both would show."""
+    recipe, shards, rows = setup.recipe, setup.problem.shards, setup.chain.rows
+    if not recipe.privacy or setup.problem.incomplete or rows is None:
+        return ""
+    most = recipe.privacy.n(recipe.federation)
+    if why_no_rows(setup.problem.objective, shards, rows.persons) or (found := units_of(shards, rows.persons)) <= most:
+        return ""
+    return (
+        f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "
+        "least their number, such as the size that was planned"
+    )
 
 
 def _check_size(setup: Setup) -> None:
