@@ -104,6 +104,16 @@ def test_a_recipe_that_no_accountant_can_hold_is_refused_at_once(tmp_path: Path,
     assert "rounds with privacy.sigma = 0.2 may spend" in refused(site_with(tmp_path), prepare(recipe))
 
 
+def test_a_server_does_not_count_units(tmp_path: Path, slopes: Any, capsys: Any) -> None:
+    """It chooses the population, and hears the same of a site with more units and of one with fewer."""
+    for population, more in ((12, False), (11, True)):
+        recipe = private_recipe(Slopes(dimension=6, rows=3), **UNITS["examples"] | {"population": population})
+        ready(tmp_path, recipe)
+        assert ("there are 12 units here" in capsys.readouterr().err) == more, "the people at the site hear it"
+    told = refused(site_with(tmp_path, privacy=Policy(units=12)), prepare(recipe))
+    assert "privacy.units = 12, more than privacy.population" in told
+
+
 def test_one_row_less_takes_no_other_row_with_it(tmp_path: Path, slopes: Any, capsys: Any) -> None:
     """A least number of rows is none for units that are bounded one by one: the sum would change by all of them."""
     slopes.private = Private({0: [1.0] * 3, 1: [1.0] * 3})

@@ -134,6 +134,8 @@ def prepare(
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
     _check_privacy(setup)
+    if environment.trusted:  # a site would tell a server, which chooses recipes, how many units it has
+        _check_population(setup)
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, traits.comparable)
     needs = traits.self_correcting, traits.whole, traits.reads_each_reply
@@ -178,24 +180,31 @@ def _check_privacy(setup: Setup) -> None:
     for holds, why in refusals:
         if holds:
             raise FedzeroError(f"[privacy] does not work with this recipe: {why}")
-    _check_population(setup)
 
 
 def _check_population(setup: Setup) -> None:
-    """Refuse more units than the recipe says: δ is for so many, and so is the most that a turn may have of them. Where
-    a turn had more, a unit that comes would push another one out, and both would show."""
+    """Refuse more units than the recipe says; see `too_many_units`."""
+    if why := too_many_units(setup):
+        raise FedzeroError(why)
+
+
+def too_many_units(setup: Setup) -> str:
+    """Why there are more units than the recipe says; empty: there are not. δ is for so many, and so is the most that a
+    turn may have of them. Where a turn had more, a unit that comes would push another one out, and both would show."""
     recipe, shards, rows = setup.recipe, setup.problem.shards, setup.chain.rows
-    assert recipe.privacy
-    if setup.problem.incomplete or rows is None or why_no_rows(setup.problem.objective, shards, rows.persons):
-        return
+    if not recipe.privacy or setup.problem.incomplete or rows is None:
+        return ""
+    if why_no_rows(setup.problem.objective, shards, rows.persons):
+        return ""
     if rows.persons and persons_at_several(shards):  # counted twice; refused with the reason
-        return
+        return ""
     most = recipe.privacy.n(recipe.federation)
-    if (found := units_of(shards, rows.persons)) > most:
-        raise FedzeroError(
-            f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "
-            "least their number, such as the size that was planned"
-        )
+    if (found := units_of(shards, rows.persons)) <= most:
+        return ""
+    return (
+        f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "
+        "least their number, such as the size that was planned"
+    )
 
 
 def _check_size(setup: Setup) -> None:

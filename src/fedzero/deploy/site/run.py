@@ -48,7 +48,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.sampling import batches_of, hidden_of
 from fedzero.recipe.secret import keys_of, secret_of
-from fedzero.recipe.setup import Setup, prepare
+from fedzero.recipe.setup import Setup, prepare, too_many_units
 from fedzero.runs.spending.budget import Budget
 from fedzero.runs.spending.charges import charge_of
 from fedzero.runs.spending.data_sets import data_set
@@ -89,6 +89,8 @@ class SiteRun:
         admission.check_answers(self.setup.plan)
         if recipe.privacy:
             check_parts(self.setup.problem.shards, order.clients)
+            if why := too_many_units(self.setup):
+                log(FedzeroError(why))
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.data = data_set(self.setup.problem.shards)

@@ -54,6 +54,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """From whom: readers of model and ledger, or the server as well, so that hosts have to add noise."""
     require: bool = False
     """Whether recipes without [privacy] are refused."""
+    units: Annotated[int, Meta(ge=1)] | None = None
+    """Recipes for fewer units are refused: a number that may be told, at least as large as that of units here."""
     seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.0
     """A turn takes so long at least, so that its time does not show how many clients or rows took part."""
 
@@ -79,6 +81,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         unit = recipe.privacy.unit
         if self.unit is not None and unit != self.unit:
             raise Sendable(f"{said.has}unit = {self.unit!r}, and the recipe has {unit!r}: change it")
+        if self.units is not None and recipe.privacy.n(recipe.federation) < self.units:
+            raise Sendable(f"{said.has}units = {self.units:,}, more than privacy.population: raise it")
         if self.adversary == "server" and recipe.privacy.noise == "central":
             raise Sendable(
                 f"{said.has}adversary = 'server', and the server of this recipe sees sums without "
