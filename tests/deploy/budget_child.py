@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import Charge, Policy
 from fedzero.errors import Sendable
 from fedzero.model import files
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import Charge, Policy
 
 CHARGE = Charge(recipe="ab", unit="example", delta=1e-5, sigma=1.0, q=(0.01, 1.0))
 POLICY = Policy(epsilon=2.0, delta=1e-6, unit="example")
