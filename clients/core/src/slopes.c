@@ -1,0 +1,66 @@
+/* Differences, coefficients and norms in float64, in the order of docs/ledger.md (Estimates) and of NumPy's sums. */
+#include "internal.h"
+
+/* Sums of up to 128 numbers have eight accumulators; longer ones are halved, at a multiple of eight. */
+double fz_sum(const double *values, size_t count) {
+    if (count > 128) {
+        size_t half = count / 2 - count / 2 % 8;
+        double left = fz_sum(values, half); /* the depth is log₂(count/128) */
+        return left + fz_sum(values + half, count - half);
+    }
+    double sum = 0;
+    size_t i = 0;
+    if (count >= 8) {
+        double part[8];
+        for (int j = 0; j < 8; j++) part[j] = values[j];
+        for (i = 8; i + 8 <= count; i += 8)
+            for (int j = 0; j < 8; j++) part[j] += values[i + (size_t)j];
+        sum = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+    }
+    for (; i < count; i++) sum += values[i];
+    return sum;
+}
+
+uint32_t fz_point_count(fz_difference difference, uint32_t directions) {
+    return difference == FZ_CENTRAL ? 2 * directions : directions + 1;
+}
+
+fz_status fz_slopes(const double *values, fz_difference difference, uint32_t directions, double radius, float *slopes,
+                    double *loss) {
+    if (!(radius > 0) || !directions || (difference != FZ_FORWARD && difference != FZ_CENTRAL)) return FZ_ARGUMENT;
+    uint32_t count = fz_point_count(difference, directions);
+    for (uint32_t p = 0; p < count; p++)
+        if (!fz_is_finite64(values[p])) return FZ_NUMBER;
+    for (uint32_t p = 0; p < directions; p++) {
+        double slope = difference == FZ_CENTRAL ? (values[2 * p] - values[2 * p + 1]) / (2 * radius)
+                                                : (values[p + 1] - values[0]) / radius;
+        slopes[p] = (float)slope;
+        if (!fz_is_finite(slopes[p])) return FZ_NUMBER;
+    }
+    *loss = difference == FZ_CENTRAL ? fz_sum(values, count) / count : values[0];
+    return FZ_OK;
+}
+
+void fz_coefficients(const float *slopes, uint32_t directions, double factor, float *coefficients) {
+    double share = factor / directions;
+    for (uint32_t p = 0; p < directions; p++) coefficients[p] = (float)(share * (double)slopes[p]);
+}
+
+/* Σ v² in the order of fz_sum, without an array of the squares. */
+static double sum_of_squares(const float *values, uint32_t count) {
+    if (count > 128) {
+        uint32_t half = count / 2 - count / 2 % 8;
+        double left = sum_of_squares(values, half);
+        return left + sum_of_squares(values + half, count - half);
+    }
+    double squares[128];
+    for (uint32_t i = 0; i < count; i++) squares[i] = (double)values[i] * (double)values[i];
+    return fz_sum(squares, count);
+}
+
+void fz_clip(float *values, uint32_t count, double norm) {
+    double length = fz_sqrt(sum_of_squares(values, count));
+    if (length <= norm || !fz_is_finite64(length)) return; /* an infinite norm is for the server to refuse */
+    double share = norm / length;
+    for (uint32_t i = 0; i < count; i++) values[i] = (float)((double)values[i] * share);
+}
