@@ -185,7 +185,7 @@ class Core:
             ("fz_sample", C.c_uint32, [C.c_uint64, C.c_uint32, C.c_uint32, C.c_void_p]),
             ("fz_poisson", C.c_uint32, [C.c_uint64, C.c_uint32, C.c_double, C.c_uint32, C.c_void_p]),
             ("fz_client_size", C.c_size_t, [C.c_void_p, C.c_void_p, C.c_uint32]),
-            #("fz_network_size", C.c_size_t, [C.c_void_p, C.c_void_p, C.c_uint32, C.c_int, C.c_uint32]),
+            ("fz_network_size", C.c_size_t, [C.c_void_p, C.c_void_p, C.c_uint32, C.c_int, C.c_uint32]),
         ):
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
@@ -291,6 +291,60 @@ class Core:
         out = np.zeros(max(most, 1), np.uint32)
         drawn = int(self.lib.fz_poisson(key, count, rate, most, out.ctypes.data))
         return drawn, [int(place) for place in out[: min(drawn, most)]]
+
+
+class Networked:
+    """A network of layers [(kind, outputs, kernel, padding), …] on inputs (n, channels, height, width) with labels."""
+
+    def __init__(self, core: Core, model: Model, layers: Sequence[Sequence[int]], inputs: F32, labels: NDArray[np.uint8],
+                 rows_at_once: int = 32):  # fmt: skip
+        self.core, self.model, self.inputs, self.labels = core, model, np.ascontiguousarray(inputs), labels
+        self._layers = (Layer * len(layers))(*(Layer(*layer) for layer in layers))
+        self.network = Network(*inputs.shape[1:], self._layers, len(layers), rows_at_once)
+        self._memory = np.zeros(0, np.uint8)
+
+    def size(self, stream: int, directions: int) -> int:
+        model = self.model
+        return int(
+            self.core.lib.fz_network_size(C.byref(self.network), model.tensors, len(model), stream, directions)
+        )
+
+    def _ready(self, places: Sequence[int] | None, stream: int, directions: int) -> tuple[Batch, list[object]]:
+        chosen = None if places is None else np.array(places, np.uint32)
+        size = self.size(stream, directions)
+        if self._memory.size < size:
+            self._memory = memory(size)
+        rows, at = (len(self.labels), None) if chosen is None else (chosen.size, chosen.ctypes.data)
+        return Batch(self.inputs.ctypes.data, self.labels.ctypes.data, at, rows), [chosen]
+
+    def values(
+        self, stream: int, keys: Sequence[int], coefficients: Sequence[float], places: Sequence[int] | None = None
+    ) -> NDArray[np.float64]:
+        terms, model = terms_of(keys, coefficients), self.model
+        return self.at(Points(model.tensors, len(model), stream, terms, len(keys)), places)
+
+    def at(self, points: Points, places: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """The values at points, on some rows."""
+        batch, _kept = self._ready(places, points.stream, points.count)
+        out = np.zeros(points.count)
+        self.core._expect(
+            self.core.lib.fz_network_values(
+                C.byref(self.network), C.byref(batch), C.byref(points), C.c_void_p(self._memory.ctypes.data),
+                C.c_size_t(self._memory.size), pointer(out, C.c_double),
+            )
+        )  # fmt: skip
+        return out
+
+    def classes(self) -> NDArray[np.uint32]:
+        batch, _kept = self._ready(None, RANK_ONE, 1)
+        out, model = np.zeros(len(self.labels), np.uint32), self.model
+        self.core._expect(
+            self.core.lib.fz_network_classes(
+                C.byref(self.network), C.byref(batch), model.tensors, len(model), C.c_void_p(self._memory.ctypes.data),
+                C.c_size_t(self._memory.size), pointer(out, C.c_uint32),
+            )
+        )  # fmt: skip
+        return out
 
 
 class Client:

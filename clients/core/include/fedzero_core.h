@@ -20,7 +20,11 @@ extern "C" {
 #endif
 
 #ifndef FZ_API
+#ifdef __wasm__
+#define FZ_API __attribute__((visibility("default")))
+#else
 #define FZ_API
+#endif
 #endif
 
 typedef enum {
@@ -218,15 +222,16 @@ typedef struct {
     uint32_t rows;
 } fz_batch;
 
-/* Bytes of scratch memory for so many points; 0 if the network and the tensors do not fit each other. */
+/* Bytes of scratch memory for points along so many directions; 0 if the network and the tensors do not fit each other.
+ * x itself counts as a direction (forward differences). */
 FZ_API size_t fz_network_size(const fz_network *network, const fz_tensor *tensors, uint32_t count, fz_stream stream,
-                              uint32_t points);
+                              uint32_t directions);
 
 /* The mean loss of a batch at every point. Points of rank one are evaluated as factors: y = W x + c a (b·x). */
 FZ_API fz_status fz_network_values(const fz_network *network, const fz_batch *batch, const fz_points *points,
                                    void *memory, size_t size, double *values);
 
-/* The class with the largest output, for every row of a batch, at x. */
+/* The class with the largest output, for every row of a batch, at x. Scratch memory as for one direction of rank one. */
 FZ_API fz_status fz_network_classes(const fz_network *network, const fz_batch *batch, const fz_tensor *tensors,
                                     uint32_t count, void *memory, size_t size, uint32_t *classes);
 
