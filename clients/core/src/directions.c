@@ -1,14 +1,29 @@
 /* Words and signs of a key (docs/directions.md, Blocks, Rademacher, Rank one). */
 #include "internal.h"
 
+/* Philox4x32-10. */
 void fz_block(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t domain, uint32_t words[4]) {
-    fz_philox(key, block, ordinal, domain, words);
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = ordinal, c3 = domain;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
 }
 
 static void factor(uint64_t key, uint32_t ordinal, uint32_t domain, uint32_t count, float *signs) {
     for (uint32_t begin = 0; begin < count; begin += 128) {
         uint32_t words[4], most = fz_least(128, count - begin);
-        fz_philox(key, begin / 128, ordinal, domain, words);
+        fz_block(key, begin / 128, ordinal, domain, words);
         for (uint32_t i = 0; i < most; i++) signs[begin + i] = words[i / 32] >> (i % 32) & 1 ? -1.0f : 1.0f;
     }
 }

@@ -7,7 +7,7 @@ typedef struct {
 } source;
 
 static uint32_t word(source *from) {
-    if (from->next % 4 == 0) fz_philox(from->key, from->next / 4, 0, FZ_DOMAIN_SAMPLE, from->words);
+    if (from->next % 4 == 0) fz_block(from->key, from->next / 4, 0, FZ_DOMAIN_SAMPLE, from->words);
     return from->words[from->next++ % 4];
 }
 
@@ -56,7 +56,7 @@ uint32_t fz_poisson(uint64_t key, uint32_t count, double rate, uint32_t most, ui
     if (!(rate > 0)) return 0;
     uint64_t limit = rate < 1 ? (uint64_t)(rate * 18446744073709551616.0) : 0;
     for (uint32_t unit = 0; unit < count; unit++) {
-        if (unit % 2 == 0) fz_philox(key, unit / 2, 0, FZ_DOMAIN_COINS, words);
+        if (unit % 2 == 0) fz_block(key, unit / 2, 0, FZ_DOMAIN_COINS, words);
         uint64_t coin = words[2 * (unit % 2)] | (uint64_t)words[2 * (unit % 2) + 1] << 32;
         if (rate < 1 && coin >= limit) continue;
         if (drawn < most) places[drawn] = unit;

@@ -21,8 +21,9 @@ typedef uint64_t two __attribute__((vector_size(16)));
 #ifdef __wasm_simd128__
 #include <wasm_simd128.h>
 static inline void product(four c, uint32_t m, four *low, four *high) {
-    v128_t factor = wasm_i32x4_splat((int32_t)m);
-    v128_t a = wasm_u64x2_extmul_low_u32x4((v128_t)c, factor), b = wasm_u64x2_extmul_high_u32x4((v128_t)c, factor);
+    v128_t factor = wasm_i32x4_splat((int32_t)m), a, b; /* Clang makes slow products of 64 bits of the intrinsics */
+    __asm__("local.get %1\nlocal.get %2\ni64x2.extmul_low_i32x4_u\nlocal.set %0" : "=r"(a) : "r"(c), "r"(factor));
+    __asm__("local.get %1\nlocal.get %2\ni64x2.extmul_high_i32x4_u\nlocal.set %0" : "=r"(b) : "r"(c), "r"(factor));
     *low = (four)wasm_i32x4_shuffle(a, b, 0, 2, 4, 6);
     *high = (four)wasm_i32x4_shuffle(a, b, 1, 3, 5, 7);
 }
@@ -60,26 +61,41 @@ static void four_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t
 static void four_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t words[4][4]) {
     for (uint32_t lane = 0; lane < 4; lane++) {
         uint32_t own[4];
-        fz_philox(key, block + lane, ordinal, FZ_DOMAIN_RADEMACHER, own);
+        fz_block(key, block + lane, ordinal, FZ_DOMAIN_RADEMACHER, own);
         for (int w = 0; w < 4; w++) words[w][lane] = own[w];
     }
 }
 #endif
 
+/* The signs of a word to eight numbers that share a byte of it. `bits`: the word, with the bit of each lane so far up
+ * that one shift by a constant brings those of a group to the top. */
+static inline void add_byte(float *y, fz_u bits, fz_u c, int byte) {
+    const fz_u sign = fz_all_bits(FZ_SIGN);
+#define GROUP_OF(part) \
+    fz_put(y + part, fz_get(y + part) + fz_as_numbers((bits << (32 - 8 * byte - part - FZ_LANES) & sign) ^ c))
+#if FZ_LANES == 8
+    GROUP_OF(0);
+#elif FZ_LANES == 4
+    GROUP_OF(0), GROUP_OF(4);
+#else
+    GROUP_OF(0), GROUP_OF(1), GROUP_OF(2), GROUP_OF(3), GROUP_OF(4), GROUP_OF(5), GROUP_OF(6), GROUP_OF(7);
+#endif
+#undef GROUP_OF
+}
+
 /* y[run][i] += c z, for the 512 coordinates of blocks block … block + 3 (a multiple of 4). */
 static void add_signs(float y[RUNS][RUN], uint64_t block, uint32_t ordinal, fz_term term) {
     uint32_t words[4][4];
     four_blocks(term.key, block, ordinal, words);
-    fz_u c = fz_all_bits(fz_bits(term.coefficient)), sign = fz_all_bits(FZ_SIGN);
+    fz_u c = fz_all_bits(fz_bits(term.coefficient));
     for (int w = 0; w < 4; w++)
         for (int lane = 0; lane < 4; lane++) {
-            fz_u bits = fz_all_bits(words[w][lane]) * FZ_TO_THE_TOP; /* the last bit of a group is at bit 31 − its place */
-            for (int byte = 0; byte < 4; byte++)
-                for (int part = 0; part < 8; part += FZ_LANES) {
-                    float *at = &y[4 * w + byte][8 * lane + part];
-                    fz_u moved = bits << (32 - 8 * byte - part - FZ_LANES);
-                    fz_put(at, fz_get(at) + fz_as_numbers((moved & sign) ^ c));
-                }
+            fz_u bits = fz_all_bits(words[w][lane]) * FZ_TO_THE_TOP;
+            FZ_KEEP(bits);
+            add_byte(y[4 * w] + 8 * lane, bits, c, 0); /* written out: shifts by constants are quick */
+            add_byte(y[4 * w + 1] + 8 * lane, bits, c, 1);
+            add_byte(y[4 * w + 2] + 8 * lane, bits, c, 2);
+            add_byte(y[4 * w + 3] + 8 * lane, bits, c, 3);
         }
 }
 
@@ -152,8 +168,8 @@ static void make_factors(factors *made, const fz_term *terms, uint32_t count, ui
     for (uint32_t j = 0; j < count; j++) {
         uint32_t words[4];
         made->coefficients[j] = fz_bits(terms[j].coefficient);
-        fz_philox(terms[j].key, row / TILE, ordinal, FZ_DOMAIN_ROWS, made->rows[j]);
-        fz_philox(terms[j].key & FZ_COLUMN_KEY, column / TILE, ordinal, FZ_DOMAIN_COLUMNS, words);
+        fz_block(terms[j].key, row / TILE, ordinal, FZ_DOMAIN_ROWS, made->rows[j]);
+        fz_block(terms[j].key & FZ_COLUMN_KEY, column / TILE, ordinal, FZ_DOMAIN_COLUMNS, words);
         for (uint32_t i = 0; i < width; i++) made->columns[j][i] = words[i / 32] << (31 - i % 32) & FZ_SIGN;
     }
 }

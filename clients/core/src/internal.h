@@ -67,25 +67,6 @@ static inline uint32_t fz_least(uint32_t a, uint32_t b) { return a < b ? a : b; 
 
 static inline size_t fz_aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
 
-/* Philox4x32-10, one block. */
-static inline void fz_philox(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t domain, uint32_t words[4]) {
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = ordinal, c3 = domain;
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    words[0] = c0;
-    words[1] = c1;
-    words[2] = c2;
-    words[3] = c3;
-}
-
 enum { FZ_DOMAIN_RADEMACHER = 2, FZ_DOMAIN_ROWS = 4, FZ_DOMAIN_COLUMNS = 5, FZ_DOMAIN_SAMPLE = 6, FZ_DOMAIN_COINS = 7 };
 
 #define FZ_COLUMN_KEY 0xFFFFFFFFu /* keys with equal low halves share the signs of columns */

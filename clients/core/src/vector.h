@@ -35,6 +35,16 @@ static inline fz_u fz_all_bits(uint32_t value) { return value | (fz_u){0}; }
 static inline fz_v fz_as_numbers(fz_u bits) { return (fz_v)bits; }
 static inline fz_u fz_as_bits(fz_v numbers) { return (fz_u)numbers; }
 
+/* Hides how a vector was made: of a product and a shift a compiler makes shifts by another number in each lane, which
+ * WebAssembly and SSE do not have. */
+#if defined(__wasm__)
+#define FZ_KEEP(vector) __asm__("" : "+r"(vector))
+#elif defined(__SSE2__) && !defined(__AVX2__)
+#define FZ_KEEP(vector) __asm__("" : "+x"(vector))
+#else
+#define FZ_KEEP(vector) (void)(vector)
+#endif
+
 #if FZ_LANES == 8
 #define FZ_TO_THE_TOP ((fz_u){128, 64, 32, 16, 8, 4, 2, 1})
 #else
@@ -58,6 +68,7 @@ static inline fz_v fz_positive(fz_v v) { return (fz_v)((fz_u)v & ~(fz_u)(v < (fz
 
 typedef float fz_v;
 typedef uint32_t fz_u;
+#define FZ_KEEP(vector) (void)(vector)
 static inline fz_v fz_get(const float *from) { return *from; }
 static inline void fz_put(float *to, fz_v value) { *to = value; }
 static inline fz_u fz_get_bits(const uint32_t *from) { return *from; }
