@@ -3,16 +3,15 @@
  */
 #include "vector.h"
 
-/* Four Philox blocks make 16 runs of 32 neighbours; the runs are 256 apart. */
-enum { RUNS = 16, RUN = 32, GROUP = 4096, QUARTERS = 8 };
-/* A tile of a matrix has at most 128 columns, one block of column signs, and 128 rows. */
-enum { TILE = 128, MOMENTUM_ROWS = 4 };
-
+/* A piece of a tensor that is worked on at a time: of some neighbouring Philox blocks, each of which makes 16 runs of 8
+ * neighbours, 256 apart; or a tile of a matrix, which has at most 128 columns (one block of column signs) and 128 rows.
+ * TOGETHER: terms whose signs are held at the same time. Without vectors, pieces are small: they are on the stack. */
 #if FZ_LANES > 1
-enum { TOGETHER = 8 }; /* terms whose signs are held at the same time */
+enum { BLOCKS = 4, TOGETHER = 8, MOMENTUM_ROWS = 4 };
 #else
-enum { TOGETHER = 2 };
+enum { BLOCKS = 1, TOGETHER = 1, MOMENTUM_ROWS = 1 };
 #endif
+enum { RUNS = 16, RUN = 8 * BLOCKS, GROUP = 4096, PIECES = 32 / BLOCKS, TILE = 128 };
 
 #if FZ_LANES > 1
 typedef uint32_t four __attribute__((vector_size(16)));
@@ -36,8 +35,8 @@ static inline void product(four c, uint32_t m, four *low, four *high) {
 }
 #endif
 
-/* Words of four neighbouring blocks: words[w][lane]. */
-static void four_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t words[4][4]) {
+/* Words of neighbouring blocks: words[w][lane]. */
+static void make_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t words[4][BLOCKS]) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     four zero = {0, 0, 0, 0}, c0 = zero + (uint32_t)block + (four){0, 1, 2, 3}, c1 = zero + (uint32_t)(block >> 32);
     four c2 = zero + ordinal, c3 = zero + (uint32_t)FZ_DOMAIN_RADEMACHER;
@@ -58,12 +57,8 @@ static void four_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t
     memcpy(words[3], &c3, 16);
 }
 #else
-static void four_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t words[4][4]) {
-    for (uint32_t lane = 0; lane < 4; lane++) {
-        uint32_t own[4];
-        fz_block(key, block + lane, ordinal, FZ_DOMAIN_RADEMACHER, own);
-        for (int w = 0; w < 4; w++) words[w][lane] = own[w];
-    }
+static void make_blocks(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t words[4][BLOCKS]) {
+    fz_block(key, block, ordinal, FZ_DOMAIN_RADEMACHER, &words[0][0]);
 }
 #endif
 
@@ -83,13 +78,13 @@ static inline void add_byte(float *y, fz_u bits, fz_u c, int byte) {
 #undef GROUP_OF
 }
 
-/* y[run][i] += c z, for the 512 coordinates of blocks block … block + 3 (a multiple of 4). */
+/* y[run][i] += c z, for the coordinates of BLOCKS blocks, the first a multiple of their number. */
 static void add_signs(float y[RUNS][RUN], uint64_t block, uint32_t ordinal, fz_term term) {
-    uint32_t words[4][4];
-    four_blocks(term.key, block, ordinal, words);
+    uint32_t words[4][BLOCKS];
+    make_blocks(term.key, block, ordinal, words);
     fz_u c = fz_all_bits(fz_bits(term.coefficient));
     for (int w = 0; w < 4; w++)
-        for (int lane = 0; lane < 4; lane++) {
+        for (int lane = 0; lane < BLOCKS; lane++) {
             fz_u bits = fz_all_bits(words[w][lane]) * FZ_TO_THE_TOP;
             FZ_KEEP(bits);
             add_byte(y[4 * w] + 8 * lane, bits, c, 0); /* written out: shifts by constants are quick */
@@ -128,9 +123,9 @@ static void advance_signs(float *x, float *m, uint32_t count, uint32_t ordinal, 
                           uint32_t step_count, const float *from) {
     float y[RUNS][RUN];
     for (uint32_t group = 0; group < (count + GROUP - 1) / GROUP; group++)
-        for (uint32_t quarter = 0; quarter < QUARTERS; quarter++) {
-            uint32_t first = group * GROUP + quarter * RUN;
-            uint64_t block = (uint64_t)group * 32 + quarter * 4;
+        for (uint32_t piece = 0; piece < PIECES; piece++) {
+            uint32_t first = group * GROUP + piece * RUN;
+            uint64_t block = (uint64_t)group * 32 + piece * BLOCKS;
             if (first >= count) break;
             if (rule == FZ_SGD) {
                 memset(y, 0, sizeof y);

@@ -1,25 +1,36 @@
 /* Differences, coefficients and norms in float64, in the order of docs/ledger.md (Estimates) and of NumPy's sums. */
 #include "internal.h"
 
+typedef double (*number)(const void *values, size_t place);
+
+static double plain(const void *values, size_t place) { return ((const double *)values)[place]; }
+
+static double square(const void *values, size_t place) {
+    double value = ((const float *)values)[place];
+    return value * value;
+}
+
 /* Sums of up to 128 numbers have eight accumulators; longer ones are halved, at a multiple of eight. */
-double fz_sum(const double *values, size_t count) {
+static double sum_of(number get, const void *values, size_t begin, size_t count) {
     if (count > 128) {
         size_t half = count / 2 - count / 2 % 8;
-        double left = fz_sum(values, half); /* the depth is log₂(count/128) */
-        return left + fz_sum(values + half, count - half);
+        double left = sum_of(get, values, begin, half); /* the depth is log₂(count/128) */
+        return left + sum_of(get, values, begin + half, count - half);
     }
     double sum = 0;
     size_t i = 0;
     if (count >= 8) {
         double part[8];
-        for (int j = 0; j < 8; j++) part[j] = values[j];
+        for (size_t j = 0; j < 8; j++) part[j] = get(values, begin + j);
         for (i = 8; i + 8 <= count; i += 8)
-            for (int j = 0; j < 8; j++) part[j] += values[i + (size_t)j];
+            for (size_t j = 0; j < 8; j++) part[j] += get(values, begin + i + j);
         sum = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
     }
-    for (; i < count; i++) sum += values[i];
+    for (; i < count; i++) sum += get(values, begin + i);
     return sum;
 }
+
+double fz_sum(const double *values, size_t count) { return sum_of(plain, values, 0, count); }
 
 uint32_t fz_point_count(fz_difference difference, uint32_t directions) {
     return difference == FZ_CENTRAL ? 2 * directions : directions + 1;
@@ -46,20 +57,8 @@ void fz_coefficients(const float *slopes, uint32_t directions, double factor, fl
     for (uint32_t p = 0; p < directions; p++) coefficients[p] = (float)(share * (double)slopes[p]);
 }
 
-/* Σ v² in the order of fz_sum, without an array of the squares. */
-static double sum_of_squares(const float *values, uint32_t count) {
-    if (count > 128) {
-        uint32_t half = count / 2 - count / 2 % 8;
-        double left = sum_of_squares(values, half);
-        return left + sum_of_squares(values + half, count - half);
-    }
-    double squares[128];
-    for (uint32_t i = 0; i < count; i++) squares[i] = (double)values[i] * (double)values[i];
-    return fz_sum(squares, count);
-}
-
 void fz_clip(float *values, uint32_t count, double norm) {
-    double length = fz_sqrt(sum_of_squares(values, count));
+    double length = fz_sqrt(sum_of(square, values, 0, count));
     if (length <= norm || !fz_is_finite64(length)) return; /* an infinite norm is for the server to refuse */
     double share = norm / length;
     for (uint32_t i = 0; i < count; i++) values[i] = (float)((double)values[i] * share);
