@@ -26,6 +26,9 @@ int fz_train(void *memory, size_t size, int momentum, uint32_t directions, uint3
 int fz_run(void *memory, size_t size);
 
 /* Of the target: writes a text; the deepest stack since the last call, in bytes, or 0 where nobody measures it. */
+#ifdef __wasm__
+__attribute__((import_module("env"), import_name("put")))
+#endif
 void fz_put(const char *text);
 size_t fz_stack(void);
 

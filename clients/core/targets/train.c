@@ -3,7 +3,7 @@
 
 #include "../src/internal.h"
 
-enum { INPUTS = 64, HIDDEN = 32, CLASSES = 10, ROWS = 100, BATCH = 20 };
+enum { INPUTS = 64, HIDDEN = 32, CLASSES = 10, ROWS = 100, BATCH = 10 };
 
 typedef struct {
     const fz_network *network;
@@ -50,6 +50,7 @@ int fz_train(void *memory, size_t size, int momentum, uint32_t directions, uint3
     fz_plan plan = {FZ_RANK_ONE, momentum ? FZ_MOMENTUM : FZ_SGD, FZ_CENTRAL, 1, 0, 0, 1e-3, 0.9, 0};
     uint8_t root[FZ_ROOT], *at = memory, *end = at + size;
     fz_tensor tensors[4];
+    double rate = momentum ? 0.1 : 0.02;
     if (directions > FZ_TRAIN_DIRECTIONS) return -1;
     plan.most_directions = plan.most_terms = directions;
     fz_root(11, root);
@@ -77,8 +78,8 @@ int fz_train(void *memory, size_t size, int momentum, uint32_t directions, uint3
         float scalars[FZ_TRAIN_DIRECTIONS];
         double loss = 0;
         fz_group group = {round, scalars, directions};
-        if (fz_client_turn(client, round, 0.02, directions, &oracle, scalars, &loss) != FZ_OK) return -1;
-        if (fz_client_apply(client, 0.02, &group, 1) != FZ_OK) return -1;
+        if (fz_client_turn(client, round, rate, directions, &oracle, scalars, &loss) != FZ_OK) return -1;
+        if (fz_client_apply(client, rate, &group, 1) != FZ_OK) return -1;
     }
     *used = (size_t)(at - (uint8_t *)memory) + client_size + scratch;
     int right = 0;
