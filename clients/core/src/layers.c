@@ -110,7 +110,7 @@ double fz_cross_entropy(const float *outputs, const uint8_t *labels, const uint3
         float most = outputs[0], sum = 0;
         for (uint32_t j = 1; j < classes; j++) most = larger(most, outputs[j]);
         for (uint32_t j = 0; j < classes; j++) sum += fz_exp(outputs[j] - most);
-        total += (double)((fz_log(sum) + most) - outputs[labels[places ? places[r] : r]]);
+        total += (double)(fz_log(sum) - (outputs[labels[places ? places[r] : r]] - most));
     }
     return total;
 }
