@@ -94,6 +94,52 @@ class Oracle(C.Structure):
     _fields_ = [("values", ORACLE), ("state", C.c_void_p)]
 
 
+class Span(C.Structure):
+    _fields_ = [("bytes", C.POINTER(C.c_uint8)), ("count", C.c_size_t)]
+
+    def raw(self) -> bytes:
+        return C.string_at(self.bytes, self.count) if self.count else b""
+
+
+class Instruction(C.Structure):
+    _fields_ = [
+        ("kind", C.c_int),
+        ("round", C.c_int64),
+        ("exchange", C.c_int64),
+        ("counted", C.c_int64),
+        ("update_count", C.c_uint32),
+        ("updates", Span),
+        ("steps", C.c_int64),
+        ("numbers", Span),
+        ("state", Span),
+        ("values", Span),
+    ]
+
+
+class Update(C.Structure):
+    _fields_ = [
+        ("kind", C.c_int),
+        ("round", C.c_int64),
+        ("values", Span),
+        ("group_count", C.c_uint32),
+        ("groups", Span),
+    ]
+
+
+class Reply(C.Structure):
+    _fields_ = [
+        ("round", C.c_int64),
+        ("exchange", C.c_int64),
+        ("digest", C.c_uint8 * 8),
+        ("values", Span),
+        ("loss", Span),
+        ("queries", C.c_int64),
+    ]
+
+
+ENTROPY = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_uint8), C.c_size_t)
+
+
 class Plan(C.Structure):
     _fields_ = [
         ("stream", C.c_int),
@@ -184,6 +230,8 @@ class Core:
             ("fz_coefficients", None, [C.c_void_p, C.c_uint32, C.c_double, C.c_void_p]),
             ("fz_sample", C.c_uint32, [C.c_uint64, C.c_uint32, C.c_uint32, C.c_void_p]),
             ("fz_poisson", C.c_uint32, [C.c_uint64, C.c_uint32, C.c_double, C.c_uint32, C.c_void_p]),
+            ("fz_write_reply", C.c_size_t, [C.c_void_p, C.c_void_p, C.c_size_t]),
+            ("fz_allowance", C.c_uint64, [C.c_double, C.c_int32, C.c_uint32]),
             ("fz_client_size", C.c_size_t, [C.c_void_p, C.c_void_p, C.c_uint32]),
             ("fz_network_size", C.c_size_t, [C.c_void_p, C.c_void_p, C.c_uint32, C.c_int, C.c_uint32]),
         ):
@@ -281,6 +329,27 @@ class Core:
         self.lib.fz_clip(out.ctypes.data, out.size, norm)
         return out
 
+    def allowance(self, clip: float, exponent: int, count: int) -> int:
+        return int(self.lib.fz_allowance(clip, exponent, count))
+
+    def private(
+        self, values: F32, clip: float, exponent: int, normalise: bool, entropy: Callable[[int], bytes] | None
+    ) -> NDArray[np.int32]:
+        def drawn(_: object, out: C.POINTER(C.c_uint8), count: int) -> int:  # type: ignore[valid-type]
+            assert entropy is not None
+            C.memmove(out, entropy(count), count)
+            return 0
+
+        source = ENTROPY(drawn) if entropy else ENTROPY()
+        scratch, whole = np.zeros(values.size), np.zeros(values.size, np.int32)
+        self._expect(
+            self.lib.fz_private(
+                pointer(values, C.c_float), values.size, C.c_double(clip), exponent, int(normalise), source, None,
+                pointer(scratch, C.c_double), pointer(whole, C.c_int32),
+            )
+        )  # fmt: skip
+        return whole
+
     def sample(self, key: int, count: int, size: int) -> list[int]:
         out = np.zeros(max(min(count, size), 1), np.uint32)
         return [int(place) for place in out[: self.lib.fz_sample(key, count, size, out.ctypes.data)]]
@@ -291,6 +360,47 @@ class Core:
         out = np.zeros(max(most, 1), np.uint32)
         drawn = int(self.lib.fz_poisson(key, count, rate, most, out.ctypes.data))
         return drawn, [int(place) for place in out[: min(drawn, most)]]
+
+
+class Messages:
+    """Messages as the core reads them; None where it refuses them."""
+
+    def __init__(self, core: Core):
+        self.core = core
+
+    def instruction(self, data: bytes) -> tuple[Instruction, list[tuple[Update, list[tuple[int, bytes]]]]] | None:
+        """An instruction, and its updates with their groups."""
+        # Exactly as many bytes as there are, so that a sanitizer would see a read beyond the end.
+        kept, found, updates = (C.c_uint8 * len(data))(*data), Instruction(), []
+        if self.core.lib.fz_read_instruction(kept, C.c_size_t(len(data)), C.byref(found)):
+            return None
+        for _ in range(found.update_count):
+            update, groups = Update(), []
+            self.core._expect(self.core.lib.fz_next_update(C.byref(found.updates), C.byref(update)))
+            for _ in range(update.group_count):
+                asked, scalars = C.c_int64(), Span()
+                self.core._expect(
+                    self.core.lib.fz_next_group(C.byref(update.groups), C.byref(asked), C.byref(scalars))
+                )
+                groups.append((asked.value, scalars.raw()))
+            assert not update.groups.count
+            updates.append((update, groups))
+        assert not found.updates.count
+        found._kept = kept
+        return found, updates
+
+    def reply(self, data: bytes) -> Reply | None:
+        kept, found = (C.c_uint8 * len(data))(*data), Reply()
+        if self.core.lib.fz_read_reply(kept, C.c_size_t(len(data)), C.byref(found)):
+            return None
+        found._kept = kept
+        return found
+
+    def written(self, reply: Reply) -> bytes:
+        size = self.core.lib.fz_write_reply(C.byref(reply), None, 0)
+        out = C.create_string_buffer(size)
+        assert self.core.lib.fz_write_reply(C.byref(reply), out, size) == size
+        return out.raw
 
 
 class Networked:

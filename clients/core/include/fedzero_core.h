@@ -235,6 +235,75 @@ FZ_API fz_status fz_network_values(const fz_network *network, const fz_batch *ba
 FZ_API fz_status fz_network_classes(const fz_network *network, const fz_batch *batch, const fz_tensor *tensors,
                                     uint32_t count, void *memory, size_t size, uint32_t *classes);
 
+/* ---- Messages (docs/ledger.md, Messages, Updates) ---------------------------------------------------------------- */
+
+/* Bytes within a message that was read; nothing is copied. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t count;
+} fz_span;
+
+typedef enum { FZ_WORK = 1, FZ_SNAPSHOT = 2, FZ_CLOSE = 3, FZ_CONTINUE = 4 } fz_instruction_kind;
+
+typedef struct {
+    fz_instruction_kind kind;
+    int64_t round, exchange; /* exchange: 0 in FZ_CLOSE */
+    int64_t counted;         /* −1: none */
+    uint32_t update_count;   /* of FZ_WORK; 1 in FZ_CLOSE */
+    fz_span updates;         /* back to back, for fz_next_update */
+    int64_t steps;           /* of FZ_SNAPSHOT; −1: they are in `numbers` */
+    fz_span numbers;
+    fz_span state;  /* of FZ_SNAPSHOT: packed float32 numbers, little-endian */
+    fz_span values; /* of FZ_CONTINUE */
+} fz_instruction;
+
+typedef enum { FZ_SEEDED = 1, FZ_DENSE = 2, FZ_STEPPED = 3 } fz_update_kind;
+
+typedef struct {
+    fz_update_kind kind;
+    int64_t round;
+    fz_span values; /* of FZ_SEEDED the scalars, of FZ_DENSE the numbers: packed and finite */
+    uint32_t group_count;
+    fz_span groups; /* of FZ_STEPPED, for fz_next_group */
+} fz_update;
+
+/* An instruction, checked to its end, updates included. Forms of integers and lengths have to be the shortest. */
+FZ_API fz_status fz_read_instruction(const uint8_t *bytes, size_t count, fz_instruction *found);
+
+/* The next of the updates of an instruction, and of the groups of an update; both spans move on. */
+FZ_API fz_status fz_next_update(fz_span *updates, fz_update *found);
+FZ_API fz_status fz_next_group(fz_span *groups, int64_t *asked, fz_span *scalars);
+
+/* Packed numbers as float32; out has room for count / 4. */
+FZ_API fz_status fz_unpack(fz_span packed, float *out);
+
+typedef struct {
+    int64_t round, exchange;
+    uint8_t digest[8];
+    fz_span values; /* packed, or as a link codes them */
+    fz_span loss;   /* 4 bytes, or none where a link hides it */
+    int64_t queries;
+} fz_reply;
+
+/* The bytes of a reply; returns how many there are, of which none are written if `room` is less. */
+FZ_API size_t fz_write_reply(const fz_reply *reply, uint8_t *out, size_t room);
+FZ_API fz_status fz_read_reply(const uint8_t *bytes, size_t count, fz_reply *found);
+
+/* ---- Privacy (docs/privacy.md) ------------------------------------------------------------------------------------ */
+
+/* Writes random bytes that nobody else knows; anything but FZ_OK: it could not. */
+typedef fz_status (*fz_entropy)(void *state, uint8_t *bytes, size_t count);
+
+/* The client's half of [privacy] where a client is the unit: a vector is shortened to the norm `clip`, or gets it if
+ * `normalise`, is multiplied by 2^exponent and rounded at random to integers whose squared norm is at most the allowance
+ * of the grid. A vector with a number that is NaN or infinite counts as zero. scratch: count numbers. Without a source
+ * of entropy: FZ_ENTROPY, and nothing is written. */
+FZ_API fz_status fz_private(const float *values, uint32_t count, double clip, int32_t exponent, int normalise,
+                            fz_entropy entropy, void *state, double *scratch, int32_t *whole);
+
+/* The largest squared norm of a vector of integers, L; 0 if there is no such grid. */
+FZ_API uint64_t fz_allowance(double clip, int32_t exponent, uint32_t count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -91,6 +91,7 @@ void fz_products(const float *x, size_t stride, uint32_t rows, const float *weig
 
 /* Σ of `count` numbers in the order of NumPy's sum, so that means and norms have its bits (slopes.c). */
 double fz_sum(const double *values, size_t count);
+double fz_norm(const double *values, size_t count);
 
 /* √x, correctly rounded, without a floating-point root (numbers.c). */
 double fz_sqrt(double x);

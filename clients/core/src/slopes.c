@@ -10,6 +10,11 @@ static double square(const void *values, size_t place) {
     return value * value;
 }
 
+static double wide_square(const void *values, size_t place) {
+    double value = ((const double *)values)[place];
+    return value * value;
+}
+
 /* Sums of up to 128 numbers have eight accumulators; longer ones are halved, at a multiple of eight. */
 static double sum_of(number get, const void *values, size_t begin, size_t count) {
     if (count > 128) {
@@ -31,6 +36,8 @@ static double sum_of(number get, const void *values, size_t begin, size_t count)
 }
 
 double fz_sum(const double *values, size_t count) { return sum_of(plain, values, 0, count); }
+
+double fz_norm(const double *values, size_t count) { return fz_sqrt(sum_of(wide_square, values, 0, count)); }
 
 uint32_t fz_point_count(fz_difference difference, uint32_t directions) {
     return difference == FZ_CENTRAL ? 2 * directions : directions + 1;
