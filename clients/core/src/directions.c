@@ -24,7 +24,8 @@ static void factor(uint64_t key, uint32_t ordinal, uint32_t domain, uint32_t cou
     for (uint32_t begin = 0; begin < count; begin += 128) {
         uint32_t words[4], most = fz_least(128, count - begin);
         fz_block(key, begin / 128, ordinal, domain, words);
-        for (uint32_t i = 0; i < most; i++) signs[begin + i] = words[i / 32] >> (i % 32) & 1 ? -1.0f : 1.0f;
+        for (uint32_t i = 0; i < most; i++) /* the bits of 1 with a sign */
+            signs[begin + i] = fz_float(0x3F800000u | (words[i / 32] << (31 - i % 32) & FZ_SIGN));
     }
 }
 

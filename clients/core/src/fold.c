@@ -78,12 +78,12 @@ static inline void add_byte(float *y, fz_u bits, fz_u c, int byte) {
 #undef GROUP_OF
 }
 
-/* y[run][i] += c z, for the coordinates of BLOCKS blocks, the first a multiple of their number. */
-static void add_signs(float y[RUNS][RUN], uint64_t block, uint32_t ordinal, fz_term term) {
+/* y[run][i] += c z, for the coordinates of BLOCKS blocks, the first a multiple of their number; `runs` of them matter. */
+static void add_signs(float y[RUNS][RUN], uint32_t runs, uint64_t block, uint32_t ordinal, fz_term term) {
     uint32_t words[4][BLOCKS];
     make_blocks(term.key, block, ordinal, words);
     fz_u c = fz_all_bits(fz_bits(term.coefficient));
-    for (int w = 0; w < 4; w++)
+    for (uint32_t w = 0; 4 * w < runs; w++)
         for (int lane = 0; lane < BLOCKS; lane++) {
             fz_u bits = fz_all_bits(words[w][lane]) * FZ_TO_THE_TOP;
             FZ_KEEP(bits);
@@ -127,24 +127,25 @@ static void advance_signs(float *x, float *m, uint32_t count, uint32_t ordinal, 
             uint32_t first = group * GROUP + piece * RUN;
             uint64_t block = (uint64_t)group * 32 + piece * BLOCKS;
             if (first >= count) break;
+            uint32_t runs = fz_least(RUNS, (count - first + 255) / 256);
             if (rule == FZ_SGD) {
                 memset(y, 0, sizeof y);
-                for (uint32_t run = 0; run < RUNS; run++) {
+                for (uint32_t run = 0; run < runs; run++) {
                     uint32_t place = first + 256 * run;
                     memcpy(y[run], from + place, 4 * (size_t)inside(place, count, RUN));
                 }
             }
             for (uint32_t s = 0; s < step_count; s++) {
                 if (rule != FZ_SGD) memset(y, 0, sizeof y);
-                for (uint32_t j = 0; j < steps[s].count; j++) add_signs(y, block, ordinal, steps[s].terms[j]);
+                for (uint32_t j = 0; j < steps[s].count; j++) add_signs(y, runs, block, ordinal, steps[s].terms[j]);
                 if (rule == FZ_SGD) continue;
-                for (uint32_t run = 0; run < RUNS; run++) {
+                for (uint32_t run = 0; run < runs; run++) {
                     uint32_t place = first + 256 * run;
                     momentum_step(x + place, m + place, y[run], inside(place, count, RUN), steps + s);
                 }
             }
             if (rule == FZ_SGD)
-                for (uint32_t run = 0; run < RUNS; run++) {
+                for (uint32_t run = 0; run < runs; run++) {
                     uint32_t place = first + 256 * run;
                     memcpy(x + place, y[run], 4 * (size_t)inside(place, count, RUN));
                 }

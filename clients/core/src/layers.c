@@ -16,26 +16,6 @@ static void patches(const fz_shape *s, const float *image, int channels_first, u
                 }
 }
 
-void fz_moved(const float *base, const float *inner, uint32_t stride, uint32_t rows, uint32_t width,
-              const fz_at_point *at, int relu, float *out) {
-    for (uint32_t r = 0; r < rows; r++) {
-        float c = at->coefficient * inner[(size_t)r * stride];
-        const float *from = base + (size_t)r * width;
-        float *to = out + (size_t)r * width;
-        uint32_t i = 0;
-#if FZ_LANES > 1
-        for (; i + FZ_LANES <= width; i += FZ_LANES) {
-            fz_v v = fz_get(from + i) + c * fz_get(at->row_signs + i) + fz_get(at->offsets + i);
-            fz_put(to + i, relu ? fz_positive(v) : v);
-        }
-#endif
-        for (; i < width; i++) {
-            float v = from[i] + c * at->row_signs[i] + at->offsets[i];
-            to[i] = relu && v < 0 ? 0.0f : v;
-        }
-    }
-}
-
 /* One set of rows through a layer: products, then what the factors add. inner: one number a row. */
 static void rows_through(const fz_shape *s, const fz_at_point *at, const float *in, uint32_t rows, float *inner,
                          float *out) {
