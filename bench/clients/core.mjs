@@ -1,4 +1,4 @@
-// The same work as core.py, in WebAssembly: node core.mjs MODULE ROWS_AT_ONCE REPEATS; milliseconds as JSON.
+// The same work as core.py, in WebAssembly: node core.mjs MODULE ROWS_AT_ONCE REPEATS; milliseconds of processor time as JSON.
 import fs from 'node:fs';
 
 const [path, rowsAtOnce, repeats] = [process.argv[2], Number(process.argv[3]), Number(process.argv[4])];
@@ -44,13 +44,17 @@ const terms = (count, central) => {
 const expect = (status) => {
   if (status) throw new Error(`status ${status}`);
 };
+const spent = () => {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e3;
+};
 const best = (work) => {
   for (let i = 0; i < 5; i++) work();
   let least = Infinity;
   for (let i = 0; i < repeats; i++) {
-    const began = performance.now();
+    const began = spent();
     work();
-    least = Math.min(least, performance.now() - began);
+    least = Math.min(least, spent() - began);
   }
   return least;
 };

@@ -17,6 +17,24 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from structures import (
+    ENTROPY,
+    ORACLE,
+    Batch,
+    Group,
+    Instruction,
+    Layer,
+    Network,
+    Oracle,
+    Plan,
+    Points,
+    Reply,
+    Span,
+    Step,
+    Tensor,
+    Term,
+    Update,
+)
 
 ROOT = Path(__file__).parent
 SOURCES = sorted((ROOT / "src").glob("*.c"))
@@ -51,130 +69,6 @@ def build(flags: Sequence[str] = (), cc: str | None = None) -> Path:
         subprocess.run([*command, "-o", str(made)], check=True)
         made.replace(out)  # another process may have made it at the same time
     return out
-
-
-class Tensor(C.Structure):
-    _fields_ = [
-        ("name", C.c_char_p),
-        ("shape", C.POINTER(C.c_uint32)),
-        ("axes", C.c_uint32),
-        ("values", C.c_void_p),
-        ("momentum", C.c_void_p),
-    ]
-
-
-class Term(C.Structure):
-    _fields_ = [("key", C.c_uint64), ("coefficient", C.c_float)]
-
-
-class Step(C.Structure):
-    _fields_ = [
-        ("terms", C.POINTER(Term)),
-        ("count", C.c_uint32),
-        ("rate", C.c_float),
-        ("beta", C.c_float),
-        ("rest", C.c_float),
-    ]
-
-
-class Points(C.Structure):
-    _fields_ = [
-        ("tensors", C.POINTER(Tensor)),
-        ("tensor_count", C.c_uint32),
-        ("stream", C.c_int),
-        ("terms", C.POINTER(Term)),
-        ("count", C.c_uint32),
-    ]
-
-
-ORACLE = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(Points), C.c_int64, C.c_uint32, C.POINTER(C.c_double))
-
-
-class Oracle(C.Structure):
-    _fields_ = [("values", ORACLE), ("state", C.c_void_p)]
-
-
-class Span(C.Structure):
-    _fields_ = [("bytes", C.POINTER(C.c_uint8)), ("count", C.c_size_t)]
-
-    def raw(self) -> bytes:
-        return C.string_at(self.bytes, self.count) if self.count else b""
-
-
-class Instruction(C.Structure):
-    _fields_ = [
-        ("kind", C.c_int),
-        ("round", C.c_int64),
-        ("exchange", C.c_int64),
-        ("counted", C.c_int64),
-        ("update_count", C.c_uint32),
-        ("updates", Span),
-        ("steps", C.c_int64),
-        ("numbers", Span),
-        ("state", Span),
-        ("values", Span),
-    ]
-
-
-class Update(C.Structure):
-    _fields_ = [
-        ("kind", C.c_int),
-        ("round", C.c_int64),
-        ("values", Span),
-        ("group_count", C.c_uint32),
-        ("groups", Span),
-    ]
-
-
-class Reply(C.Structure):
-    _fields_ = [
-        ("round", C.c_int64),
-        ("exchange", C.c_int64),
-        ("digest", C.c_uint8 * 8),
-        ("values", Span),
-        ("loss", Span),
-        ("queries", C.c_int64),
-    ]
-
-
-ENTROPY = C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(C.c_uint8), C.c_size_t)
-
-
-class Plan(C.Structure):
-    _fields_ = [
-        ("stream", C.c_int),
-        ("rule", C.c_int),
-        ("difference", C.c_int),
-        ("local_steps", C.c_uint32),
-        ("most_directions", C.c_uint32),
-        ("most_terms", C.c_uint32),
-        ("radius", C.c_double),
-        ("beta", C.c_double),
-        ("clip", C.c_double),
-    ]
-
-
-class Group(C.Structure):
-    _fields_ = [("asked", C.c_int64), ("scalars", C.POINTER(C.c_float)), ("count", C.c_uint32)]
-
-
-class Layer(C.Structure):
-    _fields_ = [("kind", C.c_int), ("outputs", C.c_uint32), ("kernel", C.c_uint32), ("padding", C.c_uint32)]
-
-
-class Network(C.Structure):
-    _fields_ = [
-        ("channels", C.c_uint32),
-        ("height", C.c_uint32),
-        ("width", C.c_uint32),
-        ("layers", C.POINTER(Layer)),
-        ("layer_count", C.c_uint32),
-        ("rows_at_once", C.c_uint32),
-    ]
-
-
-class Batch(C.Structure):
-    _fields_ = [("inputs", C.c_void_p), ("labels", C.c_void_p), ("places", C.c_void_p), ("rows", C.c_uint32)]
 
 
 class Failed(Exception):
@@ -296,9 +190,7 @@ class Core:
         """Steps of (keys, coefficients), with (η, β, β′) each for momentum."""
         terms = [terms_of(*step) for step in steps]
         hypers = hypers or [(0.0, 0.0, 0.0)] * len(steps)
-        table = (Step * len(steps))(
-            *(Step(t, len(k), *h) for t, (k, _), h in zip(terms, steps, hypers, strict=True))
-        )
+        table = (Step * len(steps))(*(Step(t, len(k), *h) for t, (k, _), h in zip(terms, steps, hypers, strict=True)))
         self._expect(self.lib.fz_advance(model.tensors, len(model), stream, rule, table, len(steps)))
 
     def checksum(self, values: F32) -> int:
@@ -379,9 +271,7 @@ class Messages:
             self.core._expect(self.core.lib.fz_next_update(C.byref(found.updates), C.byref(update)))
             for _ in range(update.group_count):
                 asked, scalars = C.c_int64(), Span()
-                self.core._expect(
-                    self.core.lib.fz_next_group(C.byref(update.groups), C.byref(asked), C.byref(scalars))
-                )
+                self.core._expect(self.core.lib.fz_next_group(C.byref(update.groups), C.byref(asked), C.byref(scalars)))
                 groups.append((asked.value, scalars.raw()))
             assert not update.groups.count
             updates.append((update, groups))
@@ -406,8 +296,15 @@ class Messages:
 class Networked:
     """A network of layers [(kind, outputs, kernel, padding), …] on inputs (n, channels, height, width) with labels."""
 
-    def __init__(self, core: Core, model: Model, layers: Sequence[Sequence[int]], inputs: F32, labels: NDArray[np.uint8],
-                 rows_at_once: int = 32):  # fmt: skip
+    def __init__(
+        self,
+        core: Core,
+        model: Model,
+        layers: Sequence[Sequence[int]],
+        inputs: F32,
+        labels: NDArray[np.uint8],
+        rows_at_once: int = 32,
+    ):
         self.core, self.model, self.inputs, self.labels = core, model, np.ascontiguousarray(inputs), labels
         self._layers = (Layer * len(layers))(*(Layer(*layer) for layer in layers))
         self.network = Network(*inputs.shape[1:], self._layers, len(layers), rows_at_once)
@@ -415,9 +312,7 @@ class Networked:
 
     def size(self, stream: int, directions: int) -> int:
         model = self.model
-        return int(
-            self.core.lib.fz_network_size(C.byref(self.network), model.tensors, len(model), stream, directions)
-        )
+        return int(self.core.lib.fz_network_size(C.byref(self.network), model.tensors, len(model), stream, directions))
 
     def _ready(self, places: Sequence[int] | None, stream: int, directions: int) -> tuple[Batch, list[object]]:
         chosen = None if places is None else np.array(places, np.uint32)

@@ -32,12 +32,14 @@ def core() -> native.Core:
 
 @pytest.fixture
 def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Runs a target of the core's Makefile, if the programs that it needs are there; its output."""
+    """Runs a target of the core's Makefile, if the programs that it needs are there; its output. needs: programs, and
+    settings of the Makefile as NAME=value."""
 
-    def run(target: str, *programs: str, timeout: float = 300) -> str:
-        _needs("make", *programs)
+    def run(target: str, *needs: str, timeout: float = 300) -> str:
+        settings = [each for each in needs if "=" in each]
+        _needs("make", *(each for each in needs if "=" not in each))
         build = tmp_path_factory.getbasetemp() / "core"
-        command = ["make", "-s", "-j2", "-C", str(CORE), f"BUILD={build}", target]
+        command = ["make", "-s", "-j2", "-C", str(CORE), f"BUILD={build}", *settings, target]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
         assert done.returncode == 0, done.stdout
         return done.stdout

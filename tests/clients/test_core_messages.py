@@ -54,7 +54,7 @@ updates = st.one_of(
 )
 instructions = st.one_of(
     st.tuples(natural, natural, st.lists(updates, max_size=20), st.one_of(st.none(), natural)),
-    st.builds(Snapshot, natural, natural, st.one_of(natural, st.binary(max_size=300)), packed, st.one_of(st.none(), natural)),
+    st.builds(Snapshot, natural, natural, natural | st.binary(max_size=300), packed, st.none() | natural),
     st.builds(Close, natural, updates),
     st.builds(Continue, natural, natural, packed, clients),
 )  # fmt: skip
@@ -109,7 +109,9 @@ def test_what_fedzero_writes_is_read(core: native.Core, instruction: Any) -> Non
 
 
 @settings(max_examples=300)
-@given(instructions, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3), st.booleans())
+@given(
+    instructions, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3), st.booleans()
+)
 def test_what_the_core_takes_fedzero_takes(core: native.Core, instruction: Any, changes: Any, longer: bool) -> None:
     data = bytearray(written(instruction))
     for place, byte in changes:
@@ -132,7 +134,18 @@ def test_any_bytes(core: native.Core, data: bytes) -> None:
 
 
 def test_elements_behind_the_last_field_are_passed_over(core: native.Core) -> None:
-    more = [None, True, -5, 2**63, 1.5, "text", b"x" * 300, [1, [2, {}]], {"a": [1], 2: {3: 4}}, msgspec.msgpack.Ext(5, b"y" * 16)]
+    more = [
+        None,
+        True,
+        -5,
+        2**63,
+        1.5,
+        "text",
+        b"x" * 300,
+        [1, [2, {}]],
+        {"a": [1], 2: {3: 4}},
+        msgspec.msgpack.Ext(5, b"y" * 16),
+    ]
     seeded = [1, 3, pack(np.ones(2, np.float32)), [], [], *more]
     data = msgspec.msgpack.encode([1, 4, 0, [seeded, [2, 3, b"", [], *more]], 2, *more])
     read = native.Messages(core).instruction(data)

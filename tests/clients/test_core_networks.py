@@ -101,7 +101,11 @@ def test_networks_that_do_not_fit_are_refused(core: native.Core) -> None:
     assert size([(LINEAR, 4, 0, 0)], fine) == size([(RELU, 0, 0, 0)], fine) == size([(LINEAR, 3, 0, 0)], {"w": w}) == 0
     assert size([(LINEAR, 3, 0, 0)], {**fine, "c": b}) == size([(9, 3, 0, 0)], fine) == size([], fine) == 0
     assert size([(LINEAR, 3, 0, 0), (POOL, 0, 0, 0)], fine) == size([(LINEAR, 3, 0, 0)], fine, at_once=0) == 0
-    assert size([(CONV, 3, 2**31, 0)], fine) == size([(LINEAR, 3, 0, 0)], fine, np.zeros((2, 2**13, 1, 4), np.float32)) == 0
+    assert (
+        size([(CONV, 3, 2**31, 0)], fine)
+        == size([(LINEAR, 3, 0, 0)], fine, np.zeros((2, 2**13, 1, 4), np.float32))
+        == 0
+    )
     wrong = native.Networked(core, native.Model(fine), [(LINEAR, 3, 0, 0)], x, np.full(2, 3, np.uint8))
     with pytest.raises(native.Failed, match="argument"):
         wrong.values(native.RANK_ONE, [0], [0.0])

@@ -46,7 +46,9 @@ def test_grids_that_there_are_not(core: native.Core, count: int) -> None:
 
 
 @settings(max_examples=100)
-@given(hnp.arrays(np.float32, st.integers(1, 300), elements=anything), st.floats(1e-3, 1e3), st.booleans(), st.integers())
+@given(
+    hnp.arrays(np.float32, st.integers(1, 300), elements=anything), st.floats(1e-3, 1e3), st.booleans(), st.integers()
+)
 def test_integers(core: native.Core, values: np.ndarray, clip: float, normalise: bool, seed: int) -> None:
     seed = abs(seed)
     grid = choose_grid(clip, values.size, units=1000, message=1)

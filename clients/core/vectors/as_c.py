@@ -32,9 +32,8 @@ class Pool:
         return begin
 
     def text(self) -> str:
-        lines, values = [], self.values or ["0"]
-        for first in range(0, len(values), 8):
-            lines.append("    " + ", ".join(values[first : first + 8]) + ",")
+        values = self.values or ["0"]
+        lines = [f"    {', '.join(values[first : first + 8])}," for first in range(0, len(values), 8)]
         return f"static const {self.kind} {self.name}[] = {{\n" + "\n".join(lines) + "\n};\n"
 
 
@@ -58,12 +57,13 @@ def as_c(vectors: dict[str, Any]) -> str:
 
 def keys(rows: list[Any]) -> str:
     made = [
-        f'{{{row["seed"] if row["seed"] != "9223372036854775807" else "INT64_MAX"}, {len(row["secret"]) // 2}, '
+        f"{{{row['seed'] if row['seed'] != '9223372036854775807' else 'INT64_MAX'}, {len(row['secret']) // 2}, "
         f'{c_bytes(row["secret"])}, {c_bytes(row["root"])}, "{row["purpose"]}", {len(row["numbers"])}, '
         f"{words(row['numbers'])}, 0x{row['key']}u}}"
         for row in rows
     ]
-    fields = "int64_t seed; uint32_t secret_length; uint8_t secret[21], root[32]; const char *purpose; uint32_t count; int64_t numbers[4]; uint64_t key;"
+    secret = "uint32_t secret_length; uint8_t secret[21]"
+    fields = f"int64_t seed; {secret}, root[32]; const char *purpose; uint32_t count; int64_t numbers[4]; uint64_t key;"
     return table("KEYS", fields, made)
 
 
@@ -81,7 +81,9 @@ def directions(rows: list[Any]) -> str:
         f"0x{row['checksum']}u}}"
         for row in rows
     ]
-    return table("DIRECTIONS", "uint32_t stream; uint64_t key; uint32_t ordinal, axes, shape[4]; uint64_t checksum;", made)
+    return table(
+        "DIRECTIONS", "uint32_t stream; uint64_t key; uint32_t ordinal, axes, shape[4]; uint64_t checksum;", made
+    )
 
 
 def shapes_of(row: Any, u32: Pool) -> str:
@@ -121,8 +123,8 @@ def losses(rows: list[Any], u32: Pool, u64: Pool) -> str:
         u64.add(hexed(row["losses"]))
         numbers = u32.add(hexed(c for _, c in row["points"]))
         made.append(
-            f"{{{STREAMS[row['stream']]}, {words(row['input'])}, {len(row['layers'])}, {layers}, {shapes_of(row, u32)}, "
-            f"{row['rows']}, {len(row['points'])}, {points}, {numbers}}}"
+            f"{{{STREAMS[row['stream']]}, {words(row['input'])}, {len(row['layers'])}, {layers}, "
+            f"{shapes_of(row, u32)}, {row['rows']}, {len(row['points'])}, {points}, {numbers}}}"
         )
     fields = "uint32_t stream, input[3], layer_count, layers, tensors, shapes, rows, points, wide, numbers;"
     return table("LOSSES", fields, made)

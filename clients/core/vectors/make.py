@@ -140,7 +140,12 @@ def program(stream: str, rule: Rule, shapes: Any, unit: float, size: float) -> V
 
 def estimates() -> list[Vectors]:
     generator, found = np.random.default_rng(5), []
-    for difference, P, radius in (("forward", 1, 1e-3), ("central", 10, 1e-3), ("forward", 200, 0.25), ("central", 90, 3e-5)):
+    for difference, P, radius in (
+        ("forward", 1, 1e-3),
+        ("central", 10, 1e-3),
+        ("forward", 200, 0.25),
+        ("central", 90, 3e-5),
+    ):
         count = P + 1 if difference == "forward" else 2 * P
         values = 2.3 + 1e-2 * generator.standard_normal(count)
         g, loss = slopes(values, (1.0,) * P, radius, difference)  # type: ignore[arg-type]
@@ -184,7 +189,7 @@ def forward(layers: Any, tensors: list[torch.Tensor], x: torch.Tensor) -> torch.
 
 
 def losses() -> list[Vectors]:
-    """Weights and inputs are x_i = ((37·i) mod 251 − 125)/512 and ((29·i) mod 127 − 63)/64; label r is r mod classes."""
+    """Weights are ((37·i) mod 251 − 125)/512, inputs ((29·i) mod 127 − 63)/64; label r is r mod classes."""
     found = []
     for name, shape, layers, shapes in NETWORKS:
         rows, classes = 9, shapes[-1][0]
@@ -217,8 +222,16 @@ def losses() -> list[Vectors]:
 
 def batches() -> list[Vectors]:
     found: list[Vectors] = []
-    for own, count, size in ((1, 10, 3), (LAST, 100, 99), (0x0123456789ABCDEF, 4000, 32), (7, 5, 5), (7, 3_000_000_000, 4)):
-        found.append({"kind": "sample", "key": key(own), "count": count, "size": size, "places": sample(own, count, size)})
+    for own, count, size in (
+        (1, 10, 3),
+        (LAST, 100, 99),
+        (0x0123456789ABCDEF, 4000, 32),
+        (7, 5, 5),
+        (7, 3_000_000_000, 4),
+    ):
+        found.append(
+            {"kind": "sample", "key": key(own), "count": count, "size": size, "places": sample(own, count, size)}
+        )
     for own, count, rate in ((1, 40, 0.25), (LAST, 9, 1.0), (0xDEADBEEF, 3000, 0.01), (7, 2000, 2.0**-70)):
         place = {"kind": "poisson", "key": key(own), "count": count, "rate": hex64(rate)[0]}
         found.append({**place, "places": poisson(own, count, rate)})
@@ -244,7 +257,9 @@ def main(check: bool) -> int:
 
     vectors = derived()
     made = {"vectors.json": json.dumps(vectors, indent=1) + "\n", "vectors.h": as_c(vectors)}
-    made["golden.txt"] = "".join(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in made.items())
+    made["golden.txt"] = "".join(
+        f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in made.items()
+    )
     apart = [name for name, text in made.items() if not (HERE / name).exists() or (HERE / name).read_text() != text]
     if check:
         print(f"not as derived: {', '.join(apart)}" if apart else "the vectors hold")
