@@ -1,5 +1,5 @@
 /* Words and signs of a key (docs/directions.md, Blocks, Rademacher, Rank one). */
-#include "internal.h"
+#include "vector.h"
 
 /* Philox4x32-10. */
 void fz_block(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t domain, uint32_t words[4]) {
@@ -21,11 +21,15 @@ void fz_block(uint64_t key, uint64_t block, uint32_t ordinal, uint32_t domain, u
 }
 
 static void factor(uint64_t key, uint32_t ordinal, uint32_t domain, uint32_t count, float *signs) {
-    for (uint32_t begin = 0; begin < count; begin += 128) {
-        uint32_t words[4], most = fz_least(128, count - begin);
-        fz_block(key, begin / 128, ordinal, domain, words);
-        for (uint32_t i = 0; i < most; i++) /* the bits of 1 with a sign */
-            signs[begin + i] = fz_float(0x3F800000u | (words[i / 32] << (31 - i % 32) & FZ_SIGN));
+    const fz_u one = fz_all_bits(0x3F800000u), top = fz_all_bits(FZ_SIGN); /* the bits of 1 with a sign */
+    for (uint32_t begin = 0; begin < count; begin += 32) {
+        uint32_t words[4], most = fz_least(32, count - begin), word = begin / 32 % 4, i = 0;
+        if (word == 0) fz_block(key, begin / 128, ordinal, domain, words);
+        fz_u bits = fz_all_bits(words[word]) * FZ_TO_THE_TOP;
+        FZ_KEEP(bits);
+        for (; i + FZ_LANES <= most; i += FZ_LANES)
+            fz_put(signs + begin + i, fz_as_numbers((bits << (32 - i - FZ_LANES) & top) | one));
+        for (; i < most; i++) signs[begin + i] = words[word] >> i & 1 ? -1.0f : 1.0f;
     }
 }
 

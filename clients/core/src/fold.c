@@ -129,14 +129,14 @@ static void advance_signs(float *x, float *m, uint32_t count, uint32_t ordinal, 
             if (first >= count) break;
             uint32_t runs = fz_least(RUNS, (count - first + 255) / 256);
             if (rule == FZ_SGD) {
-                memset(y, 0, sizeof y);
+                memset(y, 0, runs * sizeof y[0]);
                 for (uint32_t run = 0; run < runs; run++) {
                     uint32_t place = first + 256 * run;
                     memcpy(y[run], from + place, 4 * (size_t)inside(place, count, RUN));
                 }
             }
             for (uint32_t s = 0; s < step_count; s++) {
-                if (rule != FZ_SGD) memset(y, 0, sizeof y);
+                if (rule != FZ_SGD) memset(y, 0, runs * sizeof y[0]);
                 for (uint32_t j = 0; j < steps[s].count; j++) add_signs(y, runs, block, ordinal, steps[s].terms[j]);
                 if (rule == FZ_SGD) continue;
                 for (uint32_t run = 0; run < runs; run++) {

@@ -95,7 +95,7 @@ double fz_norm(const double *values, size_t count);
 
 /* √x, correctly rounded, without a floating-point root (numbers.c). */
 double fz_sqrt(double x);
-float fz_exp(float x);
+void fz_exponentials(float *values, size_t count); /* x ← exp x, for x ≤ 0 */
 float fz_log(float x);
 
 #endif

@@ -83,14 +83,20 @@ void fz_channels_first(const fz_shape *s, const float *in, uint32_t rows, float 
             for (uint32_t place = 0; place < area; place++) *out++ = in[(size_t)place * s->channels + c];
 }
 
-double fz_cross_entropy(const float *outputs, const uint8_t *labels, const uint32_t *places, uint32_t rows,
-                        uint32_t classes) {
+double fz_cross_entropy(float *outputs, const uint8_t *labels, const uint32_t *places, uint32_t rows, uint32_t classes) {
     double total = 0;
+    float *row = outputs;
+    for (uint32_t r = 0; r < rows; r++, row += classes) {
+        float most = row[0];
+        for (uint32_t j = 1; j < classes; j++) most = larger(most, row[j]);
+        for (uint32_t j = 0; j < classes; j++) row[j] -= most;
+        total -= (double)row[labels[places ? places[r] : r]];
+    }
+    fz_exponentials(outputs, (size_t)rows * classes);
     for (uint32_t r = 0; r < rows; r++, outputs += classes) {
-        float most = outputs[0], sum = 0;
-        for (uint32_t j = 1; j < classes; j++) most = larger(most, outputs[j]);
-        for (uint32_t j = 0; j < classes; j++) sum += fz_exp(outputs[j] - most);
-        total += (double)(fz_log(sum) - (outputs[labels[places ? places[r] : r]] - most));
+        float sum = 0;
+        for (uint32_t j = 0; j < classes; j++) sum += outputs[j];
+        total += (double)fz_log(sum);
     }
     return total;
 }

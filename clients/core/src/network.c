@@ -173,7 +173,7 @@ static fz_at_point at_point(const part *p, const fz_shape *s, fz_term term) {
 }
 
 /* Layers `from` … of a part whose activations are in scratch[one]; the outputs are where the result points. */
-static const float *rest(const part *p, uint32_t from, const fz_term term, float *now, float *next) {
+static float *rest(const part *p, uint32_t from, const fz_term term, float *now, float *next) {
     const fz_layout *l = p->layout;
     for (uint32_t i = from; i < l->layers; i++) {
         const fz_shape *s = l->shapes + i;
@@ -227,7 +227,7 @@ static uint32_t directions(const fz_points *points) {
 }
 
 /* The outputs of a part at point j; of rank one `inner` is the column of its direction. */
-static const float *outputs(const part *p, uint32_t j, uint32_t inner, uint32_t stride) {
+static float *outputs(const part *p, uint32_t j, uint32_t inner, uint32_t stride) {
     const fz_layout *l = p->layout;
     const fz_shape *first = l->shapes;
     const fz_term term = p->points->terms[j];
@@ -277,7 +277,7 @@ fz_status fz_network_values(const fz_network *network, const fz_batch *batch, co
         for (uint32_t j = 0; j < points->count; j++) {
             const fz_term *term = points->terms + j;
             if (j && !(term->key == term[-1].key && term[-1].coefficient != 0.0f)) inner++;
-            const float *found = outputs(&p, j, inner, l.directions);
+            float *found = outputs(&p, j, inner, l.directions);
             values[j] += fz_cross_entropy(found, batch->labels + (batch->places ? 0 : begin),
                                           batch->places ? batch->places + begin : 0, p.rows, l.classes);
         }

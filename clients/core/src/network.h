@@ -48,8 +48,7 @@ void fz_pool(const fz_shape *shape, const float *in, uint32_t rows, float *out);
 /* Channels last to channels first, as the columns of a linear layer are. */
 void fz_channels_first(const fz_shape *shape, const float *in, uint32_t rows, float *out);
 
-/* Σ over rows of the cross-entropy of each, which is float32. */
-double fz_cross_entropy(const float *outputs, const uint8_t *labels, const uint32_t *places, uint32_t rows,
-                        uint32_t classes);
+/* Σ over rows of the cross-entropy of each, log Σ exp(y_j − max y) − (y of the label − max y). Writes over the outputs. */
+double fz_cross_entropy(float *outputs, const uint8_t *labels, const uint32_t *places, uint32_t rows, uint32_t classes);
 
 #endif

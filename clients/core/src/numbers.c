@@ -1,8 +1,11 @@
 /* Root, exponential and logarithm by + − × ÷ and bits: the core needs no mathematical library. */
-#include "internal.h"
+#include "vector.h"
 
 /* One binary digit after the other of a number with 54 of them, of which the last decides the rounding. */
 double fz_sqrt(double x) {
+#ifdef __wasm__
+    return __builtin_sqrt(x); /* an instruction, correctly rounded */
+#else
     uint64_t bits = fz_bits64(x);
     if (!(x > 0) || !fz_is_finite64(x)) return x; /* 0, infinity and NaN are their own; others do not occur */
     int exponent = (int)(bits >> 52);
@@ -31,23 +34,34 @@ double fz_sqrt(double x) {
     }
     root = (root >> 1) + (root & 1); /* a root is never half-way between two numbers */
     return fz_double((root & 0xFFFFFFFFFFFFFu) + ((uint64_t)(exponent / 2 + 1023 + (int)(root >> 53)) << 52));
+#endif
 }
 
-/* exp x = 2ᵏ exp r with |r| ≤ ln 2/2 and a polynomial of degree 6; relative error below 3·10⁻⁷ for x ≤ 0, 0 below −87. */
-float fz_exp(float x) {
-    if (!(x >= -87.0f)) return x < 0 ? 0 : x; /* NaN stays */
-    if (x > 88.0f) return fz_float(0x7F800000u);
-    float scaled = x * 1.44269504f;
-    int32_t k = (int32_t)(scaled < 0 ? scaled - 0.5f : scaled + 0.5f);
-    float r = x - (float)k * 0.693359375f; /* exact: the constant has few digits */
-    r = r - (float)k * -2.12194440e-4f;
-    float p = 1.3888889e-3f;
-    p = p * r + 8.3333333e-3f;
+/* exp x = 2ᵏ exp r with |r| ≤ ln 2/2 and a polynomial of degree 6, for x ≤ 0; 0 below −87. Adding 1.5·2²³ rounds x/ln 2 to
+ * the integer k, whose lowest bits are then the lowest of the sum. Relative error below 3·10⁻⁷. */
+static fz_v exponential(fz_v x) {
+    fz_u small = fz_below(x, -87.0f);
+    fz_v clipped = fz_as_numbers((fz_as_bits(x) & ~small) | (fz_as_bits(fz_all(-87.0f)) & small));
+    fz_v sum = clipped * 1.44269504f + 12582912.0f, k = sum - 12582912.0f;
+    fz_v r = clipped - k * 0.693359375f; /* exact: the constant has few digits */
+    r = r - k * -2.12194440e-4f;
+    fz_v p = r * 1.3888889e-3f + 8.3333333e-3f;
     p = p * r + 4.1666667e-2f;
     p = p * r + 0.16666667f;
     p = p * r + 0.5f;
-    p = p * (r * r) + r;
-    return (p + 1.0f) * fz_float((uint32_t)(k + 127) << 23);
+    p = (p * (r * r) + r) + 1.0f;
+    fz_v power = fz_as_numbers((fz_as_bits(p) + (fz_as_bits(sum) << 23)) & ~small);
+    return power + (clipped - clipped); /* NaN stays */
+}
+
+void fz_exponentials(float *values, size_t count) {
+    size_t i = 0;
+    for (; i + FZ_LANES <= count; i += FZ_LANES) fz_put(values + i, exponential(fz_get(values + i)));
+    if (i == count) return;
+    float rest[FZ_LANES] = {0};
+    memcpy(rest, values + i, 4 * (count - i));
+    fz_put(rest, exponential(fz_get(rest)));
+    memcpy(values + i, rest, 4 * (count - i));
 }
 
 /* log x = k ln 2 + log m with m in [√½, √2) and s = (m − 1)/(m + 1), for normal x > 0. */

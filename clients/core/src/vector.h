@@ -61,6 +61,9 @@ static inline float fz_total(fz_v v) {
     return sum;
 }
 
+/* All bits where v < limit, else none. */
+static inline fz_u fz_below(fz_v v, float limit) { return (fz_u)(v < fz_all(limit)); }
+
 /* max(0, v); NaN stays NaN. */
 static inline fz_v fz_positive(fz_v v) { return (fz_v)((fz_u)v & ~(fz_u)(v < (fz_v){0})); }
 
@@ -78,6 +81,7 @@ static inline fz_v fz_as_numbers(fz_u bits) { return fz_float(bits); }
 static inline fz_u fz_as_bits(fz_v numbers) { return fz_bits(numbers); }
 #define FZ_TO_THE_TOP 1u
 static inline float fz_total(fz_v v) { return v; }
+static inline fz_u fz_below(fz_v v, float limit) { return v < limit ? ~0u : 0; }
 static inline fz_v fz_positive(fz_v v) { return v < 0 ? 0 : v; }
 
 #endif
