@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from as_c import as_c
 from draws import poisson, sample
 
 from fedzero.directions import Domain, Keys, Program, Rule, Terms, reference
@@ -253,8 +254,6 @@ def derived() -> Vectors:
 
 
 def main(check: bool) -> int:
-    from as_c import as_c
-
     vectors = derived()
     made = {"vectors.json": json.dumps(vectors, indent=1) + "\n", "vectors.h": as_c(vectors)}
     made["golden.txt"] = "".join(
