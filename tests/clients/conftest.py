@@ -27,7 +27,7 @@ def _needs(*programs: str) -> None:
 def core() -> native.Core:
     if native.compiler() is None:
         pytest.skip("needs a C compiler")
-    return native.Core(native.build())
+    return native.Core(native.build(["-O1"]))
 
 
 @pytest.fixture

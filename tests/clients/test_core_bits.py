@@ -32,7 +32,7 @@ shapes = st.one_of(
     st.tuples(st.integers(1, 140), st.integers(1, 140)),
     st.just((4200,)),
 )
-cases = settings(max_examples=60)
+cases = settings(max_examples=25)
 
 
 @cases

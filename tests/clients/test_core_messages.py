@@ -97,7 +97,7 @@ def same(read: Any, expected: Instruction) -> bool:
     return numbers == expected.numbers and (found.steps >= 0) == plain and bool(found.state.raw() == expected.state)
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(instructions)
 def test_what_fedzero_writes_is_read(core: native.Core, instruction: Any) -> None:
     data = written(instruction)
@@ -108,7 +108,7 @@ def test_what_fedzero_writes_is_read(core: native.Core, instruction: Any) -> Non
     assert native.Messages(core).instruction(data + b"\xc0") is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(
     instructions, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3), st.booleans()
 )

@@ -56,7 +56,7 @@ def networks(draw: st.DrawFn) -> tuple[tuple[int, int, int], list[tuple[int, ...
     return shape, layers[:-1], shapes
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(networks(), st.integers(0, 2**32 - 1), st.integers(1, 13), st.integers(1, 9), st.sampled_from(sorted(STREAMS)))
 def test_losses_at_points(core: native.Core, network: Any, seed: int, rows: int, at_once: int, stream: int) -> None:
     shape, layers, shapes = network

@@ -30,7 +30,7 @@ class Stream:
         return out
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.floats(5e-324, 1e9), st.integers(-102, 102), st.one_of(st.integers(1, 300), st.integers(1, 1 << 20)))
 def test_allowances(core: native.Core, clip: float, exponent: int, count: int) -> None:
     try:
@@ -45,7 +45,7 @@ def test_grids_that_there_are_not(core: native.Core, count: int) -> None:
     assert core.allowance(1.0, 4, count) == core.allowance(0.0, 4, 5) == core.allowance(float("nan"), 4, 5) == 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     hnp.arrays(np.float32, st.integers(1, 300), elements=anything), st.floats(1e-3, 1e3), st.booleans(), st.integers()
 )

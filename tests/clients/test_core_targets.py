@@ -27,7 +27,7 @@ def holds(said: str, skipped: int = 0) -> bool:
 
 
 def test_natively(made: Callable[..., str]) -> None:
-    assert holds(made("check-native", "cc"))
+    assert holds(made("check-native", "cc", "OPTIMISE=-O1"))
 
 
 @pytest.mark.slow
@@ -70,6 +70,7 @@ def test_fused_operations_are_found(made: Callable[..., str]) -> None:
     assert wrong and all("programs" in line for line in wrong) and "status 2" in said
 
 
+@pytest.mark.slow
 def test_fused_operations_are_found_natively(made: Callable[..., str]) -> None:
     if platform.machine() not in ("x86_64", "aarch64"):
         pytest.skip("needs a processor with fused operations")
@@ -86,7 +87,7 @@ def test_bytes_of_chance_under_sanitizers(made: Callable[..., str]) -> None:
 
 def test_memory_and_globals(made: Callable[..., str]) -> None:
     """The library has no variables, and calls nothing but memcpy and memset."""
-    listed = made("symbols", "cc", "nm")
+    listed = made("symbols", "cc", "nm", "OPTIMISE=-O1")
     names = [line.split()[-1] for line in listed.splitlines() if line]
     kinds = {line.split()[-2] for line in listed.splitlines() if line}
     called = {name for name in names if not name.startswith("fz_")}
