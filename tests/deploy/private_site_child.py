@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from fedzero.deploy.server.conduct import run_at_sites
-from fedzero.deploy.site.budget import Budget
 from fedzero.deploy.site.journal import Journal
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Exchange, Phase, decode_order
@@ -28,6 +27,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.sampling import PrivateBatches
 from fedzero.runs.progress import Silent
+from fedzero.runs.spending.budget import Budget
 from fedzero.testing.engines import LocalSites
 
 ROUND = 1

@@ -16,15 +16,16 @@ from test_directions_by_data_set import clinics
 from test_hostile_server import asked, prepare, recipe_for, refused, site_with, turn
 from test_orders_out_of_place import reply
 
-from fedzero.deploy.site import budget, run
-from fedzero.deploy.site.budget import FILE, HEAD, Budget, Tampered, lines
-from fedzero.deploy.site.charges import Charge, Policy, epsilon_of
+from fedzero.deploy.site import run
 from fedzero.engines.remote.messages import Measure, Prepared, encode
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.methods import DeComFL
 from fedzero.privacy import renyi
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.privacy import Privacy
+from fedzero.runs.spending import budget
+from fedzero.runs.spending.budget import FILE, HEAD, Budget, Tampered, lines
+from fedzero.runs.spending.charges import Charge, Policy, epsilon_of
 from fedzero.tasks.own import Own
 
 __all__ = ["clinics"]

@@ -22,14 +22,14 @@ from fedzero.deploy.flare import presence, processes
 from fedzero.deploy.flare import project as kits
 from fedzero.deploy.flare.status import Status, status_of
 from fedzero.deploy.server import queue as submissions
-from fedzero.deploy.site import budget
-from fedzero.deploy.site.charges import Policy
 from fedzero.deploy.site.site import SiteState
 from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, statement
+from fedzero.runs.spending import budget
+from fedzero.runs.spending.charges import Policy
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
 

@@ -13,8 +13,6 @@ from test_directions_by_data_set import clinics
 from test_hostile_server import asked, prepare, refused, site_with, turn
 
 from fedzero import plugins
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import Policy
 from fedzero.deploy.site.promised import WHOLE_SITE
 from fedzero.deploy.site.site import Site
 from fedzero.deploy.site.terms import Terms
@@ -37,6 +35,8 @@ from fedzero.methods import DeComFL
 from fedzero.model.updates import Seeded, encode_update
 from fedzero.protocol.messages import decode_reply, encode_close, encode_work
 from fedzero.recipe import recipe as recipes
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import Policy
 from fedzero.tasks.own import Own
 
 __all__ = ["clinics"]

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from entropy import given_entropy
 from harness import recipe_of
 from slopes import Private, Slopes
 from test_private_sums import silent
 
+from entropy import given_entropy
 from fedzero import plugins
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.assignment import SITES as ASSIGNED

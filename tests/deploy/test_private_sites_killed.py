@@ -15,12 +15,12 @@ import private_site_child
 import pytest
 from private_site_child import MOMENTS, NAMES, ROUND
 
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import Policy
 from fedzero.ledger.answers import FILE
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.sampling import BATCHES
 from fedzero.runs import recorded
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import Policy
 
 ROUNDS = 3
 RECIPE = """

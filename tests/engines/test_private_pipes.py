@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from fedzero.deploy.server.conduct import run_at_sites
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import Policy
 from fedzero.engines.remote.correspondence import Correspondence
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.pipe import Pipes
@@ -20,6 +18,8 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, session, statement
 from fedzero.runs.progress import Silent
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import Policy
 from fedzero.testing.engines import SiteProgram
 from ledgers import rounds_of
 

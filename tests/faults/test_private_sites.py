@@ -10,12 +10,12 @@ from pathlib import Path
 
 from federation import SITES, Federation, until
 
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import Policy
 from fedzero.ledger.answers import FILE
 from fedzero.ledger.records import spent_of
 from fedzero.recipe.environment import Environment
 from fedzero.runs import recorded, statement
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import Policy
 
 ROUNDS = 40
 

@@ -15,7 +15,7 @@ an engine with clients elsewhere (on workers) brings their replicas to the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from pathlib import Path
 from msgspec import UNSET, structs
 
 from fedzero.engines.gathering import Hosting
-from fedzero.engines.local import Before, Local, LocalClients
+from fedzero.engines.local import Before, Local, LocalClients, unanswered
 from fedzero.engines.memories import Forgetful, Notes, Remembered
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.query_log import LedgerLog
@@ -41,11 +41,6 @@ from fedzero.recipe.view import CatchUpPart, RunView
 
 FEW = 16
 """Clients elsewhere are sent up to so many updates one by one; if they missed more, the whole state at their turn."""
-
-
-def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
-    """No client has answered before."""
-    return {}
 
 
 class Host:

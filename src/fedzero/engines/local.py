@@ -8,9 +8,11 @@ answers a cohort's asks about the same points, and black boxes of different clie
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from fedzero.engines.gathering import hosted
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers
 from fedzero.links import NO_FILTERS, Chain
+from fedzero.links.contract import Entropy
 from fedzero.methods.contract import Observer
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
@@ -35,7 +38,7 @@ from fedzero.protocol.messages import Close, decode_instruction, decode_reply, e
 from fedzero.protocol.outstanding import Outstanding
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded
-from fedzero.recipe.sampling import HiddenTurns, PrivateBatches, batches_in, hidden_in
+from fedzero.recipe.sampling import HiddenTurns, PrivateBatches, batches_in, draws_batches, hidden_in
 from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import RunView
 
@@ -53,6 +56,14 @@ def nothing(client: int) -> Sequence[bytes]:
 
 Before = Callable[[int, int, Iterable[int]], Mapping[int, bytes]]
 """(round, exchange, clients) → the replies that some of them gave already"""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Private randomness that another process has drawn. entropy: of links, by client."""
+
+    batches: PrivateBatches
+    entropy: Callable[[int], Entropy]
 
 
 class Local(Engine, tag="local"):
@@ -86,16 +97,28 @@ def local_clients(
     folded: Recalled = nothing,
     answers: Path | None = None,
     oldest: int = 0,
+    elsewhere: Elsewhere | None = None,
 ) -> LocalClients:
-    """The clients of a set-up; attackers among them work on the data that their attack has altered."""
+    """The clients of a set-up; attackers among them work on the data that their attack has altered. elsewhere: where
+    another process draws for them, and keeps what they answer."""
     how, problem, shards = recorded(setup.recipe.engine), setup.problem, setup.problem.shards
     assert isinstance(how, Local)
     if how.attack is not None:
         shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
     place = replica, problem.objective, shards, how.merge, how.replicas, setup.chain
+    if elsewhere is not None:
+        drawn = elsewhere.batches if draws_batches(setup.recipe) else None
+        return LocalClients(
+            *place, observe, problem.measure, memory, folded, unanswered, drawn, oldest, None, elsewhere.entropy
+        )
     drawn = batches_in(setup.recipe, answers)
     hidden = hidden_in(setup.recipe, answers)
     return LocalClients(*place, observe, problem.measure, memory, folded, answers, drawn, oldest, hidden)
+
+
+def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+    """No client has answered before."""
+    return {}
 
 
 def attacked(setup: Setup, clients: Clients, oldest: int = 0) -> Clients:
@@ -115,7 +138,8 @@ class LocalClients:
     client, the encoded updates that its own replica had folded when it was last here. answers: the folder that holds
     replies before they leave, if a link uses private randomness; or a function that gives earlier answers, where
     somebody else keeps them. drawn: the private source of batches; None: the run's keys. oldest: see `RunView`. hidden:
-    whose turns nobody may see; None: everybody who is asked takes part, or says why not.
+    whose turns nobody may see; None: everybody who is asked takes part, or says why not. entropy: by client, the source
+    of what links draw in private.
     """
 
     def __init__(
@@ -134,6 +158,7 @@ class LocalClients:
         drawn: PrivateBatches | None = None,
         oldest: int = 0,
         hidden: HiddenTurns | None = None,
+        entropy: Callable[[int], Entropy] = lambda client: os.urandom,
     ):
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
@@ -142,7 +167,7 @@ class LocalClients:
         self.clients: dict[int, Client] = {}
         """the clients of the last turns; the memories of the others are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
-        self._answers, self._drawn, self._hidden = answers, drawn, hidden
+        self._answers, self._drawn, self._hidden, self._entropy = answers, drawn, hidden, entropy
         self._open = Outstanding[Iterator[Arrival] | None](oldest)
         """questions with their replies; None: nobody has begun"""
         self._early: list[Arrival] = []
@@ -162,7 +187,7 @@ class LocalClients:
         hides = self._hidden is not None and not self.merge
         failures = Exception if hides else FedzeroError
         oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn, failures)
-        client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
+        client = Client(number, replica, oracle, self.chain, self.cache, self.observe, self._entropy(number))
         if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
             client.remember(chunks)
         return client

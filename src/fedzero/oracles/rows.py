@@ -7,7 +7,7 @@ that follow from the other labels of a batch, norms with statistics of the batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedzero.oracles.poisson import Places, by_person, drawn_persons, drawn_unit
 
 NOT_A_MEAN = "the objective of this task is no mean over rows, so no row has a loss of its own"
 NOT_BY_ROW = "the data of this task cannot be taken row by row"
-BY_PERSON = "a unit is a person, but nobody said whose each row is"
+BY_PERSON = "a unit is a person, but nobody said whose each row is: the data of this task have no such column"
 
 
 def why_no_rows(objective: object, shards: object, persons: bool = False) -> str:
@@ -38,9 +38,14 @@ def _why(what: Any, kind: type, otherwise: str) -> str:
 
 def units_of(shards: Any, persons: bool) -> int:
     """How many units all clients have together; clients that share rows count once."""
-    part = getattr(shards, "part", lambda client: client)
-    clients = {part(client): client for client in range(shards.clients)}.values()
+    clients = _with_rows_of_their_own(shards)
     return sum(len(np.unique(_persons(shards, each))) if persons else shards.held(each) for each in clients)
+
+
+def _with_rows_of_their_own(shards: Any) -> Collection[int]:
+    """One of those clients that share their rows, and all others."""
+    part = getattr(shards, "part", lambda client: client)
+    return {part(client): client for client in range(shards.clients)}.values()
 
 
 def inner_row_losses(objective: Objective, base: Params, points: Sequence[Terms], batch: Any) -> F64:
@@ -115,6 +120,21 @@ def _persons(shards: RowShards, client: int) -> NDArray[Any]:
     return ids
 
 
+def persons_at_several(shards: Any) -> str:
+    """Why a unit would be more than a person's rows with one client: what bounds a client's part of a person does not
+    bound the person. Empty: everybody's rows lie with one client."""
+    each = [np.unique(_persons(shards, client)) for client in _with_rows_of_their_own(shards)]
+    if len({ids.dtype.kind for ids in each}) > 1:
+        each = [np.unique(ids.astype(str)) for ids in each]
+    found, times = np.unique(np.concatenate(each), return_counts=True) if each else (np.empty(0), np.empty(0))
+    if not (several := np.count_nonzero(times > 1)):
+        return ""
+    return (
+        f"{several:,} of {len(found):,} persons have rows at several clients, and a person is one unit: let all rows "
+        "of a person lie with one client"
+    )
+
+
 class OfPersons:
     """Shards with the person of every row. ids: of each client, in the order of its rows."""
 
@@ -122,9 +142,12 @@ class OfPersons:
         self.shards, self.ids = shards, ids
         self.clients, self.no_rows = shards.clients, _why(shards, RowShards, NOT_BY_ROW)
         self.batch, self.held, self.taken = shards.batch, shards.held, shards.taken
+        for name in ("rows", "part", "content"):  # protocols look for what a value has by itself
+            if hasattr(shards, name):
+                setattr(self, name, getattr(shards, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.shards, name)
 
     def persons(self, client: int) -> NDArray[Any]:
-        return self.ids[client]
+        return self.ids[client % len(self.ids)]  # of a site all clients may have the same rows

@@ -61,14 +61,14 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """h, hosts whose noise is counted on with noise = "distributed", besides those that may collude; a round with fewer
     is lost"""
     population: Annotated[int, Meta(ge=1, le=10**11)] | UnsetType = UNSET
-    """n, units in all; default: the clients of the federation"""
+    """n, units in all (persons, if they are the units); default: the clients of the federation"""
     probability: Annotated[float, Meta(ge=1e-9, le=1)] | UnsetType = UNSET
     """q, of a unit in a step; default: federation.cohort / federation.clients"""
     hosts: Annotated[int, Meta(ge=1, le=10**6)] | UnsetType = UNSET
     """hosts that draw their own units in secret and answer in every round; a federation sets it to the number of its
     sites. Without it the server draws the clients that are units"""
     person: str | UnsetType = UNSET
-    """the column that names the person, if unit = "person\""""
+    """the column that names the person, if unit = "person"; it is no feature, and no value of it is kept"""
     sigma: Annotated[float, Meta(ge=LEAST_SIGMA, le=LARGEST_SIGMA)] | UnsetType = UNSET
     """σ, the deviation of the noise as a multiple of C; found from epsilon before the start"""
 

@@ -14,7 +14,7 @@ can be claimed for private draws only. Replay needs neither: it folds the record
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,11 +82,24 @@ class PrivateBatches:
         root = self._roots[client]
         return Keys(root, root)
 
-    def begin(self, round: int, clients: Iterable[int]) -> None:
-        """Draw the roots for the turns of several clients, and make them durable together."""
+    def know(self, round: int, roots: Mapping[int, bytes]) -> None:
+        """Roots of a round that another process has drawn, and has on its disk."""
         if round != self._round:
             self._round, self._roots = round, {}
+        self._roots |= roots
+
+    def roots(self, round: int, clients: Iterable[int]) -> dict[int, bytes]:
+        """The roots of several clients, for another process."""
+        wanted = list(clients)
+        self.begin(round, wanted)
+        return {client: self._roots[client] for client in wanted}
+
+    def begin(self, round: int, clients: Iterable[int]) -> None:
+        """Draw the roots for the turns of several clients, and make them durable together."""
+        self.know(round, {})
         missing = [client for client in clients if client not in self._roots]
+        if not missing:
+            return
         answers = self._answers()
         try:
             found = {client: answers.find(Place(round, BATCHES - client)) for client in missing}

@@ -17,7 +17,7 @@ from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
-from fedzero.oracles.rows import units_of, why_no_rows
+from fedzero.oracles.rows import persons_at_several, units_of, why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -112,7 +112,8 @@ def prepare(
     keys = keys or keys_of(recipe, environment.secret)
     device, own = device_of(recipe.engine.device), environment
     place = BuildContext(
-        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign)
+        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign),
+        person=recipe.privacy.person or "" if recipe.privacy else "",
     )
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
@@ -151,6 +152,7 @@ def _check_rows(setup: Setup) -> None:
     why = why_not_by_row(setup.algorithm, setup.plan.scale, chain)
     if not why and not problem.incomplete:
         why = why_no_rows(problem.objective, problem.shards, chain.rows.persons)
+        why = why or (persons_at_several(problem.shards) if chain.rows.persons else "")
     if not why and chain.rows.rate < 1 and not setup.plan.private_sampling:
         why = "everybody who knows the seed would know which: set sampling = 'private'"
     if why:
@@ -192,8 +194,12 @@ def too_many_units(setup: Setup) -> str:
     recipe, shards, rows = setup.recipe, setup.problem.shards, setup.chain.rows
     if not recipe.privacy or setup.problem.incomplete or rows is None:
         return ""
+    if why_no_rows(setup.problem.objective, shards, rows.persons):
+        return ""
+    if rows.persons and persons_at_several(shards):  # counted twice; refused with the reason
+        return ""
     most = recipe.privacy.n(recipe.federation)
-    if why_no_rows(setup.problem.objective, shards, rows.persons) or (found := units_of(shards, rows.persons)) <= most:
+    if (found := units_of(shards, rows.persons)) <= most:
         return ""
     return (
         f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "

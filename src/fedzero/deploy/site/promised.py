@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable
 import msgspec
 from msgspec import UnsetType
 
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.data_sets import part_of
 from fedzero.deploy.site.journal import Journal
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.privacy import renyi
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.recipe import Recipe
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.data_sets import part_of
 
 WHOLE_SITE = -(1 << 42)
 """The client number under which is kept what concerns all clients of a run at this site."""

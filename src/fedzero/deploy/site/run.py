@@ -22,9 +22,6 @@ from fedzero.deploy.site import admission, kept
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import charge_of
-from fedzero.deploy.site.data_sets import data_set
 from fedzero.deploy.site.identity import identity_of
 from fedzero.deploy.site.journal import EVALUATION, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
@@ -52,6 +49,9 @@ from fedzero.recipe.recipe import Recipe
 from fedzero.recipe.sampling import batches_of, hidden_of
 from fedzero.recipe.secret import keys_of, secret_of
 from fedzero.recipe.setup import Setup, prepare, too_many_units
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import charge_of
+from fedzero.runs.spending.data_sets import data_set
 
 SAVE_EVERY = 60.0
 """Seconds between two copies of the replica on disk."""

@@ -17,7 +17,6 @@ from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance
 from fedzero.deploy.site.asked import Asked as AskedBefore
 from fedzero.deploy.site.asked import Limits
-from fedzero.deploy.site.data_sets import part_of
 from fedzero.deploy.site.journal import Drawn, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
@@ -33,6 +32,7 @@ from fedzero.oracles.blackbox import QueryFailed
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
 from fedzero.recipe.sampling import HiddenTurns
 from fedzero.recipe.setup import Setup
+from fedzero.runs.spending.data_sets import part_of
 
 T = TypeVar("T")
 QUERIES = "queries.db"
