@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all test-faults fuzz lint bench golden docs dist check-install clean
+.PHONY: demo test suite test-all test-faults fuzz lint bench golden docs dist check-install clean
 
 demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a page in runs/demo/report.html
 	$(BIN)/fedzero run demo --out runs/demo/decomfl --overwrite
@@ -12,7 +12,10 @@ demo: $(READY)  ## DeComFL against FedAvg on real digits; a table here and a pag
 	@echo
 	$(BIN)/fedzero report runs/demo/decomfl runs/demo/fedavg --out runs/demo/report.html
 
-test: $(READY) lint  ## style, types, layers, then every test
+test: $(READY)  ## style, types and layers beside every test
+	@$(MAKE) --no-print-directory -j 2 lint suite
+
+suite: $(READY)  ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(READY) lint  ## every case of every test, those that `make test` leaves out, too; an hour

@@ -26,6 +26,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from fedzero.tasks.language import rows
+from forked import Warm
 from stops import StopAt
 
 SOURCES = Path(fedzero.__file__).parents[1]
@@ -71,19 +72,22 @@ def rewarding(model: str, reward: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "language", "model": model, "text": text, "measure": "reward", "reward": dict(reward), **few}
 
 
+def variables_for(hub: str, kept: Path) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
+        "PYTHONPATH": str(SOURCES),
+        "HF_ENDPOINT": hub,
+        "HF_HOME": str(kept),
+        "COLUMNS": "500",
+    }
+
+
 class Sent:
     """What somebody sent: ledgers, and a folder full of modules and records of distributions that leave a mark."""
 
-    def __init__(self, root: Path, hub: str):
+    def __init__(self, root: Path, hub: str, kept: Path):
         self.folder, self.mark, self.asked = root / "sent", root / "mark", [""]
-        self.variables = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
-            "PYTHONPATH": str(SOURCES),
-            "HF_ENDPOINT": hub,
-            "HF_HOME": str(root / "hub"),
-            "FEDZERO_STATE": str(root / "state"),
-            "COLUMNS": "500",
-        }
+        self.variables = variables_for(hub, kept) | {"FEDZERO_STATE": str(root / "state")}
         self.folder.mkdir()
         for name in MODULES:
             (self.folder / f"{name}.py").write_text(EVIL.format(mark=str(self.mark)))
@@ -97,7 +101,7 @@ class Sent:
         self.script.write_text(BATCH)
 
     def run(self, *commands: tuple[object, ...]) -> list[tuple[int, str]]:
-        """Exit status and what was said of every command, all in one process whose current folder is the sender's;
+        """Exit status and what was said of every command, all in one process that starts in the sender's folder;
         standard input answers yes to every question."""
         words = json.dumps([list(map(str, command)) for command in commands])
         done = subprocess.run(
@@ -108,6 +112,26 @@ class Sent:
         assert len(said) == len(commands), done.stderr
         codes = [int(part.split(maxsplit=1)[0]) for part in [*said[1:], rest]]
         return list(zip(codes, said, strict=True))
+
+    def forked(self, warm: Warm, *commands: tuple[object, ...]) -> list[tuple[int, str]]:
+        """The same in a process that has imported everything elsewhere before it comes to the sender's folder."""
+        words = [("fedzero", *command) for command in commands]
+        codes, said, _ = warm.run(*words, folder=self.folder, FEDZERO_STATE=self.variables["FEDZERO_STATE"])
+        return list(zip(codes, said, strict=True))
+
+
+@pytest.fixture(scope="module")
+def hub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory, hub: tuple[str, list[str]], hub_folder: Path) -> Iterator[Warm]:
+    pytest.importorskip("transformers")
+    variables, streams = variables_for(hub[0], hub_folder), tmp_path_factory.mktemp("streams")
+    modules = ["fedzero.api", "fedzero.cli", "fedzero.tasks.language.pretrained", "transformers", "peft"]
+    with Warm(sys.executable, streams, modules, env=variables, cwd=streams) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +155,10 @@ def hub() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.fixture
-def sent(tmp_path: Path, hub: tuple[str, list[str]]) -> Sent:
+def sent(tmp_path: Path, hub: tuple[str, list[str]], hub_folder: Path) -> Sent:
     hub[1].clear()
-    found = Sent(tmp_path, hub[0])
+    shutil.rmtree(hub_folder, ignore_errors=True)
+    found = Sent(tmp_path, hub[0], hub_folder)
     found.asked = hub[1]
     return found
 
@@ -193,13 +218,13 @@ def test_what_a_reward_names_is_neither_imported_nor_run(sent, ledger, small_mod
     """0.2 imported the module of a reward at `verify`, `replay` and `patch export`, from the current folder."""
     model, wanted = str(small_model("opt")), {"model.safetensors", "patch", "report.html", "curves.csv"}
     folders = [ledger(name, rewarding(model, reward), whole=False) for name, reward in REWARDS.items()]
-    found = iter(sent.run(*(command for folder in folders for command in (*commands(folder), ("resume", folder)))))
-    for folder in folders:
-        reading = [next(found) for _ in commands(folder)]
-        assert [code for code, _ in reading] == [0] * len(reading), reading
-        code, said = next(found)
+    reading = [*commands(folders[0]), *(("verify", folder) for folder in folders[1:])]
+    found = sent.run(*reading, *(("resume", folder) for folder in folders))
+    for code, said in found[: len(reading)]:
+        assert code == 0, said
+    for code, said in found[len(reading) :]:
         assert code == 2 and "--trust" in said, said
-        assert {path.name for path in out_of(folder).iterdir()} == wanted
+    assert {path.name for path in out_of(folders[0]).iterdir()} == wanted
     nothing_happened(sent)
 
 
@@ -211,33 +236,33 @@ def test_with_trust_the_module_is_imported_from_the_current_folder(sent, ledger,
     assert sent.mark.read_text().split() == ["evil"]
 
 
-def test_what_black_boxes_name(sent, ledger) -> None:
+def test_what_black_boxes_name(sent, ledger, warm) -> None:
     boxes = [{"kind": "python", "name": "evil:f"}]
     task = {"kind": "black-box", "boxes": boxes, "dimension": 2, "constraints": ["evil:f"], "penalty": 1.0}
     folder = ledger("run", task, whole=False)
-    *reading, resumed = sent.run(*commands(folder), ("resume", folder))
+    *reading, resumed = sent.forked(warm, *commands(folder), ("resume", folder))
     assert [code for code, _ in reading] == [0] * len(reading), reading
     assert resumed[0] == 2 and "evil:f" in resumed[1] and "--trust" in resumed[1], resumed
     nothing_happened(sent)
 
 
-def test_a_model_of_the_hub_is_not_fetched(sent, ledger, small_model) -> None:
+def test_a_model_of_the_hub_is_not_fetched(sent, ledger, small_model, warm) -> None:
     """0.2 asked the hub for a repository that a ledger named. The sentence says how to get it."""
     elsewhere = sent.folder.parent / "elsewhere" / "owner"
     elsewhere.mkdir()
     (elsewhere / "model").symlink_to(small_model("opt"))
     folder = ledger("run", rewarding("owner/model", {"kind": "length", "target": 3}), whole=False)
-    found = sent.run(*commands(folder), ("resume", folder))
+    found = sent.forked(warm, *commands(folder), ("resume", folder))
     for code, said in (*found[:3], found[-1]):
         assert code == 2 and "hf download owner/model" in said and "--trust" in said, said
     assert [code for code, _ in found[3:-1]] == [0, 0, 0, 0], "what needs no model"
     nothing_happened(sent)
-    ((code, said),) = sent.run(("verify", folder, "--trust"))
+    ((code, said),) = sent.forked(warm, ("verify", folder, "--trust"))
     assert code == 2 and "cannot be loaded" in said, said
     assert sent.asked and not sent.mark.exists(), "with trust the hub is asked"
 
 
-def test_a_model_of_the_hub_that_is_here_is_used(sent, ledger, small_model) -> None:
+def test_a_model_of_the_hub_that_is_here_is_used(sent, ledger, small_model, warm) -> None:
     elsewhere = sent.folder.parent / "elsewhere" / "owner"
     elsewhere.mkdir()
     (elsewhere / "model").symlink_to(small_model("opt"))
@@ -247,7 +272,7 @@ def test_a_model_of_the_hub_that_is_here_is_used(sent, ledger, small_model) -> N
     (kept / "refs" / "main").write_text("abc")
     (kept / "snapshots").mkdir()
     (kept / "snapshots" / "abc").symlink_to(small_model("opt"))
-    ((code, said),) = sent.run(("verify", folder))
+    ((code, said),) = sent.forked(warm, ("verify", folder))
     assert code == 0, said
     nothing_happened(sent)
 
@@ -277,7 +302,7 @@ def spoil(model: Path, what: str, mark: Path) -> None:
         change("adapter_config.json", peft_type="LORA", base_model_name_or_path="owner/model", megatron_core="evil")
 
 
-def test_the_code_of_a_model_is_not_run_nor_asked_about(sent, ledger, small_model) -> None:
+def test_the_code_of_a_model_is_not_run_nor_asked_about(sent, ledger, small_model, warm) -> None:
     """Folders of models that came with ledgers; everything in them but the weights is the sender's to write."""
     folders = {}
     for what in WAYS:
@@ -285,7 +310,7 @@ def test_the_code_of_a_model_is_not_run_nor_asked_about(sent, ledger, small_mode
         shutil.copytree(small_model("opt"), model)
         folders[what] = ledger(what, rewarding(str(model), {"kind": "length", "target": 3}))
         spoil(model, what, sent.mark)
-    found = sent.run(*(("verify", folder) for folder in folders.values()))
+    found = sent.forked(warm, *(("verify", folder) for folder in folders.values()))
     for what, (code, said) in zip(WAYS, found, strict=True):
         assert "[y/N]" not in said and "Traceback" not in said
         known = what in ("tokenizer", "remote")  # the library has these classes without the model's code

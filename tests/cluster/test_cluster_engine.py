@@ -36,16 +36,23 @@ from fedzero.runs.recorded import verified
 from fedzero.tasks.quadratic import Quadratic
 from fedzero.testing import check_engine, engine_checks
 from late import TakesWhatArrived
+from sampling import mostly_slow
 from stops import StopAt
 
 METHODS: list[dict[str, Any]] = [
     {"kind": "decomfl", "rate": 0.01, "directions": 3, "local_steps": 2, "optimizer": {"kind": "momentum"}},
     {"kind": "fedavg", "rate": 0.01, "local_steps": 2},
-    {"kind": "fzoos", "rate": 0.01},
+    {"kind": "fzoos", "rate": 0.01, "transfer": {"count": 40}, "active": {"initial": 6, "a_step": 2, "candidates": 6}},
     {"kind": "scaffold-zo", "rate": 0.01},
     {"kind": "zofedht", "rate": 0.01},
 ]
 """Seeded; dense, first-order, sent as snapshots; two exchanges and a memory; a memory of d numbers; a subspace."""
+
+
+def by_default(*kinds: str) -> pytest.MarkDecorator:
+    """Other methods are slow: a worker that was killed takes seconds to come back."""
+    cases = mostly_slow(METHODS[:4], lambda algorithm: algorithm["kind"] in kinds)
+    return pytest.mark.parametrize("algorithm", cases, ids=lambda algorithm: algorithm["kind"])
 
 
 @pytest.mark.parametrize("algorithm", METHODS, ids=lambda algorithm: algorithm["kind"])
@@ -68,7 +75,7 @@ def test_filters_with_feedback_attackers_and_a_sync_federation_give_the_same_led
     same_as_local(synced, tmp_path / "synced", Environment(), Silent())
 
 
-@pytest.mark.parametrize("algorithm", METHODS[1:4], ids=lambda algorithm: algorithm["kind"])
+@by_default("fzoos")
 def test_a_worker_killed_in_a_round_changes_no_bit(
     cluster: Any, recipe: Any, tmp_path: Path, killing: list[tuple[int, int]], algorithm: Any
 ) -> None:
@@ -218,7 +225,7 @@ def test_a_task_that_workers_cannot_import_is_refused_in_a_sentence(
         session.start(made, tmp_path / "main", Environment(), Silent())
 
 
-@pytest.mark.parametrize("algorithm", METHODS[:3], ids=lambda algorithm: algorithm["kind"])
+@by_default("fedavg")
 def test_several_slices_for_a_worker_give_the_same_ledger(
     cluster: Any, recipe: Any, tmp_path: Path, killing: list[tuple[int, int]], algorithm: Any
 ) -> None:

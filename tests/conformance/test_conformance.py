@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from cases import BASES, EVERY_CHOICE_ONCE, KINDS, SHAPES, VARIANTS, WIRES, changes, label, traits_of
+from cases import BASES, EVERY_CHOICE_ONCE, KINDS, SHAPES, UNLIKE, VARIANTS, WIRES, changes, label, traits_of
 
 from fedzero.errors import FedzeroError
 from fedzero.tasks import Quadratic
 from fedzero.testing import CheckFailed, check_method
 from fedzero.testing import methods as checks
 from fedzero.testing.trial import federation_for, recipe_of, trial
+from sampling import mostly_slow
 
 pytestmark = pytest.mark.covered
 
@@ -27,6 +28,8 @@ EPS = 2.0**-24
 """Half a unit in the last place of float32."""
 shapes = pytest.mark.parametrize("algorithm", SHAPES, ids=label)
 wires = pytest.mark.parametrize("algorithm", WIRES, ids=label)
+unlike = pytest.mark.parametrize("algorithm", mostly_slow(WIRES, lambda algorithm: algorithm in UNLIKE), ids=label)
+"""For checks of what servers, sites and links do, which is the same for all other methods."""
 
 
 def choices(of: Any) -> dict[str, set[Any]]:
@@ -60,7 +63,7 @@ def test_replays_and_counts(tmp_path: Path, algorithm) -> None:
     checks.replays_and_counts(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_counts_where_asks_are_answered_together(tmp_path: Path, algorithm) -> None:
     checks.replays_and_counts(algorithm, tmp_path, merge=True)
 
@@ -75,19 +78,22 @@ REMEMBERING = [
     v for v in VARIANTS if traits_of(v).remembers and v not in SHAPES and changes(v).keys() & WHAT_IS_REMEMBERED
 ]
 """Variants that remember other things than the base of their kind does; nothing else of them could get lost."""
+remembering = pytest.mark.parametrize(
+    "algorithm", mostly_slow(REMEMBERING, lambda v: changes(v).keys() & {"preset", "box"}), ids=label
+)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING, ids=label)
+@remembering
 def test_resumes_with_what_clients_remember(tmp_path: Path, algorithm) -> None:
     checks.resumes(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_runs_at_sites(tmp_path: Path, algorithm) -> None:
     checks.runs_at_sites(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_federations(tmp_path: Path, algorithm) -> None:
     checks.serves_the_federations_it_accepts(algorithm, tmp_path)
 
@@ -104,7 +110,7 @@ def test_bad_clients(tmp_path: Path, algorithm) -> None:
     checks.refuses_bad_clients(algorithm, tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING, ids=label)
+@remembering
 def test_bad_clients_remember_nothing(tmp_path: Path, algorithm) -> None:
     checks.refuses_bad_clients(algorithm, tmp_path, ways=(checks.not_a_number,))
 
@@ -114,12 +120,12 @@ def test_bfloat16(tmp_path: Path, algorithm) -> None:
     checks.replays_short_floats(algorithm, tmp_path)
 
 
-@pytest.mark.parametrize("algorithm", BASES, ids=label)
+@pytest.mark.parametrize("algorithm", mostly_slow(BASES, lambda a: type(a) in map(type, UNLIKE)), ids=label)
 def test_float16(tmp_path: Path, algorithm) -> None:
     checks.replays_short_floats(algorithm, tmp_path, (torch.float16,))
 
 
-@shapes
+@pytest.mark.parametrize("algorithm", mostly_slow(SHAPES, lambda algorithm: algorithm in WIRES), ids=label)
 def test_sampling_with_replacement(tmp_path: Path, algorithm) -> None:
     checks.weighs_who_is_drawn_twice(algorithm, tmp_path)
 
@@ -130,7 +136,7 @@ def test_extreme_numbers(tmp_path: Path, algorithm) -> None:
     checks.survives_extreme_numbers(algorithm, tmp_path)
 
 
-@wires
+@unlike
 def test_a_rate_that_falls_to_zero(tmp_path: Path, algorithm) -> None:
     checks.runs_with_a_rate_of_zero(algorithm, tmp_path)
 

@@ -14,6 +14,7 @@ import pytest
 
 from fedzero import plugins
 from fedzero.errors import FedzeroError
+from fedzero.methods import FZooS
 from fedzero.methods.contract import Scale
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -28,6 +29,8 @@ LESS: dict[str, dict[str, Any]] = {
     "engine": {"device": "cpu"},
 }
 """What to make smaller, where a recipe has it."""
+FEW = {"transfer": "{count=100}", "active": "{initial=6, a_step=2, candidates=6, around=4, around_candidates=8}"}
+"""Of surrogates: random features, and queries."""
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -47,6 +50,8 @@ def overrides_for(recipe: recipes.Recipe) -> list[str]:
         for name, value in values.items()
         if getattr(getattr(recipe, table), name, 1) != 1
     ]
+    if isinstance(recipe.algorithm, FZooS):
+        smaller += [f"algorithm.{name}={value}" for name, value in FEW.items()]
     if isinstance(recipe.task, ImageTask):
         smaller.append("task.full=false")
     if isinstance(recipe.task, Fashion):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
+import budget_child
 import msgspec
 import pytest
+from budget_child import CHARGE, POLICY, opened, spend
 from harness import recipe_of
 from test_directions_by_data_set import clinics
 from test_hostile_server import asked, prepare, recipe_for, refused, site_with, turn
@@ -24,25 +24,11 @@ from fedzero.privacy import renyi
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.privacy import Privacy
 from fedzero.runs.spending import budget
-from fedzero.runs.spending.budget import FILE, HEAD, Budget, Tampered, lines
-from fedzero.runs.spending.charges import Charge, Policy, epsilon_of
+from fedzero.runs.spending.budget import FILE, HEAD, Tampered, lines
+from fedzero.runs.spending.charges import Policy, epsilon_of
 from fedzero.tasks.own import Own
 
 __all__ = ["clinics"]
-
-HERE = Path(__file__).parent
-ENV = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-CHARGE = Charge(recipe="ab", unit="example", delta=1e-5, sigma=1.0, q=(0.01, 1.0))
-POLICY = Policy(epsilon=2.0, delta=1e-6, unit="example")
-
-
-def opened(keep: Path, data: bytes = b"data", name: str = "run", policy: Policy = POLICY) -> Budget:
-    return Budget(keep, policy, data, name)
-
-
-def spend(journal: Budget, rounds: int, charge: Charge = CHARGE, first: int = 0) -> None:
-    for round in range(first, first + rounds):
-        journal.reserve(charge, round, b"question %d" % round)
 
 
 def test_runs_on_one_data_set_add_up_to_the_budget_and_no_more(tmp_path: Path) -> None:
@@ -93,22 +79,12 @@ def test_a_run_that_does_not_fit_does_not_begin(tmp_path: Path) -> None:
         journal.expect_room(CHARGE, 100, [10])
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from test_budget_by_data_set import CHARGE, opened, spend
-from fedzero.model import files
-journal = opened(Path(sys.argv[1]))
-spend(journal, 2)
-files.write = lambda *_, **__: os._exit(9)
-spend(journal, 1, first=2)
-"""
-
-
-def test_a_process_that_is_killed_before_it_answers_has_spent(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_before_it_answers_has_spent(tmp_path: Path, warm_server: Any) -> None:
     """Killed after the entry, before the file beside it: the entry counts, and the journal goes on."""
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=HERE, env=ENV, check=False)
-    assert done.returncode == 9
+    process = warm_server.Process(target=budget_child.die_before_the_file, args=(str(tmp_path),), daemon=True)
+    process.start()
+    process.join(300)
+    assert process.exitcode == 9
     journal = opened(tmp_path)
     assert journal.totals()[0].attempts == 3
     spend(journal, 4)
@@ -116,26 +92,12 @@ def test_a_process_that_is_killed_before_it_answers_has_spent(tmp_path: Path) ->
     assert msgspec.json.decode((tmp_path / HEAD).read_bytes())["number"] == 3
 
 
-def test_two_processes_at_once_do_not_exceed_the_budget(tmp_path: Path) -> None:
+def test_two_processes_at_once_do_not_exceed_the_budget(tmp_path: Path, warm_server: Any) -> None:
     """Each reserves 300 rounds of its own run; together they are allowed fewer."""
-    script = """
-import sys
-from pathlib import Path
-from test_budget_by_data_set import CHARGE, opened
-from fedzero.errors import Sendable
-import msgspec
-journal, done = opened(Path(sys.argv[1]), name=sys.argv[2]), 0
-try:
-    for round in range(60):
-        journal.reserve(msgspec.structs.replace(CHARGE, sigma=1.5, q=(0.1, 1.0)), round, b"q")
-        done += 1
-except Sendable:
-    pass
-print(done)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    both = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, cwd=HERE, env=ENV) for name in ("a", "b")]
-    done = [int(process.communicate()[0]) for process in both]
+    here, there = warm_server.Pipe(duplex=False)
+    for name in ("a", "b"):
+        warm_server.Process(target=budget_child.spend_all, args=(str(tmp_path), name, there), daemon=True).start()
+    done = [here.recv() for _ in range(2)]
     (found,) = opened(tmp_path).totals()
     assert found.attempts == sum(done) < 60
     assert found.epsilon <= POLICY.epsilon

@@ -244,7 +244,7 @@ def growth(pid: int, work: Any) -> float:
 def alive(project: Path) -> bool:
     """Another site is still welcome: the server says nothing first, and keeps the connection."""
     with connected(project, "north") as other:
-        other.settimeout(1)
+        other.settimeout(0.3)
         try:
             return other.recv(1) != b""
         except TimeoutError:
@@ -352,15 +352,16 @@ FLOODS = {
 }
 
 
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(2.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", FLOODS)
-def test_a_flood_from_one_site(project: Path, server: int, what: str) -> None:
+def test_a_flood_from_one_site(project: Path, server: int, what: str, seconds: float) -> None:
     """Another site is answered meanwhile, and the server's process does not grow with what came."""
     waited: list[float] = []
 
     def flooded() -> None:
         with ThreadPoolExecutor(1) as pool:
-            sent = pool.submit(flood, project, FLOODS[what], 2.5)
-            time.sleep(1)
+            sent = pool.submit(flood, project, FLOODS[what], seconds)
+            time.sleep(0.4 * seconds)
             waited.extend(answered(project) for _ in range(3))
             print(what, sent.result(), "sent")
 

@@ -11,6 +11,7 @@ from harness import recipe_of
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.engines.remote.engine import RemoteClients, Service
 from fedzero.engines.remote.messages import Exchange, Prepare, decode_order
+from fedzero.estimators.surrogate.settings import Active, Transfer
 from fedzero.methods import DeComFL, FZooS
 from fedzero.protocol.engine import Event, Joined, Left
 from fedzero.recipe.environment import Environment
@@ -101,7 +102,8 @@ def test_a_site_joins_in_the_middle_of_an_exchange_and_another_leaves(tmp_path: 
 def test_between_the_exchanges_of_a_round(tmp_path: Path, monkeypatch) -> None:
     """Who comes back has not played the first exchange: its clients sit the round out, and no one is asked again."""
     link = Asked(tmp_path / "sites", comes=(1, 0), leaves=(2, 0), returns=(2, 1))
-    run(tmp_path, link, FZooS(rate=1e-2), monkeypatch)
+    few = Active(initial=6, a_step=2, candidates=6, around=4, around_candidates=8)
+    run(tmp_path, link, FZooS(rate=1e-2, transfer=Transfer(count=40), active=few), monkeypatch)
     refused = [sorted(dict(record.refused)) for record in rounds_of(tmp_path / "run")]
     assert refused == [[2, 5], [2, 5], [1, 4], [], [], []]
     assert set(link.exchanges.values()) == {1}

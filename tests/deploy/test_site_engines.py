@@ -17,6 +17,7 @@ from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Prepare, decode_answer, encode
 from fedzero.engines.remote.pipe import Pipe
 from fedzero.errors import FedzeroError
+from fedzero.estimators.surrogate.settings import Transfer
 from fedzero.methods import DeComFL, Dzopa, FedAvg, FZooS, ScaffoldZO
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -59,7 +60,11 @@ class Replicas(LocalSites):
         return Site(Settings(device="cpu", engine=OWN_REPLICAS), self.folder / keep / name)
 
 
-@pytest.mark.parametrize("method", [SEEDED, MEMORY, FZooS(rate=1e-2, local_steps=1)], ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method",
+    [SEEDED, MEMORY, FZooS(rate=1e-2, local_steps=1, transfer=Transfer(count=40))],
+    ids=lambda method: method.name,
+)
 def test_a_site_that_is_started_again(tmp_path: Path, method) -> None:
     """Also between the exchanges of a round, and with what its clients remember."""
     recipe, sites = recipe_for(method), ["north", "south"]

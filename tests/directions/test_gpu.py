@@ -47,7 +47,12 @@ HYPERS = {
 }
 LAST = 2**64 - 1
 
-kernels = pytest.mark.skipif(not INTERPRETED and not CUDA, reason="no CUDA device; test_interpreter runs this one")
+kernels: Any = pytest.mark.skipif(not INTERPRETED and not CUDA, reason="no CUDA device; test_interpreter runs this one")
+
+
+def covered(test: Any) -> Any:
+    """A few cases, see tests/sampling.py, where the interpreter does not run all."""
+    return test if ALL else pytest.mark.covered(test)
 
 
 def cuda(test: Any) -> Any:
@@ -136,13 +141,14 @@ def check_advance(x: torch.Tensor, slots: list[np.ndarray], program: Program, te
 
 @pytest.mark.skipif(INTERPRETED or CUDA, reason="the tests it would start run in this process")
 @pytest.mark.parametrize("all_", ["0", pytest.param("1", marks=pytest.mark.slow)])
-def test_interpreter(all_: str) -> None:
+@pytest.mark.parametrize("files", [("test_gpu.py",), ("test_rank1.py", "test_gpu_layers.py")], ids=["first", "others"])
+def test_interpreter(files: tuple[str, ...], all_: str) -> None:
     """The tests marked `kernels`, on CPU tensors."""
     source = str(Path(gpu.__file__).parents[3])
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    others = [str(Path(__file__).with_name(name)) for name in ("test_rank1.py", "test_gpu_layers.py")]
+    tests = [str(Path(__file__).with_name(name)) for name in files]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:xdist", __file__, *others],
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", *tests],
         env={**os.environ, "TRITON_INTERPRET": "1", "TEST_ALL_KERNELS": all_, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -172,6 +178,7 @@ STEPS = [
 
 
 @kernels
+@covered
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize(("name", "rule", "dtype"), STEPS if INTERPRETED else list(product(STREAMS, Rule, TYPES)))
 def test_steps_are_the_reference(name: str, rule: Rule, dtype: str) -> None:
@@ -186,6 +193,7 @@ def test_steps_are_the_reference(name: str, rule: Rule, dtype: str) -> None:
 
 
 @kernels
+@covered
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize(
     ("name", "rule", "dtype"),
@@ -285,6 +293,7 @@ def test_terms_that_are_replaced_in_place(capacity: int) -> None:
 
 
 @kernels
+@covered
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_rows_are_those_of_the_view(dtype: str, name: str) -> None:
@@ -323,6 +332,7 @@ def test_offsets_of_many_vectors_are_the_reference() -> None:
 
 
 @kernels
+@covered
 @pytest.mark.parametrize("keys", [[[], [3], [LAST]], [[3, 4], [], [LAST]]], ids=["one term", "several"])
 @pytest.mark.parametrize("name", STREAMS)
 def test_points_side_by_side_are_the_reference(name: str, keys: list[list[int]]) -> None:

@@ -24,20 +24,25 @@ from doc_blocks import ROOT, Block
 import fedzero
 from fedzero.deploy.site.settings import Settings
 from fedzero.recipe import recipe as recipes
+from forked import Warm
 
 PATIENCE = 600
 INSTALL = "python -m pip install --quiet --no-deps --no-build-isolation --no-index"
 MAKES_ROUNDS = re.compile(r"fedzero (?:run|federate|serve|submit|tune|reproduce)\b")
+SHELL = set("|&;<>$*?`()")
+"""A command without these is its words."""
 WATCHES = re.compile(r"fedzero watch .*--web")
 """Serves its page until Ctrl-C."""
 OURS = re.compile(r"pip install '?(?:fedzero|\.(?!/)|\./papers|fedzero-papers)(?:\[(\w+)\])?'?(?: |$)")
 
 
 class Player:
-    """One page, from an empty folder. A name that a Python block binds is there in the next one."""
+    """One page, from an empty folder. A name that a Python block binds is there in the next one. Commands of fedzero
+    run in processes that are forked from one that has loaded it, where one is given."""
 
-    def __init__(self, page: str, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, page: str, folder: Path, environment: dict[str, str], warm: Warm | None = None) -> None:
         self._page, self._folder, self._environment = page, folder, environment
+        self._warm = warm
         self._names: dict[str, Any] = {"__name__": "page"}
         self._recipe = recipes.read(recipes.find("demo"))
         self._background: list[subprocess.Popen[bytes]] = []
@@ -110,7 +115,13 @@ class Player:
             said, _ = process.communicate(timeout=60)
             assert process.returncode in (0, 130), (where, line, process.returncode, said[-2000:])
             assert b"Traceback" not in said, (where, line, said[-4000:])
+        elif self._warm and line.startswith("fedzero ") and not set(line) & SHELL:
+            words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(line)]
+            codes, said, printed = self._warm.run(words, folder=self._folder, **self._environment)
+            assert codes == [0], (where, line, printed[-2000:], said[0][-4000:])
         else:
+            if line.startswith(INSTALL):  # which the process that is kept warm does not know
+                self._warm = None
             done = subprocess.run(
                 line,
                 shell=True,

@@ -7,11 +7,14 @@ import secrets
 import sys
 import venv
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from doc_blocks import LANGUAGES, NOTES, REASONS, Block, blocks, pages
 from doc_player import Player, commands, declared_extras, extras
+
+from forked import Warm
 
 PAGES = {name: blocks(path.read_text(encoding="utf-8")) for name, path in pages().items()}
 TUTORIALS = [name for name in PAGES if name.startswith("tutorials/")]
@@ -40,16 +43,23 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN_PATH": str(token)}
 
 
-def play(name: str, chosen: list[Block], tmp_path: Path, environment: dict[str, str]) -> None:
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    streams = tmp_path_factory.mktemp("streams")
+    with Warm(sys.executable, streams, ["fedzero.api", "fedzero.cli"], cwd=streams) as found:
+        yield found
+
+
+def play(name: str, chosen: list[Block], tmp_path: Path, environment: dict[str, str], warm: Warm | None = None) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    Player(name, folder, environment).play(chosen)
+    Player(name, folder, environment, warm).play(chosen)
     assert name not in TUTORIALS or list(folder.glob("*.html")), "every tutorial ends with a page to look at"
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_page(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    play(name, [block for block in PAGES[name] if not block.slow], tmp_path, environment)
+def test_a_page(name: str, tmp_path: Path, environment: dict[str, str], warm: Warm) -> None:
+    play(name, [block for block in PAGES[name] if not block.slow], tmp_path, environment, warm)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from fedzero.estimators.surface import (
     stencil,
     step_within,
 )
+from sampling import mostly_slow
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -206,7 +207,12 @@ def ill_conditioned(seed, d, stiff):
     return lambda x: float(curvatures @ np.square(axes.T @ (x - centre)))
 
 
-@pytest.mark.parametrize(("stiff", "batches"), [(1, [21] * 24), (5, [21] * 24), (1, [125] * 4), (5, [125] * 4)])
+CASES = [(1, [21] * 24), (5, [21] * 24), (1, [125] * 4), (5, [125] * 4)]
+
+
+@pytest.mark.parametrize(
+    ("stiff", "batches"), mostly_slow(CASES, lambda stiff, batches: (stiff == 1) == (len(batches) > 4))
+)
 def test_an_ill_conditioned_quadratic_is_solved_as_soon_as_its_values_say_what_it_is(stiff, batches):
     for seed in range(3):
         f = ill_conditioned(seed, 20, stiff)

@@ -52,7 +52,7 @@ def test_transformers(tmp_path: Path, small_model) -> None:
     model = transformers.AutoModelForSequenceClassification.from_config(config).float()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = [{"text": "great fun" if i % 2 else "a terrible mess", "label": i % 2} for i in range(60)]
-    run = example["train"](model, tokenizer, rows, tmp_path / "run", rounds=15)
+    run = example["train"](model, tokenizer, rows, tmp_path / "run", rounds=8)
     assert run.history["loss"][-1] < 0.9 * run.history["loss"][0]
     run.model.save_pretrained(tmp_path / "saved")
 

@@ -22,6 +22,7 @@ from fedzero.tasks.language.encoding import Encoded
 from fedzero.tasks.language.pretrained import adapt, load
 from fedzero.tasks.language.shards import LanguageShards, choices
 from fedzero.tasks.partition import Mix
+from sampling import mostly_slow
 
 PROMPTS = ([5, 17, 9, 40, 2], [8], [99, 1, 250], [6, 6, 31, 7, 7, 7, 9], [31, 12])
 TEXTS = Texts(PROMPTS, (0, 1, 1, 0, 1))
@@ -66,7 +67,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "train", "pack", "stream"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "train", "pack", "stream"), mostly_slow(CASES, lambda kind, *_: kind in ("opt", "llama"))
+)
 def test_prompts_responses_and_choices_row_by_row(small_model, kind, train, pack, stream):
     points, folder = around(stream), small_model(kind)
     plain, models = opened(folder, train), [opened(folder, train) for _ in range(3)]

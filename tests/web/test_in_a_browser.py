@@ -224,7 +224,9 @@ def test_headings_sort_the_runs(opened: Callable[..., Opened], width: int) -> No
     assert [each.split("\n")[-1] for each in shown] == ["rate 3", "rate 20", "rate 100"]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1180, "light"), (1180, "dark"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [pytest.param(1180, "light", marks=pytest.mark.slow), (1180, "dark"), (390, "light")]
+)
 def test_no_serious_finding_of_axe(opened: Callable[..., Opened], width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
     party = Party("north", 3, 9, 8, 1.7e9, 1, "sent NaN")

@@ -28,6 +28,7 @@ from fedzero.runs import recorded, session
 from fedzero.runs.progress import Silent
 from fedzero.web import limits, serving
 from fedzero.web.following import Following
+from sampling import mostly_slow
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -90,7 +91,7 @@ def crowd(port: int, count: int, text: bytes = b"") -> Iterator[list[socket.sock
         yield [stack.enter_context(connected(port, text)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("text", [b"", b"GET", GET, GET + b"X: y\r\n"])
+@pytest.mark.parametrize("text", mostly_slow([b"", b"GET", GET, GET + b"X: y\r\n"], lambda text: text in (b"", GET)))
 def test_connections_that_send_nothing_make_room_for_one_that_does(port: int, text: bytes) -> None:
     with crowd(port, 3 * limits.MOST, text) as others:
         assert read_page(port, 3.0) == 200
@@ -281,7 +282,7 @@ def test_the_process_that_talks_to_strangers_has_no_secrets_and_no_priority(fold
         assert os.getpgid(child.pid) != os.getpgid(process.pid)  # Ctrl-C is for the run
         assert str(folder) not in " ".join(child.cmdline()) and child.cwd() == "/"
         process.send_signal(signal.SIGKILL)
-        assert child.wait(10) is not None or not child.is_running()
+        assert child.wait(60) is not None or not child.is_running()
 
 
 def test_a_page_whose_process_was_killed_comes_back(folder: Path) -> None:

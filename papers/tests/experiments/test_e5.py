@@ -14,6 +14,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare
 from fedzero.report.history import History, Point
+from fedzero_papers.experiments import alignment as alignments
 from fedzero_papers.experiments import exact
 from fedzero_papers.experiments.alignment import alignment
 from fedzero_papers.experiments.contract import Options, Stage
@@ -70,7 +71,8 @@ def test_five_percent_is_read_off_every_run() -> None:
     assert never.curve.final[0] == pytest.approx((0.05 + 0.8) / 2)
 
 
-def test_the_toy_experiment_runs_to_its_end(tmp_path) -> None:
+def test_the_toy_experiment_runs_to_its_end(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(alignments, "cores", lambda: 1)  # every process imports everything
     outcome, _ = drive(replace(E5, full=TOY, quick=TOY).plan(Options(quick=True)), tmp_path)
     names = {figure.name for figure in outcome.figures}
     assert {"fig1", "fig3", "fig5b", "exact"} <= names

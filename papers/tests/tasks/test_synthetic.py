@@ -237,7 +237,11 @@ def played(folder: Path, rounds: int, **fields: Any) -> tuple[History, torch.Ten
     return history(folder), recorded.replayed(folder, Environment(), None).state.params.vector()
 
 
-DESCENTS = [("quadratic", 1e-3, 0.5), ("levy", 0.03, 0.75), ("ackley", 0.05, 0.985)]
+DESCENTS = [
+    ("quadratic", 1e-3, 0.5),
+    pytest.param("levy", 0.03, 0.75, marks=pytest.mark.slow),
+    pytest.param("ackley", 0.05, 0.985, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("name", "radius", "left"), DESCENTS)

@@ -12,6 +12,7 @@ seeds that others know) the closed form of `gaussian` holds, and needs no extra.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -46,30 +47,46 @@ def sigma_of(epsilon: float, q: float, steps: int, delta: float, least: float = 
     """The smallest multiple of 10⁻⁴ with which `epsilon_of` is at most ε, or `least`: a small σ takes much time, and
     where hardly anybody takes part, ever smaller ones would do.
 
-    Between a σ that is large enough and one that is not, the next one is where ln ε would be if it were a straight line
-    in ln σ, a multiple that is not yet known; every third halves what is left.
+    It is found on the wide grid of losses first, and is nearly always that one or one of the few below it.
     """
     expected(epsilon, "epsilon")
     if q == 1:
         return math.ceil(gaussian.sigma_of(epsilon, steps, delta) * STEPS) / STEPS
+
+    def figures(interval: float) -> Callable[[int], float]:
+        return lambda multiple: epsilon_of(multiple / STEPS, q, steps, delta, interval)
+
     high, end = math.ceil(_renyi_sigma(epsilon, q, steps, delta) * STEPS), max(1, math.ceil(least * STEPS))
     if high <= end:
         return end / STEPS
-    low = max(math.floor(NARROW * high), end)
-    known = {high: epsilon_of(high / STEPS, q, steps, delta)}
-    while (at_low := epsilon_of(low / STEPS, q, steps, delta)) <= epsilon:
+    rough = _smallest(epsilon, max(math.floor(NARROW * high), end), high, end, figures(COARSE))
+    return round(_smallest(epsilon, max(rough - 1, end), rough, end, figures(INTERVAL)) / STEPS, 4)
+
+
+def _smallest(epsilon: float, low: int, high: int, end: int, figure: Callable[[int], float]) -> int:
+    """The smallest multiple from `end` on whose figure is at most ε. It is looked for between two, and beyond either
+    where it is not between them.
+
+    The next one is where ln ε would be if it were a straight line in ln σ, a multiple that is not yet known; every
+    third halves what is left.
+    """
+    known = {at: figure(at) for at in (low, high)}
+    while known[high] > epsilon:
+        low, high = high, high + 2 * max(1, high - low)
+        known[high] = figure(high)
+    while known[low] <= epsilon:
         if low == end:
-            return end / STEPS
-        known[low], high, low = at_low, low, max(math.floor(NARROW * low), end)
-    known[low] = at_low
+            return end
+        low, high = max(low - 2 * (high - low), low // 2, end), low
+        known[low] = figure(low)
     tries = 0
     while high - low > 1:
         tries += 1
         part = math.log(known[low] / epsilon) / math.log(known[low] / max(known[high], TINY)) if tries % 3 else 0.5
         middle = min(max(round(low * (high / low) ** part), low + 1), high - 1)
-        known[middle] = epsilon_of(middle / STEPS, q, steps, delta)
+        known[middle] = figure(middle)
         low, high = (low, middle) if known[middle] <= epsilon else (middle, high)
-    return round(high / STEPS, 4)
+    return high
 
 
 @lru_cache(maxsize=1024)
