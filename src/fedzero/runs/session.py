@@ -38,6 +38,7 @@ from fedzero.recipe.setup import Setup, prepare
 from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch, run_rounds
 from fedzero.rounds.past import PastRounds
+from fedzero.rounds.present import Attended, Present
 from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
 from fedzero.runs import growing, statement
@@ -208,6 +209,8 @@ def run_to_end(
         elif setup is not None and replica is not None:
             replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
+        if schedule is None and isinstance(found.clients, Attended):
+            schedule = Present(found.run.plan, found.clients)
         server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models)
         found.past.attach(server)
 
