@@ -66,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     join = commands.add_parser("join", help="Take part in a run, until it has ended.")
     join.add_argument("ticket", help="The whole address of the ticket, in quotes.")
     join.add_argument("--data", type=Path, required=True, help="An .npz file with x, rows of numbers, and y, labels.")
-    join.add_argument("--folder", type=Path, default=Path("fedzero-device"), help="Key, answers and model of the device.")
+    join.add_argument(
+        "--folder", type=Path, default=Path("fedzero-device"), help="Key, answers and model of the device."
+    )
     join.add_argument("--way", choices=sorted(WAYS), default="socket", help="A web socket, or polling.")
     given = parser.parse_args(arguments)
     try:

@@ -32,9 +32,7 @@ def added(plan: Plan, x: Sequence[F32], terms: Sequence[tuple[int, np.float32]])
     return found
 
 
-def stepped(
-    plan: Plan, x: Tensors, M: Tensors, round: int, step: int, rate: float, g: F32
-) -> tuple[Tensors, Tensors]:
+def stepped(plan: Plan, x: Tensors, M: Tensors, round: int, step: int, rate: float, g: F32) -> tuple[Tensors, Tensors]:
     """(x, M) after a local step with scalars g (P,)."""
     method, keys = plan.method, keys_of(plan, round, step)
     factor = (1.0 if method.rule == MOMENTUM else -rate) / len(keys)

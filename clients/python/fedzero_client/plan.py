@@ -77,7 +77,9 @@ def read(data: bytes) -> Plan:
     try:
         version, stream, name, root, places, rounds, tensors, method, task = unpack(data)[:9]
         if (version, stream) != (1, 1):
-            raise ClientError(f"the run has version {version} of the plan and {stream} of the stream: get a newer client")
+            raise ClientError(
+                f"the run has version {version} of the plan and {stream} of the stream: get a newer client"
+            )
         found = tuple(_tensor(*each[:4]) for each in tensors)
         plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:7]))
     except (TypeError, ValueError, Broken) as error:

@@ -1,8 +1,8 @@
 """A device's half of fedzero-device/1, without input or output: frames of the gateway in, frames for it out.
 
-    session.begin()         the first frames of a connection
-    session.receive(frame)  what to send because of a frame
-    session.finished        the run has ended; session.pause: not before so many seconds
+session.begin()         the first frames of a connection
+session.receive(frame)  what to send because of a frame
+session.finished        the run has ended; session.pause: not before so many seconds
 """
 
 from __future__ import annotations

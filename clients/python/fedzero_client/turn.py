@@ -44,7 +44,9 @@ class Worker:
         if len(rows.x) < task.least_rows:
             raise ClientError(f"{len(rows.x)} rows, and the run asks for {task.least_rows} at least")
         if rows.y.min() < 0 or rows.y.max() >= task.widths[-1]:
-            raise ClientError(f"labels go from {rows.y.min()} to {rows.y.max()}: the run has 0 to {task.widths[-1] - 1}")
+            raise ClientError(
+                f"labels go from {rows.y.min()} to {rows.y.max()}: the run has 0 to {task.widths[-1] - 1}"
+            )
         mean, deviation = np.array(task.mean, np.float32), np.array(task.deviation, np.float32)
         self.plan, self.place = plan, place
         self.x: F32 = (rows.x.astype(np.float32) - mean) / deviation

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -127,7 +128,7 @@ class Layers(nn.Module):
     def __init__(self, widths: Sequence[int]):
         super().__init__()
         self.count = len(widths) - 1
-        for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (inputs, outputs) in enumerate(pairwise(widths)):
             self.add_module(f"linear{i}", nn.Linear(inputs, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -161,4 +162,6 @@ class Elsewhere:
         self.clients = clients
 
     def batch(self, keys: Keys, round: int, step: int, client: int) -> NoReturn:
-        raise FedzeroError("the rows of task.kind = 'devices' are on devices: run it with engine = { kind = 'devices' }")
+        raise FedzeroError(
+            "the rows of task.kind = 'devices' are on devices: run it with engine = { kind = 'devices' }"
+        )

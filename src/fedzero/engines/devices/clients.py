@@ -251,5 +251,3 @@ class DeviceClients:
 
 def _host(place: int) -> str:
     return f"device {place}"
-
-

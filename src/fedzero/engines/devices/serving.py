@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -29,7 +29,7 @@ OWN_FILES = 64
 class Guarded(H11Protocol):
     """A connection that must send a complete head within `HANDSHAKE` seconds."""
 
-    silent = dict["Guarded", float]()
+    silent: ClassVar[dict[Guarded, float]] = {}
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -123,9 +123,7 @@ def served(gateway: Gateway, at: socket.socket, settings: dict[str, Any]) -> Ite
         at.close()
 
 
-def _thread(
-    server: uvicorn.Server, hub: Hub, at: socket.socket, failed: Callable[[BaseException], None]
-) -> None:
+def _thread(server: uvicorn.Server, hub: Hub, at: socket.socket, failed: Callable[[BaseException], None]) -> None:
     async def serve() -> None:
         hub.loop = asyncio.get_running_loop()
         sweeping = [asyncio.create_task(each) for each in (hub.sweep_for_ever(), _sweep())]

@@ -1,7 +1,7 @@
 """Signatures: Ed25519, and P-256 for browsers without it. `cryptography` is imported here alone.
 
-    Ed25519   keys of 32 bytes, signatures of 64 (RFC 8032)
-    P-256     ECDSA with SHA-256; keys of 65 bytes, an uncompressed point; signatures r ‖ s, 32 bytes each, big-endian
+Ed25519   keys of 32 bytes, signatures of 64 (RFC 8032)
+P-256     ECDSA with SHA-256; keys of 65 bytes, an uncompressed point; signatures r ‖ s, 32 bytes each, big-endian
 """
 
 from __future__ import annotations

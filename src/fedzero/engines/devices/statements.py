@@ -1,6 +1,6 @@
 """What signatures of `fedzero-device/1` are about, as bytes. No clock is part of any of them, and none enters a head.
 
-    "fedzero-device/1 " ‖ kind ‖ 00 ‖ run (16) ‖ place (u32) ‖ payload        integers are little-endian
+"fedzero-device/1 " ‖ kind ‖ 00 ‖ run (16) ‖ place (u32) ‖ payload        integers are little-endian
 """
 
 from __future__ import annotations
