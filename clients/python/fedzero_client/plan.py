@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from fedzero_client.errors import Broken, ClientError
@@ -107,7 +108,7 @@ def _task(model: int, widths: list[int], *rest: Any) -> Task:
 
 def _check(plan: Plan) -> None:
     method, task, sizes = plan.method, plan.task, {"root": len(plan.root), "numbers": plan.size}
-    shapes = [(o, i) if matrix else (o,) for i, o in zip(task.widths, task.widths[1:]) for matrix in (True, False)]
+    shapes = [shape for i, o in pairwise(task.widths) for shape in ((o, i), (o,))]
     odd = (
         (sizes["root"] != 32, "a root of another length"),
         (sizes["numbers"] > LARGEST, f"a model of {plan.size:,} numbers"),

@@ -75,7 +75,7 @@ class Devices(Task, tag="devices"):
         for name, value in (("mean", self.mean), ("deviation", self.deviation)):
             if isinstance(value, tuple) and len(value) != inputs:
                 raise FedzeroError(f"task.{name} has {len(value)} numbers where a row has {inputs}")
-        if not np.all(np.float32(self.deviation) > 0):
+        if not np.all(np.asarray(self.deviation, np.float32) > 0):
             raise FedzeroError("task.deviation must be more than 0, also in float32: rows are divided by it")
         for name, words, count in (("labels", self.labels, outputs), ("columns", self.columns, inputs)):
             if words and len(words) != count:
@@ -119,7 +119,8 @@ class Devices(Task, tag="devices"):
 
     def normalised(self, rows: Any) -> Any:
         """Two operations of float32."""
-        return (np.asarray(rows, np.float32) - np.float32(self.mean)) / np.float32(self.deviation)
+        mean, deviation = np.asarray(self.mean, np.float32), np.asarray(self.deviation, np.float32)
+        return (np.asarray(rows, np.float32) - mean) / deviation
 
 
 class Layers(nn.Module):
