@@ -47,7 +47,8 @@ def test_the_client_imports_neither_torch_nor_fedzero() -> None:
     """Not even where they are installed."""
     names = ["session", "cli", "websocket", "polling", "model", "turn", "store", "ed25519"]
     imports = "; ".join(f"import fedzero_client.{name}" for name in names)
-    program = f"import sys; {imports}; print([m for m in ('torch', 'fedzero', 'msgspec', 'cryptography') if m in sys.modules])"
+    heavy = {"torch", "fedzero", "msgspec", "cryptography"}
+    program = f"import sys; {imports}; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(CLIENT)}, capture_output=True)
     assert found.stdout.strip() == b"[]", found.stderr
 

@@ -1,4 +1,4 @@
-"""Sessions of devices and their gateway, frame by frame, without sockets: who is let in, and what is refused by name."""
+"""Sessions of devices and their gateway, frame by frame, without sockets: who is let in, what is refused by name."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedzero_client.store import Store
 from fedzero_client.turn import Rows
 
 from devices.fleet import data_of, made, recipe_of
+from fedzero.engines.devices import hub as hubs
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import plan as plans
 from fedzero.engines.devices import session as sessions
@@ -320,7 +321,7 @@ def test_an_order_for_another_place_is_refused(house: House) -> None:
     assert packing.unpack(answer)[4] == 2
 
 
-def test_a_checkpoint_is_fetched_in_pieces_and_goes_on_where_it_broke_off(house: House, monkeypatch: object) -> None:
+def test_a_checkpoint_goes_on_where_it_broke_off(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     device = house.device()
     session = house.ready(device)
     assert device.model is not None
@@ -330,24 +331,18 @@ def test_a_checkpoint_is_fetched_in_pieces_and_goes_on_where_it_broke_off(house:
     device.model.begin()
     hashed = sha256(content).digest()
     body = m.encode(m.CheckpointBody(7, hashed, len(content), digest))
-    sessions.PIECE, whole = 100, sessions.PIECE
-    try:
-        import fedzero.engines.devices.hub as hubs
-
-        hubs.PIECE = 100
-        house.hub.offer(0, body, hashed, content)
-        (offer,) = session.take()
-        (fetch,) = device.receive(offer)
-        session.receive(fetch)
-        (piece,) = session.take()
-        (fetch,) = device.receive(piece)
-        assert packing.unpack(fetch) == [7, hashed, 100]
-        (fetch,) = device.receive(offer)  # offered again
-        assert packing.unpack(fetch) == [7, hashed, 100]
-        session.receive(fetch)
-        house.talk(session, device)
-    finally:
-        hubs.PIECE = whole
+    monkeypatch.setattr(hubs, "PIECE", 100)
+    house.hub.offer(0, body, hashed, content)
+    (offer,) = session.take()
+    (fetch,) = device.receive(offer)
+    session.receive(fetch)
+    (piece,) = session.take()
+    (fetch,) = device.receive(piece)
+    assert packing.unpack(fetch) == [7, hashed, 100]
+    (fetch,) = device.receive(offer)  # offered again
+    assert packing.unpack(fetch) == [7, hashed, 100]
+    session.receive(fetch)
+    house.talk(session, device)
     assert house.events() == [Caught(0, 7, digest)]
     session.receive(m.encode(m.Fetch(bytes(32), 0)))
     assert refusals(session) == [Code.STALE] and session.state is State.OPEN

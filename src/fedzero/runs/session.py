@@ -15,7 +15,7 @@ from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
 from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
-from fedzero.ledger.folder import LEDGER, MODEL, PRIVACY, folder_of
+from fedzero.ledger.folder import DEVICES, LEDGER, MODEL, PRIVACY, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Extended, Record, Said, Shown, Start
 from fedzero.ledger.replay import LedgerView
@@ -100,6 +100,8 @@ def start(
         base, first = setup.problem if setup.problem.keep_base else None, setup.start
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
+        if overwrite and (folder / LEDGER).exists():  # places are those of one run
+            (folder / DEVICES).unlink(missing_ok=True)
         with opened(setup, environment, watch, observe) as found:
             with closed_on_failure(create(folder, first, overwrite, base)) as ledger:
                 trust.note(first.recipe, recipe.task, environment.functions)

@@ -21,9 +21,8 @@ from pathlib import Path
 from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.signing import GatewayKeys
 from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import DEVICES as FILE
 
-FILE = "devices.db"
-"""In the folder of a run."""
 TICKET = 16
 """Bytes of a ticket."""
 SHOWN = 8
