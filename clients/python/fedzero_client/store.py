@@ -27,6 +27,7 @@ SCHEMA = (
 
 class Store:
     def __init__(self, folder: Path):
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FILE
         if not path.exists():
