@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from devices.fleet import data_of, made, recipe_of
 from fedzero_client.cli import WAYS
 from fedzero_client.packing import unpack
 from fedzero_client.session import Session as Device
@@ -20,6 +19,7 @@ from fedzero_client.store import Store
 from fedzero_client.turn import Rows
 from fedzero_client.websocket import WebSocket
 
+from devices.fleet import data_of, made, recipe_of
 from fedzero.engines.devices import application, serving
 from fedzero.engines.devices import hub as hubs
 from fedzero.engines.devices import messages as m

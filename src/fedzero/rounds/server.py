@@ -203,7 +203,7 @@ class Server:
         tally.drawn += chosen
         tally.asked |= dict.fromkeys(chosen, round)
         if isinstance(self.schedule, Present):
-            self.tracker.reached(self.schedule.ready(chosen))
+            self.schedule.question(round, chosen, self.tracker)
         sending = self.delivery.instructions(round, sorted(set(chosen) - unable.keys()))
         found.expect(round, sending)
         clients.send(round, 0, sending.messages, sending.which)

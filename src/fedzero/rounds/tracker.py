@@ -121,7 +121,7 @@ class ClientTracker:
         self.history.append(record.round, None if record.dense else record.update)
 
     def reached(self, ready: Mapping[int, int]) -> None:
-        """Clients that have caught up by themselves; by client, the round that its model is ready for."""
+        """Clients that caught up in another way; by client, the round that its model is ready for."""
         further = sorted(client for client, round in ready.items() if round > self.known[client])
         self._move(further, np.array([ready[client] for client in further], np.int64))
 

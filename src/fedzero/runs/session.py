@@ -212,7 +212,7 @@ def run_to_end(
             replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
         if schedule is None and isinstance(found.clients, Attended):
-            schedule = Present(found.run.plan, found.clients)
+            schedule = Present(found.run.plan, found.clients, folder)
         server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models)
         found.past.attach(server)
 

@@ -50,6 +50,8 @@ class Devices(Engine, tag="devices"):
     """Devices that must be present before a round begins."""
     deadline: Positive = 60.0
     """Seconds that an exchange may take."""
+    grace: Positive = 10.0
+    """Seconds in which a device that lost its connection may come back to the round."""
     beat: Annotated[int, Meta(ge=1, le=3600)] = 20
     """Seconds between two signs of life of a device."""
     connections: Annotated[int, Meta(ge=1, le=MOST_CONNECTIONS)] = 6000
@@ -86,7 +88,7 @@ class Devices(Engine, tag="devices"):
             tls = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key} if self.certificate else {}
             with served(gateway, at, tls):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
-                yield DeviceClients(hub, run, Rates(method), self.deadline, self.least)
+                yield DeviceClients(hub, run, Rates(method), self.deadline, self.grace, self.least)
                 if replica.round >= setup.recipe.rounds:
                     hub.post(hub.finish, replica.round, "")
                 else:

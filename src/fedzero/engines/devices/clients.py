@@ -27,25 +27,24 @@ from fedzero.protocol.engine import Arrival, Event, Joined, Left, Undelivered
 from fedzero.protocol.messages import Work, decode_instruction
 from fedzero.protocol.outstanding import Outstanding
 from fedzero.recipe.view import RunView
+from fedzero.rounds.present import NEAR
 
-NEAR = 16
-"""A device that lacks no more updates than these gets them with its next order."""
 IN_FRAME = 256
 """Updates of one frame."""
 LOOK_EVERY = 0.1
-GRACE = 10.0
-"""Seconds in which a device that lost its connection may come back to the round."""
 MOST_REBUILDS = 3
 SAY_EVERY = 30.0
 """Seconds between two lines about waiting for devices."""
 
 
 class DeviceClients:
-    """deadline: seconds of an exchange. least: devices that must be present before a round begins."""
+    """deadline: seconds of an exchange; grace: in which a device that lost its connection may come back to the round.
+    least: devices that must be present before a round begins."""
 
-    def __init__(self, hub: Hub, run: RunView, rates: Rates, deadline: float, least: int):
+    def __init__(self, hub: Hub, run: RunView, rates: Rates, deadline: float, grace: float, least: int):
         setup, replica = run.built()
-        self.hub, self.run, self.rates, self.deadline, self.least = hub, run, rates, deadline, least
+        self.hub, self.run, self.rates, self.least = hub, run, rates, least
+        self.deadline, self.grace = deadline, grace
         self.problem, self.replica = setup.problem, replica
         self.standing = dict[int, int]()
         """by place that is here and near the current round: the round that its model is ready for"""
@@ -208,7 +207,7 @@ class DeviceClients:
         self.standing.pop(event.place, None)
         self._behind.discard(event.place)
         if not event.for_good:
-            self._gone[event.place] = time.monotonic() + GRACE
+            self._gone[event.place] = time.monotonic() + self.grace
             return []
         self.hub.post(self.hub.expire, [event.place])
         for batch in self._open.batches:
