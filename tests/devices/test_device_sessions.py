@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from fedzero.engines.devices.hub import Came, Caught, Declined, Hub, HubEvent, S
 from fedzero.engines.devices.registry import Registry
 from fedzero.engines.devices.session import Asked, Session, State
 from fedzero.protocol.messages import decode_reply, encode_work
+from fuzz.mutating import mutated
 
 PLACES = 3
 
@@ -404,3 +406,24 @@ def test_a_device_with_a_key_on_p256(house: House) -> None:
     assert isinstance(challenge, m.Challenge)
     session.receive(m.encode(m.Proof(sign(statements.proof(run, 0, challenge.nonce, bytes(16), None)))))
     assert session.state is State.OPEN
+
+
+def test_whatever_bytes_come_a_session_ends_in_words(house: House) -> None:
+    """Frames of a whole session, changed at random: neither side raises anything but what it declares."""
+    device = house.device()
+    session = house.ready(device)
+    house.hub.deliver({0: order()})
+    (sent,) = session.take()
+    (answer,) = device.receive(sent)
+    frames = [*device.begin(), answer, m.encode(m.Ready(1, bytes(8))), m.encode(m.Fetch(bytes(32), 0))]
+    for case in mutated(frames, 1500, seed=3):
+        if session.state is State.OVER:
+            session = house.session()
+        house.now += 1
+        session.receive(case)
+        session.take()
+    missed = m.encode(m.UpdatesBody(True, (), b"", 0))
+    others = [sent, m.encode(m.Updates(missed, bytes(64))), m.encode(m.Wait(1, "")), m.encode(m.Piece(0, b"x"))]
+    for case in mutated([*others, m.encode(m.Error(9, "stale"))], 300, seed=4):
+        with suppress(Broken, ClientError):
+            device.receive(case)

@@ -32,7 +32,16 @@ SHARES |= {"patch": 0.005, "file": 0.004, "queries": 0.002, "ledger": 0.001}
 BY_COVERAGE = 0.05
 """Of a target's cases; they take five times as long as those by chance."""
 GUIDED = ["fedzero.protocol", "fedzero.deploy", "fedzero.ledger", "fedzero.links", "fedzero.runs", "fedzero.lines"]
-GUIDED += ["fedzero.model", "fedzero.tasks", "fedzero.plugins", "fedzero.methods", "targets", "tomllib"]
+GUIDED += [
+    "fedzero.model",
+    "fedzero.tasks",
+    "fedzero.plugins",
+    "fedzero.methods",
+    "fedzero.engines",
+    "fedzero_client",
+    "targets",
+    "tomllib",
+]
 HANGS, MEMORY = 20, 3000
 """Seconds a case may take, and megabytes that a process may have."""
 
