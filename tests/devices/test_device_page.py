@@ -6,7 +6,6 @@ import re
 from typing import get_args
 
 from devices import examples
-
 from fedzero.engines.devices import hub, messages, session
 from fedzero.engines.devices.codes import Code
 

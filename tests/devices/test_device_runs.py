@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from devices.fleet import CLIENT, fleet, head_of, made, recipe_of, without_gateway
+from fedzero.errors import FedzeroError
+from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
@@ -61,6 +63,31 @@ def test_a_device_without_torch_installed_still_imports(tmp_path: Path) -> None:
     program = "import fedzero_client.cli as cli; cli.main(['--version'])"
     found = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True)
     assert found.stdout.strip() == b"0.1.0", found.stderr
+
+
+def test_no_other_engine_plays_rounds_without_rows(tmp_path: Path) -> None:
+    recipe = recipes.with_engine(recipe_of(tmp_path), "local")
+    with pytest.raises(FedzeroError, match=r"use engine\.kind = 'devices' \(not 'local'\)"):
+        session.start(recipe, tmp_path / "run", Environment(), Silent())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ({"listen": "0.0.0.0:0"}, "reached from other machines"),
+        ({"listen": "nonsense"}, "is no address"),
+        ({"certificate": "c.pem"}, "go together"),
+        ({"certificate": "c.pem", "key": "k.pem"}, "no such file"),
+        ({"least": 4}, "exceeds federation.clients"),
+    ],
+)
+def test_gateways_that_cannot_be_are_refused_before_a_run_begins(
+    tmp_path: Path, engine: dict[str, object], why: str
+) -> None:
+    with pytest.raises(FedzeroError, match=why):
+        session.start(recipe_of(tmp_path, engine), tmp_path / "run", Environment(), Silent())
+    assert not (tmp_path / "run" / "ledger.db").exists()
 
 
 def test_rows_are_not_on_the_server(tmp_path: Path) -> None:

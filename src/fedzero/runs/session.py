@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedzero import plugins
 from fedzero.callbacks import ignore
 from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
@@ -66,6 +67,12 @@ def opened(
 ) -> Iterator[Opened]:
     """Open the recipe's engine for a run; everything that the engine started ends with the block. oldest: of the
     schedule."""
+    only, engine = getattr(setup.problem.shards, "engine", ""), plugins.tag_of(type(setup.recipe.engine))
+    if only not in ("", engine):
+        raise FedzeroError(
+            f"clients of this task have their data elsewhere: use engine.kind = {only!r} (not {engine!r}), "
+            "also to resume the run"
+        )
     past = PastRounds()
     seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe, oldest
     run = RunView(*seen)
