@@ -27,12 +27,15 @@ import psutil
 
 HERE = Path(__file__).parent
 SHARES = {"prompt": 0.5, "state": 0.1, "settings": 0.05, "json": 0.05, "update": 0.02, "toml": 0.01, "shown": 0.01}
+SHARES |= {"sum": 0.01, "statement": 0.05, "budget": 0.002}
 SHARES |= {"patch": 0.005, "file": 0.004, "queries": 0.002, "ledger": 0.001}
 """Of the cases, for targets that make files, fold updates or parse text; 1 for all others."""
 BY_COVERAGE = 0.05
 """Of a target's cases; they take five times as long as those by chance."""
 GUIDED = ["fedzero.protocol", "fedzero.deploy", "fedzero.ledger", "fedzero.links", "fedzero.runs", "fedzero.lines"]
 GUIDED += [
+    "fedzero.gatherings",
+    "fedzero.privacy",
     "fedzero.model",
     "fedzero.tasks",
     "fedzero.plugins",

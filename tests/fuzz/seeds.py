@@ -9,12 +9,16 @@ import sqlite3
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import sums
 from targets import CHAINS, METHODS, TARGETS
 
+from fedzero.deploy.site.budget import Budget
+from fedzero.deploy.site.charges import Charge, Policy
 from fedzero.engines.devices import messages as device_messages
 from fedzero.engines.devices import plan as device_plans
 from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedTask, PlannedTensor
@@ -27,6 +31,7 @@ from fedzero.protocol.client import ClientMemory
 from fedzero.protocol.messages import Continue, Reply, Snapshot, encode, encode_close, encode_reply, encode_work
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
+from fedzero.runs import statement
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import start
 
@@ -166,6 +171,12 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         yield "bridge", msgspec.msgpack.encode(message)
     yield "prompt", b'{sentence} It was {target[inner]}\n{"sentence": "good", "label": 1, "target": {"inner": "x"}}'
     yield "prompt", b'{sentence:>20} {label!r:{label}}\n{"sentence": "good", "label": 9}'
+    for round in (0, 1):
+        bodies, said, _ = sums.played(round)
+        for phase, (body, answer) in enumerate(zip(bodies, said, strict=True)):
+            yield "sum", bytes([4 * round + phase]) + body["b"]
+            yield "sum", bytes([6 + 4 * round + phase]) + answer["c"]
+    yield from private_files(table)
     yield "shown", b"see [/etc/config] \x1b]0;title\x07 \xe2\x80\xae [bold]\\"
 
 
@@ -188,6 +199,26 @@ def ledgers(table: dict[str, object]) -> Iterator[tuple[str, bytes]]:
         Round(1, (1, 2), encode_update(late), False, 10, 10, 4, 0.5, asked=(1,)),
     ]
     yield "ledger", joined([bodies[0], *map(encode_record, mixed)])
+
+
+def private_files(table: dict[str, object]) -> Iterator[tuple[str, bytes]]:
+    """What runs with [privacy], and sites that take part in them, leave."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        method = {"kind": "decomfl", "rate": 0.1, "directions": 2}
+        private = {**table, "algorithm": method, "filters": [], "privacy": {"sigma": 30.0, "noise": "local"}}
+        start(recipes.decode(private), folder, Environment(), Silent())
+        yield "statement", (folder / "privacy.json").read_bytes()
+        statement.sign(statement.statement_in(folder), bytes(32), folder / "signed")
+        yield "statement", (folder / "signed").read_bytes()
+        with sqlite3.connect(folder / "ledger.db") as db:
+            yield "ledger", joined([body for (body,) in db.execute("SELECT body FROM entries ORDER BY seq")])
+        charge = Charge(recipe="ab", unit="example", delta=1e-5, sigma=1.0, q=(0.01, 1.0))
+        with closing(Budget(folder, Policy(epsilon=2.0), b"data", "run")) as journal:
+            for round in range(3):
+                journal.reserve(charge, round, b"question")
+        yield "budget", b"\0" + (folder / "budget.db").read_bytes()
+        yield "budget", b"\1" + (folder / "budget.head").read_bytes()
 
 
 def joined(bodies: list[bytes]) -> bytes:

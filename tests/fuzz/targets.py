@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import sums
 import torch
 from fedzero_client import plan as device_plan
 from fedzero_client.errors import Broken, ClientError
@@ -29,8 +30,9 @@ from rich.console import Console
 from fedzero.deploy.flare.bridge import Answered, Hello, Orders, receive
 from fedzero.deploy.flare.project import PROJECT, Project
 from fedzero.deploy.server.queue import SUPERVISOR, supervisor
-from fedzero.deploy.site import admission
+from fedzero.deploy.site import admission, budget
 from fedzero.deploy.site.admission import Agreement
+from fedzero.deploy.site.charges import Policy
 from fedzero.deploy.site.settings import Settings
 from fedzero.directions import Keys
 from fedzero.engines.devices import messages as device_messages
@@ -62,6 +64,7 @@ from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.setup import plan_of
 from fedzero.results.history import history
+from fedzero.runs import statement as statements
 from fedzero.runs.summary import summary
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import Text
@@ -409,6 +412,32 @@ def frame_of_gateway(data: bytes) -> None:
             device_plan.read(found[1])
 
 
+def sum_of_hosts(data: bytes) -> None:
+    """The first byte chooses who is sent it, and when."""
+    if data:
+        which, reader = data[0] % 6, sums.to_a_host if data[0] % 12 < 6 else sums.to_the_server
+        reader(which, data[1:])
+
+
+def a_statement(data: bytes) -> None:
+    """A file that is said to be a privacy statement, signed or not: what is read has one spelling."""
+    path = fresh("statement.json")
+    path.write_bytes(data)
+    found, _ = statements.read(path)
+    assert found.encode().decode() and statements.words(found)
+
+
+def a_budget(data: bytes) -> None:
+    """The first byte chooses: the journal of what a data set spent, or the file beside it."""
+    if not data:
+        return
+    for name in (budget.FILE, budget.HEAD):
+        fresh(name)
+    (folder() / (budget.FILE, budget.HEAD)[data[0] % 2]).write_bytes(data[1:])
+    with closing(budget.Budget(folder(), Policy(epsilon=2.0), b"data", "run")) as journal:
+        assert all(one.attempts for one in journal.totals())
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "reply": reply,
     "instruction": instruction,
@@ -433,6 +462,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "shown": shown,
     "frame": frame,
     "gateway": frame_of_gateway,
+    "sum": sum_of_hosts,
+    "statement": a_statement,
+    "budget": a_budget,
 }
 
 

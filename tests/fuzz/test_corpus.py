@@ -13,6 +13,7 @@ from mutating import CORPUS, kept, mutated
 from targets import TARGETS, attempt
 
 CASES = {"ledger": 60, "queries": 100, "file": 60, "patch": 400, "update": 1000, "toml": 500, "shown": 1000}
+CASES |= {"sum": 300, "statement": 1000, "budget": 60}
 """Of slow targets; 3,000 of all others."""
 
 

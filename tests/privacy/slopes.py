@@ -65,7 +65,7 @@ class Rows:
         return self.lines[client], self.scales[client]
 
     def held(self, client: int) -> int:
-        """Asked at the beginning of every turn."""
+        """Asked once of every client when a run is prepared, and at the beginning of every turn."""
         self.drawn.append((client, ()))
         return self.lines.shape[1]
 

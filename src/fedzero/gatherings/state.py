@@ -82,12 +82,16 @@ class Chain(Struct, frozen=True, array_like=True):
         if place < self.begun:
             raise Refused(f"was asked for an input of round {place[0]}, and gave one in round {self.begun[0]}")
         keys, round = self.keys, place[0]
+        if (round - self.round) * len(keys) > MOST_DERIVED:
+            raise Refused(f"was asked for an input of round {round}, too far behind that of round {self.round}")
         for _ in range(round - self.round):
             keys = {other: derived(key, b"next") for other, key in keys.items()}
         last = self.last if self.begun[0] == round else self.begun[0] + 1
         return replace(self, round=round, begun=place, last=last, keys=keys, given=self.given + 1)
 
 
+MOST_DERIVED = 1 << 22
+"""Keys that are made at once: about a minute. A server names rounds as it likes."""
 BEFORE: Place = (-1, 0)
 """`Chain.begun` of a host that gave no input yet."""
 

@@ -51,7 +51,7 @@ class Durable:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # what SQLite says of a damaged file may be no UTF-8
             raise FedzeroError(f"{self._path}: {error}") from error
 
     @contextmanager

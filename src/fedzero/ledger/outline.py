@@ -174,6 +174,8 @@ class LedgerSummary(Struct):
                 raise Tampered(record.round, f"its ε is {now:g} after {then:g} in an earlier round")
         if spent is None and self.spent is not None:
             raise Tampered(record.round, "it does not say how much of the privacy budget is spent")
+        if spent is not None and self.spent is None and self.done > 1:
+            raise Tampered(record.round, "it is private, and earlier rounds are not")
         self.spent = spent
 
     def _extend(self, record: Extended) -> None:
@@ -201,8 +203,10 @@ class LedgerSummary(Struct):
 
 def _check_clients(record: Round, clients: int) -> None:
     named = record.cohort
-    if isinstance(record, PrivateRound) and (named or record.refused or record.asked or record.bounded):
-        raise Tampered(record.round, "it is private and names clients")
+    if isinstance(record, PrivateRound):
+        others = record.refused, record.asked, record.bounded, record.remembered, record.queried
+        if named or any(others) or record.loss is not None:
+            raise Tampered(record.round, "it is private, and names clients or a loss")
     if record.refused or record.remembered or record.queried:
         named = (*named, *(client for of in (record.refused, record.remembered, record.queried) for client, _ in of))
     asked = () if isinstance(record.asked, UnsetType) else record.asked

@@ -36,6 +36,13 @@ def _why(what: Any, kind: type, otherwise: str) -> str:
     return why or ("" if isinstance(what, kind) else otherwise)
 
 
+def units_of(shards: Any, persons: bool) -> int:
+    """How many units all clients have together; clients that share rows count once."""
+    part = getattr(shards, "part", lambda client: client)
+    clients = {part(client): client for client in range(shards.clients)}.values()
+    return sum(len(np.unique(_persons(shards, each))) if persons else shards.held(each) for each in clients)
+
+
 def inner_row_losses(objective: Objective, base: Params, points: Sequence[Terms], batch: Any) -> F64:
     """Of an objective inside another, which has said that it gives them."""
     if not isinstance(objective, ByRow) or objective.no_rows:

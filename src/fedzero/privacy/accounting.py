@@ -42,8 +42,9 @@ def epsilon_of(sigma: float, q: float, steps: int, delta: float, interval: float
     return _Account.of(sigma, q, interval).epsilon(steps, delta)
 
 
-def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
-    """The smallest multiple of 10⁻⁴ with which `epsilon_of` is at most ε.
+def sigma_of(epsilon: float, q: float, steps: int, delta: float, least: float = 0.0) -> float:
+    """The smallest multiple of 10⁻⁴ with which `epsilon_of` is at most ε, or `least`: a small σ takes much time, and
+    where hardly anybody takes part, ever smaller ones would do.
 
     Between a σ that is large enough and one that is not, the next one is where ln ε would be if it were a straight line
     in ln σ, a multiple that is not yet known; every third halves what is left.
@@ -51,11 +52,15 @@ def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
     expected(epsilon, "epsilon")
     if q == 1:
         return math.ceil(gaussian.sigma_of(epsilon, steps, delta) * STEPS) / STEPS
-    high = math.ceil(_renyi_sigma(epsilon, q, steps, delta) * STEPS)
-    low = math.floor(NARROW * high)
+    high, end = math.ceil(_renyi_sigma(epsilon, q, steps, delta) * STEPS), max(1, math.ceil(least * STEPS))
+    if high <= end:
+        return end / STEPS
+    low = max(math.floor(NARROW * high), end)
     known = {high: epsilon_of(high / STEPS, q, steps, delta)}
     while (at_low := epsilon_of(low / STEPS, q, steps, delta)) <= epsilon:
-        known[low], high, low = at_low, low, math.floor(NARROW * low)
+        if low == end:
+            return end / STEPS
+        known[low], high, low = at_low, low, max(math.floor(NARROW * low), end)
     known[low] = at_low
     tries = 0
     while high - low > 1:
@@ -67,6 +72,7 @@ def sigma_of(epsilon: float, q: float, steps: int, delta: float) -> float:
     return round(high / STEPS, 4)
 
 
+@lru_cache(maxsize=1024)
 def distributed_epsilon(grid: Grid, variance: float, honest: int, q: float, steps: int, delta: float) -> float:
     """ε where so many honest parties add a discrete Gaussian of this variance to each number, in integers of the grid.
 
@@ -129,7 +135,10 @@ class _Account:
         proper(delta)
         if steps == 0:
             return 0.0
-        whole = self._nothing.compose(self._step.self_compose(steps))  # as its own accountant does
+        try:
+            whole = self._nothing.compose(self._step.self_compose(steps))  # as its own accountant does
+        except MemoryError:
+            raise FedzeroError(f"{steps:,} steps are more than the accountant has memory for: use fewer") from None
         return float(whole.get_epsilon_for_delta(delta))
 
 

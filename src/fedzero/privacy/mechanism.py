@@ -46,8 +46,8 @@ class Mechanism:
         readers, server = self.figures(sigma, steps)
         return readers if server is None else server
 
-    def sigma(self, epsilon: float, steps: int) -> float:
-        """The σ with which so many steps spend ε."""
+    def sigma(self, epsilon: float, steps: int, least: float = 0.0) -> float:
+        """The σ with which so many steps spend ε; smaller ones than `least` are not looked for."""
         if not self.honest:
-            return sigma_of(epsilon, self.q, steps, self.delta)
+            return sigma_of(epsilon, self.q, steps, self.delta, least)
         return distributed_sigma(self.grid, epsilon, self.honest, self._known, steps, self.delta)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedzero.errors import FedzeroError, Invalid, Refused
+from fedzero.model.decoding import MALFORMED
 from fedzero.model.numbers import NonNegative, Positive, PositiveFraction, PositiveInt
 from fedzero.privacy.gaussian import small_enough
 
@@ -81,7 +82,7 @@ class Signed(Struct, frozen=True, forbid_unknown_fields=True):
         """The statement, if it was signed with this public key; `Refused` otherwise."""
         try:
             signer = _library().Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
-            if key != self.key:
+            if key != self.key or _everybodys(bytes.fromhex(key)):
                 raise ValueError
             signer.verify(bytes.fromhex(self.signature), PURPOSE + self.statement.encode())
             statement = decode(self.statement.encode())
@@ -98,7 +99,7 @@ def decode(data: bytes) -> Statement:
         statement = msgspec.json.decode(data, type=Statement)
     except msgspec.ValidationError as error:
         raise Refused(f"no privacy statement: {error}") from None
-    except msgspec.DecodeError:
+    except MALFORMED:
         raise Refused("no privacy statement: it is not JSON") from None
     if statement.encode() != data:
         raise Refused("the privacy statement is not in its canonical form")
@@ -111,6 +112,27 @@ def signed(statement: Statement, private: bytes) -> Signed:
     text = statement.encode()
     public = key.public_key().public_bytes_raw().hex()
     return Signed(text.decode(), public, key.sign(PURPOSE + text).hex())
+
+
+FIELD = 2**255 - 19
+
+
+def _everybodys(key: bytes) -> bool:
+    """Whether a public key has small order, so that anybody can sign for it. The same point of the other form of the
+    curve is u = (1 + y)/(1 − y) (RFC 7748, 4.1), with which X25519 agrees on nothing."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    y = (int.from_bytes(key, "little") & (2**255 - 1)) % FIELD
+    if y == 1:
+        return True
+    u = (1 + y) * pow(1 - y, -1, FIELD) % FIELD
+    try:
+        X25519PrivateKey.from_private_bytes(bytes(32)).exchange(
+            X25519PublicKey.from_public_bytes(u.to_bytes(32, "little"))
+        )
+    except ValueError:
+        return True
+    return False
 
 
 def public_key(private: bytes) -> str:

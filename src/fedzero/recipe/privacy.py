@@ -36,6 +36,7 @@ TOLERANCE = 1e-3
 """Relative, of ε: what an accountant of another release may find differently."""
 FIGURES = 64
 """Of a run, about so many are computed."""
+LEAST_SIGMA, LARGEST_SIGMA = 0.2, 10_000.0
 LARGEST_DELTA = 0.1
 """The largest δ n: more would allow a mechanism that publishes some units whole."""
 
@@ -65,7 +66,7 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """q, of a unit in a step; default: federation.cohort / federation.clients"""
     person: str | UnsetType = UNSET
     """the column that names the person, if unit = "person\""""
-    sigma: Annotated[float, Meta(ge=0.2, le=10_000)] | UnsetType = UNSET
+    sigma: Annotated[float, Meta(ge=LEAST_SIGMA, le=LARGEST_SIGMA)] | UnsetType = UNSET
     """σ, the deviation of the noise as a multiple of C; found from epsilon before the start"""
 
     def __post_init__(self) -> None:
@@ -182,12 +183,15 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def spent(self, federation: Federation, count: int, steps: int, total: int) -> Figures:
         """ε after so many steps of `total`, against readers of model and ledger, and against the server (None: no
-        bound). Most steps have the figure of a step soon after them, which is not smaller: an exact one takes time."""
+        bound). Most steps have the figure of a step soon after them, which is not smaller: an exact one takes time.
+        None is above that of the last step, which is computed on a finer grid."""
         assert not isinstance(self.sigma, UnsetType)
+        mechanism, end = self.mechanism(federation, count), max(total, steps)
+        last = mechanism.figures(self.sigma, end, INTERVAL)
         each = max(1, total // FIGURES)
-        exact = min(-(-steps // each) * each, max(total, steps))
-        interval = INTERVAL if exact >= total else COARSE
-        return self.mechanism(federation, count).figures(self.sigma, exact, interval)
+        soon = min(-(-steps // each) * each, end)
+        readers, server = last if soon == end else mechanism.figures(self.sigma, soon, COARSE)
+        return min(readers, last[0]), None if server is None or last[1] is None else min(server, last[1])
 
     def solved(self, federation: Federation, count: int, steps: int) -> Privacy:
         """With σ, so that epsilon is spent after so many steps."""
@@ -195,13 +199,24 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return self
         mechanism = self.mechanism(federation, count)
         if isinstance(self.sigma, UnsetType):
-            return replace(self, sigma=mechanism.sigma(self.epsilon, steps))
+            return replace(self, sigma=self._within_limits(mechanism, steps))
         if (found := mechanism.budgeted(self.sigma, steps)) > self.epsilon * (1 + TOLERANCE):
             raise FedzeroError(
                 f"privacy.epsilon = {self.epsilon:g} is less than the {found:.4g} that {steps} rounds with "
                 f"privacy.sigma = {self.sigma:g} spend: leave out privacy.sigma, or make fewer rounds"
             )
         return self
+
+    def _within_limits(self, mechanism: Mechanism, steps: int) -> float:
+        """The smallest σ that a recipe may have with which epsilon is enough."""
+        assert isinstance(self.epsilon, float)
+        sigma = max(mechanism.sigma(self.epsilon, steps, LEAST_SIGMA), LEAST_SIGMA)
+        if sigma > LARGEST_SIGMA:
+            raise FedzeroError(
+                f"privacy.epsilon = {self.epsilon:g} over {steps:,} rounds needs privacy.sigma = {sigma:,.0f}, "
+                f"more than {LARGEST_SIGMA:,.0f}: make fewer rounds, or give a larger epsilon"
+            )
+        return sigma
 
 
 def most_drawn(n: int, q: float) -> int:

@@ -17,7 +17,7 @@ from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
-from fedzero.oracles.rows import why_no_rows
+from fedzero.oracles.rows import units_of, why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -170,6 +170,22 @@ def _check_privacy(setup: Setup) -> None:
     for holds, why in refusals:
         if holds:
             raise FedzeroError(f"[privacy] does not work with this recipe: {why}")
+    _check_population(setup)
+
+
+def _check_population(setup: Setup) -> None:
+    """Refuse more units than the recipe says: δ is for so many, and so is the most that a turn may have of them. Where
+    a turn had more, a unit that comes would push another one out, and both would show."""
+    recipe, shards, rows = setup.recipe, setup.problem.shards, setup.chain.rows
+    assert recipe.privacy
+    if setup.problem.incomplete or rows is None or why_no_rows(setup.problem.objective, shards, rows.persons):
+        return
+    most = recipe.privacy.n(recipe.federation)
+    if (found := units_of(shards, rows.persons)) > most:
+        raise FedzeroError(
+            f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "
+            "least their number, such as the size that was planned"
+        )
 
 
 def _check_size(setup: Setup) -> None:

@@ -20,7 +20,9 @@ from fedzero.ledger.folder import PRIVACY, folder_of
 from fedzero.ledger.outline import ACCOUNTANTS
 from fedzero.ledger.replay import LedgerView
 from fedzero.ledger.store import Ledger, ledger_in
+from fedzero.lines import LONGEST_SAID, printable
 from fedzero.model import files
+from fedzero.model.decoding import MALFORMED
 from fedzero.privacy.accounting import accountant
 from fedzero.privacy.statement import Figure, Signed, Statement, decode, signed
 from fedzero.recipe.in_force import in_force
@@ -124,7 +126,8 @@ def _trust(privacy: Privacy, q: float) -> tuple[str, ...]:
 
 
 def _public(recipe: Recipe) -> tuple[str, ...]:
-    return f"the evaluation data of the task: {recipe.task.label}", "the model that the run begins with"
+    task = printable(recipe.task.label, LONGEST_SAID)
+    return f"the evaluation data of the task: {task}", "the model that the run begins with"
 
 
 def write(ledger: Ledger, folder: Path, before: LedgerView | None = None) -> None:
@@ -138,7 +141,7 @@ def read(path: Path, key: str | None = None) -> tuple[Statement, str | None]:
     data = files.read(path, files.SMALL).strip()
     try:
         letter = msgspec.json.decode(data, type=Signed)
-    except (msgspec.ValidationError, msgspec.DecodeError):
+    except MALFORMED:
         if key is not None:
             raise Refused(f"{path} is not signed") from None
         return decode(data), None
@@ -158,10 +161,9 @@ def checked(folder: Path, found: Statement) -> Statement:
     if recipe.privacy and outline.done:
         spent = recipe.privacy.spent(recipe.federation, most_numbers(recipe, 1), outline.done, recipe.rounds)
         for figure, again in zip(ours.figures, spent, strict=True):
-            if figure.epsilon is not None and not figure.epsilon >= (again or math.inf) * (1 - ACCOUNTANTS):
-                raise Refused(
-                    f"the ledger has ε = {figure.epsilon:.6g}, and the accountant finds {again or math.inf:.6g}"
-                )
+            least = math.inf if again is None else again
+            if figure.epsilon is not None and not figure.epsilon >= least * (1 - ACCOUNTANTS):
+                raise Refused(f"the ledger has ε = {figure.epsilon:.6g}, and the accountant finds {least:.6g}")
     return ours
 
 

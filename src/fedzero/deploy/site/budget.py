@@ -20,9 +20,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fedzero.deploy.site.charges import Charge, Policy, check_room, epsilon_of
 from fedzero.errors import FedzeroError, Sendable
@@ -46,7 +47,7 @@ class Tampered(FedzeroError):
 class Head(Struct, frozen=True, forbid_unknown_fields=True):
     """number: of the last entry, −1: none."""
 
-    number: int = -1
+    number: Annotated[int, Meta(ge=-1)] = -1
     chain: str = BEGIN.hex()
 
 

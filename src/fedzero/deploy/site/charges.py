@@ -1,8 +1,10 @@
 """What a round costs a data set, and what a site allows: differential privacy over runs.
 
 A *charge* is a round that was begun, with what the accountant has to know about its noise. Charges of one data set add
-up as Rényi divergences of one order, which is fixed by the first of them (`privacy.journal.Filter`), so recipes may be
-chosen with knowledge of the answers before: another recipe, a warm start and a trial of tuning are further charges.
+up as Rényi divergences (`privacy.journal.Filter`), so recipes may be chosen with knowledge of the answers before:
+another recipe, a warm start and a trial of tuning are further charges. The order that is best for the first of them is
+one of those that count; the others are always the same, or a first round that costs nothing could choose an order with
+which no other recipe fits.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ Adversary = Literal["readers", "server"]
 Unit = Literal["client", "example", "person"]
 ASSUMED = 8.0
 """ε for which the order is chosen, where a site sets no limit."""
+OTHERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128)
+"""Orders that count beside that of the first charge."""
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -51,9 +55,13 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         best: int = max(renyi.WHOLE, key=rounds)
         return best
 
+    def filter(self, order: int) -> Filter:
+        """What adds up the charges of a data set; order: of the first of them."""
+        return Filter(self.epsilon or ASSUMED, self.delta, order, OTHERS)
+
     def check(self) -> None:
         try:
-            Filter(self.epsilon or ASSUMED, self.delta, renyi.WHOLE[-1])
+            self.filter(renyi.WHOLE[-1])
         except FedzeroError as error:
             raise FedzeroError(f"privacy.epsilon = {self.epsilon} of this site is too small: {error}") from None
 
@@ -122,9 +130,7 @@ def charge_of(recipe: Recipe, recipe_hash: str, mechanism: Mechanism) -> Charge:
 
 def epsilon_of(spent: Iterable[tuple[Charge, int]], policy: Policy, order: int) -> float:
     """ε of charges, each so many times, at δ of the policy."""
-    curves = [charge.curve(policy.adversary, steps) for charge, steps in spent]
-    total = sum(curve(order) for curve in curves)
-    return total + renyi.converted(order, policy.delta) if total else 0.0
+    return policy.filter(order).epsilon_of([charge.curve(policy.adversary, steps) for charge, steps in spent])
 
 
 def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int, policy: Policy, order: int) -> None:
@@ -139,10 +145,8 @@ def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int,
     more = further.curve(policy.adversary, steps)
     if policy.epsilon is None:
         return
-    within = policy.epsilon > renyi.converted(order, policy.delta) and Filter(
-        policy.epsilon, policy.delta, order
-    ).admits([charge.curve(policy.adversary, count) for charge, count in kept], more)
-    if not within:
+    curves = [charge.curve(policy.adversary, count) for charge, count in kept]
+    if not policy.filter(order).admits(curves, more):
         then = epsilon_of([*kept, (further, steps)], policy, order)
         raise Sendable(
             f"its settings have privacy.epsilon = {policy.epsilon:g} (delta = {policy.delta:g}) for this data, and "
