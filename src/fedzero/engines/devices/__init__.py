@@ -12,6 +12,7 @@ session       one device's session: bytes in, frames out
 hub           all sessions, in the thread of the web server
 application   web sockets and polling
 serving       the web server
+catching_up   what devices that lack rounds are sent
 clients       the contract of engines
 """
 

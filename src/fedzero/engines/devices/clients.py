@@ -9,19 +9,19 @@ order waits for it.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from queue import Empty
 
 from fedzero.engines.devices import messages as m
+from fedzero.engines.devices.catching_up import IN_FRAME, Missed, Offered
 from fedzero.engines.devices.hub import Came, Caught, Declined, Hub, HubEvent, Said, Went
 from fedzero.engines.devices.plan import Rates
 from fedzero.engines.devices.session import Asked
 from fedzero.errors import FedzeroError
 from fedzero.model.identity import Identity
-from fedzero.model.updates import Update, decode_update
+from fedzero.model.updates import Update
 from fedzero.oracles import Metrics
 from fedzero.protocol.engine import Arrival, Event, Joined, Left, Undelivered
 from fedzero.protocol.messages import Work, decode_instruction
@@ -29,8 +29,6 @@ from fedzero.protocol.outstanding import Outstanding
 from fedzero.recipe.view import RunView
 from fedzero.rounds.present import NEAR
 
-IN_FRAME = 256
-"""Updates of one frame."""
 LOOK_EVERY = 0.1
 MOST_REBUILDS = 3
 SAY_EVERY = 30.0
@@ -44,7 +42,7 @@ class DeviceClients:
     def __init__(self, hub: Hub, run: RunView, rates: Rates, deadline: float, grace: float, least: int):
         setup, replica = run.built()
         self.hub, self.run, self.rates, self.least = hub, run, rates, least
-        self.deadline, self.grace = deadline, grace
+        self.deadline, self.grace, self.missed = deadline, grace, Missed(run, rates)
         self.problem, self.replica = setup.problem, replica
         self.standing = dict[int, int]()
         """by place that is here and near the current round: the round that its model is ready for"""
@@ -86,37 +84,19 @@ class DeviceClients:
         now = self.replica.round
         fresh = ready is None or ready > now or place in self._rebuild
         first = 0 if fresh or ready is None else ready
-        made_here = self.run.recipe.base is None
-        updates = list(self.run.past.updates(first, now)) if made_here or not fresh else []
+        updates = [] if fresh else self.missed.updates(first)
         if not fresh and ready is not None and len(updates) <= NEAR and ready >= self.run.past.known(place):
             self._behind.discard(place)
             self.standing[place] = ready
             self.hub.post(self.hub.resend, place)
             return
         self._behind.add(place)
-        state = self.replica.state
-        size = sum(tensor.numel() * tensor.element_size() for tensor in state.tensors())
-        if (fresh and not made_here) or sum(map(len, updates)) > size:
-            self._offer(place, now)
-        else:
-            self.hub.post(self.hub.update, place, self._bodies(fresh, updates, now))
         self._rebuild.discard(place)
-
-    def _offer(self, place: int, now: int) -> None:
-        content = self.replica.state.to_bytes()
-        hashed = hashlib.sha256(content).digest()
-        body = m.encode(m.CheckpointBody(now, hashed, len(content), self.replica.digest()))
-        self.hub.post(self.hub.offer, place, body, hashed, content)
-
-    def _bodies(self, fresh: bool, updates: Sequence[bytes], now: int) -> list[bytes]:
-        found = []
-        for first in range(0, max(1, len(updates)), IN_FRAME):
-            some = tuple(updates[first : first + IN_FRAME])
-            rounds = [decode_update(each).round for each in some]
-            last = first + IN_FRAME >= len(updates)
-            reached = now if last else rounds[-1] + 1
-            found.append(m.encode(m.UpdatesBody(fresh and not first, some, self.rates.of(rounds), reached)))
-        return found
+        found = self.missed.shorter(fresh, first)
+        if isinstance(found, Offered):
+            self.hub.post(self.hub.offer, place, found.body, found.sha256, found.content)
+        else:
+            self.hub.post(self.hub.update, place, found)
 
     # ---- rounds
 
