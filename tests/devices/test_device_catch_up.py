@@ -1,4 +1,4 @@
-"""Devices that come late, leave, lose what they had, or have another model: whole runs in one thread, without sockets."""
+"""Devices that come late, leave, lose what they had, or have another model: whole runs without sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Room(Hub):
 
     def post(self, call: Callable[..., None], *arguments: Any) -> None:
         call(*arguments)
-        while any([self._talk(place) for place in list(self.devices)]):
+        while sum(self._talk(place) for place in list(self.devices)):
             pass
 
     def _talk(self, place: int) -> bool:
@@ -111,7 +111,7 @@ def test_a_device_that_comes_late_to_a_large_model_is_sent_updates(tmp_path: Pat
 @pytest.mark.slow
 def test_momentum_is_part_of_what_is_sent(tmp_path: Path) -> None:
     late = {"algorithm": {"optimizer": {"kind": "momentum"}, "rate": {"kind": "inverse-sqrt", "start": 0.2}}}
-    room = played(tmp_path, lambda room: {18: lambda: room.join(tmp_path, 2) and None}, **late)
+    room = played(tmp_path, lambda room: {18: lambda: room.join(tmp_path, 2) and None}, widths=(6, 3), **late)
     assert (2, CHECKPOINT) in room.seen and refused(tmp_path) == []
 
 
