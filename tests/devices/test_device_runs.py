@@ -14,7 +14,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
-from ledgers import rounds_of
+from ledgers import first_bad_round, rounds_of
 
 
 def test_three_devices_make_the_ledger_of_the_same_run_without_a_gateway(tmp_path: Path) -> None:
@@ -23,6 +23,7 @@ def test_three_devices_make_the_ledger_of_the_same_run_without_a_gateway(tmp_pat
         session.start(recipe, tmp_path / "run", Environment(), Silent())
     assert [process.returncode for process in processes] == [0, 0, 0]
     without_gateway(recipe, tmp_path / "right")
+    assert first_bad_round(tmp_path / "run") is None
     rounds = rounds_of(tmp_path / "run")
     assert [record.cohort for record in rounds] == [(0, 1, 2)] * 8
     assert not any(record.refused for record in rounds)  # every reply had the digest of the server's model
