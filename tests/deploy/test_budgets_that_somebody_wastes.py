@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from test_budget_by_data_set import CHARGE, opened, spend
 
-from fedzero.deploy.site.budget import FILE, HEAD, Tampered
-from fedzero.deploy.site.charges import Policy, check_room
 from fedzero.errors import Sendable
 from fedzero.privacy import renyi
 from fedzero.privacy.journal import Filter
+from fedzero.runs.spending.budget import FILE, HEAD, Tampered
+from fedzero.runs.spending.charges import Policy, check_room
 
 POLICY = Policy(epsilon=4.0, delta=1e-6)
 CHEAP = {

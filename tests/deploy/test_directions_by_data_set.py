@@ -12,13 +12,13 @@ from test_orders_out_of_place import order, reply, update, why, work
 import fedzero
 from fedzero.deploy.site import allowance
 from fedzero.deploy.site.asked import Limits
-from fedzero.deploy.site.data_sets import OTHERS, data_set
 from fedzero.deploy.site.journal import Drawn, Journal
 from fedzero.deploy.site.terms import Terms
 from fedzero.engines.remote.messages import Prepared
 from fedzero.ledger.answers import Answered, Place
 from fedzero.methods import DeComFL
 from fedzero.model.schedules import Count
+from fedzero.runs.spending.data_sets import OTHERS, data_set
 from fedzero.tasks.own import Own
 
 

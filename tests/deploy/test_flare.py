@@ -27,7 +27,9 @@ from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
 from fedzero.ledger.store import Ledger
 from fedzero.recipe.environment import Environment
-from fedzero.runs import recorded
+from fedzero.runs import recorded, statement
+from fedzero.runs.spending import budget
+from fedzero.runs.spending.charges import Policy
 
 pytest.importorskip("nvflare", reason="nvflare is not installed")
 
@@ -50,6 +52,21 @@ def test_digits_in_a_federation_are_digits_in_one_process(tmp_path: Path) -> Non
     assert (there["ledger_head"], there["model_digest"]) == (here["ledger_head"], here["model_digest"])
     assert recorded.verified(tmp_path / "there", Environment()).end is not None
     assert processes.until(300, lambda: not running_below(tmp_path)), "job processes end when their parents are gone"
+
+
+@pytest.mark.slow
+def test_private_digits_in_a_federation(tmp_path: Path) -> None:
+    """`demo-private` with three sites: they draw the examples, check the noise, and count the rounds."""
+    options = ["--rounds", "3", "--set", "evaluate_every=3", "--out", tmp_path]
+    found = fedzero("federate", "demo-private", "--sites", 3, *options, seconds=300.0)
+    assert (found["rounds"], found["refused"], found["complete"]) == (3, None, True)
+    assert 1.9 < found["epsilon"] <= 2.0 and found["epsilon_server"] is None
+    said = statement.statement_in(tmp_path)
+    assert statement.checked(tmp_path, said) == said and not said.simulated
+    assert recorded.recipe_in(tmp_path).privacy.hosts == 3
+    assert recorded.verified(tmp_path, Environment()).end is not None
+    kept = [path.parent for path in (tmp_path / "federation").rglob(budget.FILE)]
+    assert ["3 rounds of 1 runs" in budget.lines(each, Policy())[0] for each in kept] == [True] * 3
 
 
 @pytest.mark.slow

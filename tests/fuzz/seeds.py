@@ -17,8 +17,6 @@ import numpy as np
 import sums
 from targets import CHAINS, METHODS, TARGETS
 
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import Charge, Policy
 from fedzero.engines.devices import messages as device_messages
 from fedzero.engines.devices import plan as device_plans
 from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedTask, PlannedTensor
@@ -34,6 +32,8 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import statement
 from fedzero.runs.progress import Silent
 from fedzero.runs.session import start
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import Charge, Policy
 
 CORPUS = Path(__file__).parent / "corpus"
 RECIPE = """name = "tiny"

@@ -30,9 +30,8 @@ from rich.console import Console
 from fedzero.deploy.flare.bridge import Answered, Hello, Orders, receive
 from fedzero.deploy.flare.project import PROJECT, Project
 from fedzero.deploy.server.queue import SUPERVISOR, supervisor
-from fedzero.deploy.site import admission, budget
+from fedzero.deploy.site import admission
 from fedzero.deploy.site.admission import Agreement
-from fedzero.deploy.site.charges import Policy
 from fedzero.deploy.site.settings import Settings
 from fedzero.directions import Keys
 from fedzero.engines.devices import messages as device_messages
@@ -65,6 +64,8 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.setup import plan_of
 from fedzero.results.history import history
 from fedzero.runs import statement as statements
+from fedzero.runs.spending import budget
+from fedzero.runs.spending.charges import Policy
 from fedzero.runs.summary import summary
 from fedzero.tasks.language import rows
 from fedzero.tasks.language.texts import Text

@@ -134,9 +134,16 @@ def test_decomfl(name: str, overrides: list[str], made, tmp_path: Path):
 PRIVATE = [*SMALL, "rounds=4", "evaluate_every=2", "privacy.sigma=1.0"]
 
 
-@pytest.mark.parametrize("unit", ["client", "example"])
+PRIVATE_UNITS = {
+    "client": [],
+    "example": ["unit=example", "clip=1.0", "population=4000", "probability=0.02"],
+    "client of a host": ["hosts=2"],
+}
+
+
+@pytest.mark.parametrize("unit", PRIVATE_UNITS)
 def test_a_private_run_is_replayed_and_its_costs_are_constants(unit: str, made):
-    more = {"client": [], "example": ["unit=example", "clip=1.0", "population=4000", "probability=0.02"]}[unit]
+    more = PRIVATE_UNITS[unit]
     file, root = made(recipes.load("demo-cnn", [*PRIVATE, *(f"privacy.{each}" for each in more)]))
     recipe, before = file.recipe, None
     method = decomfl.DeComFL(recipe, root, first_model(root, recipe["task"]["model"]))

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from entropy import given_entropy
 from plants import PLANTS
 from slopes import Slopes
 
+from entropy import given_entropy
 from fedzero import plugins
 from fedzero.runs import progress
 from fedzero.testing import overheard

@@ -14,9 +14,9 @@ import detectors
 import numpy as np
 import pytest
 from detectors import Wrong
-from entropy import given_entropy
 from slopes import Slopes
 
+from entropy import given_entropy
 from fedzero import plugins
 from fedzero.gatherings.private import central, units
 from fedzero.oracles import rows as by_row

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedzero.api import given
+from fedzero.api import given, persons
 from fedzero.api.options import RunOptions, chosen
 from fedzero.api.runs import Run
 from fedzero.api.tables import partitioned
@@ -43,6 +43,7 @@ from fedzero.tasks.language.given import GIVEN, InMemoryModel
 from fedzero.tasks.language.rewards import Function, Reward
 from fedzero.tasks.language.texts import Row
 from fedzero.tasks.partition import Iid, Partition, split
+from fedzero.tasks.persons import split_persons
 
 TRAIN: Mapping[str, Any] = {"all": {"kind": "full"}, "layers": {"kind": "layers"}, "lora": {"kind": "lora"}}
 
@@ -96,7 +97,7 @@ def finetune(
     (batch,) = given.each(PositiveInt, batch=batch)
     cohort, count, chunk = given.each(PositiveInt | None, cohort=cohort, count=count, chunk=chunk)
     text, more = _text(prompt, answers, label, passage, completion, messages, options)
-    dealt = _dealt(clients, count, partition, label, own.seed or 0)
+    dealt = _dealt(clients, count, partition, label, own.seed or 0, persons.read(own.privacy))
     dealt, tested, reported = _measured(validation, dealt, test, own.seed or 0)
     rewarded, functions = _rewarded(reward)
     task = {"kind": "language", "model": model if module is None else GIVEN + type(model).__name__, "text": text}
@@ -158,14 +159,18 @@ def _rewarded(reward: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"measure": "reward", "reward": msgspec.to_builtins(Function(name=name))}, {name: reward}
 
 
-def _dealt(clients: Any, count: int | None, partition: Any, label: str, seed: int) -> list[list[Row]]:
-    """The rows of every client."""
+def _dealt(
+    clients: Any, count: int | None, partition: Any, label: str, seed: int, person: str | None = None
+) -> list[list[Row]]:
+    """The rows of every client. person: the column of persons, who are dealt out with all of their rows."""
     clients, partition = partitioned(clients, partition)
     if partition is not None and count is None:
         raise Invalid("partition is given and no count: give the number of clients, count = …")
     if count is not None:
         rows, dealing = given.rows(clients, "clients"), Iid() if partition is None else partition_of(partition)
-        parts = split(dealing, _labels(rows, label, dealing), count, Keys.of_seed(seed))
+        place = count, Keys.of_seed(seed)
+        labels, whose = _labels(rows, label, dealing), None if person is None else persons.of_rows([rows], person)[0]
+        parts = split(dealing, labels, *place) if whose is None else split_persons(dealing, labels, whose, *place)
         return [[rows[i] for i in part] for part in parts]
     if isinstance(clients, str | Mapping) or not isinstance(clients, Sequence) or not len(clients):
         raise Invalid("clients: give a list with the rows of each client, or one list of rows and count = …")

@@ -57,6 +57,9 @@ class RunOptions(TypedDict, total=False):
     """True shows it on standard error; or somebody who shows it in another way"""
     privacy: Privacy | Mapping[str, Any] | None
     """differential privacy: `fedzero.Privacy(epsilon=2)`, or a table as `[privacy]` of a recipe; not for `minimise`"""
+    journal: str | Path | None
+    """folder with the journal of what differential privacy was spent on each data set, by all runs that name it;
+    default: FEDZERO_JOURNAL. A run goes on in the journal in which it began"""
     callbacks: Sequence[Any] | None
     """values with some of the methods of `fedzero.Callback`; they may stop or pause the run"""
     report_to: str | Sequence[str] | Report | Mapping[str, Any] | None
@@ -87,6 +90,7 @@ class Chosen:
     callbacks: tuple[Any, ...]
     report: Report | None
     said: Growth
+    journal: Path | None = None
     before: Recipe | None = None
 
     def of_the_run(self) -> Chosen:
@@ -148,6 +152,7 @@ def chosen(verb: Callable[..., Any], options: Mapping[str, Any], progress: bool 
         given.callbacks(told.get("callbacks", ())),
         reported(told.get("report_to")),
         Growth(rounds, evaluate_every, None if stop is None else _stop(stop)),
+        given.folder(told["journal"], "journal") if "journal" in told else None,
     )
 
 

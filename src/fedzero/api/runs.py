@@ -158,6 +158,7 @@ class Run:
         stop: Stop | Mapping[str, Any] | None = None,
         callbacks: Sequence[Any] = (),
         report_to: str | Sequence[str] | Report | Mapping[str, Any] | None = None,
+        journal: str | Path | None = None,
     ) -> Run:
         """Continue a run that was stopped or killed; it ends in the same bits as if it had not been.
 
@@ -165,14 +166,18 @@ class Run:
         evaluate_every, stop: from the extension on; a run that ended early goes on with another `stop`.
         trust: also one that this user did not start and that names programs, modules or services to be called.
         engine: "ray", "ray:16" or a table as in a recipe; default: this process.
-        callbacks, report_to: as of `fedzero.RunOptions`; they are not part of a run, so give them again.
+        callbacks, report_to: as of `fedzero.RunOptions`; they are not part of a run, so give them again. journal: for a
+        run that no journal has counted so far; its earlier rounds are counted, too.
         """
         progress, (trust,) = given.progress(progress), given.each(bool, trust=trust)
         named = {"rounds": rounds, "evaluate_every": evaluate_every, "stop": stop}
         growth = chosen(Run.resume, named).said
         watch = watch_of(progress, self.folder, given.callbacks(callbacks), reported(report_to))
         with in_place.training(self.trained, self.folder):
-            session.resume(self.folder, self._environment(progress), watch, trust, engine, growth)
+            environment = self._environment(progress)
+            if journal is not None:
+                environment = replace(environment, journal=given.folder(journal, "journal"))
+            session.resume(self.folder, environment, watch, trust, engine, growth)
         in_place.load_result(self.trained, self.folder)
         return self
 
@@ -311,16 +316,18 @@ def watch_of(
     return Watching(progress, folder, callbacks, report)
 
 
-def environment_of(data: str | Path | None, secret: bytes | None) -> Environment:
-    """Where a run finds its data, and its secret."""
+def environment_of(data: str | Path | None, secret: bytes | None, journal: Path | None = None) -> Environment:
+    """Where a run finds its data, its secret, and the journal of privacy budgets."""
     if not isinstance(secret, bytes | None):
         raise Invalid(f"secret is a {type(secret).__name__}: give bytes")
-    return Environment(data_folder(None if data is None else given.path(data, "data")), secret_of(secret))
+    place = data_folder(None if data is None else given.path(data, "data"))
+    return Environment(place, secret_of(secret), journal=journal)
 
 
 def carry_out(recipe: Recipe, folder: Path, environment: Environment, options: Chosen) -> None:
     """A new run; or, where the folder holds one of the same recipe, that one from where it stands."""
     recipe = recipes.with_engine(recipe, options.engine)
+    environment = replace(environment, journal=options.journal or environment.journal)
     watch = watch_of(options.progress, folder, options.callbacks, options.report)
     begun = (folder / LEDGER).exists()
     if begun and options.exist == "error":

@@ -129,7 +129,7 @@ def sweep(
         expect_same_start([run.folder for run in runs], list(planned.values()))
         return Runs(runs, list(planned.values()))
     loaded = {name: loaded_with(what, {**(set or {}), **each}, own, "fedzero.sweep") for name, each in planned.items()}
-    environment = environment_of(data, secret)
+    environment = environment_of(data, secret, own.journal)
     with serving_if(own.folder, own.web, _say, several=True):
         sweeping.sweep(loaded, own.folder, environment, ignore if own.progress is False else _say, own.engine)
     return Runs([Run(own.folder / name, environment) for name in planned], list(planned.values()))

@@ -62,7 +62,7 @@ def opened(
 
     Labels that are no numbers are numbered in their order, over all of them.
     """
-    _expect_names(features, label)
+    expect_names(features, label)
     clients, partition = partitioned(clients, partition)
     several = partition is None and isinstance(clients, list | tuple)
     parts = list(clients) if several else [clients]
@@ -76,7 +76,7 @@ def opened(
     return parts if several else parts[0], found, partition
 
 
-def _expect_names(features: Any, label: Any) -> None:
+def expect_names(features: Any, label: Any) -> None:
     named = (
         isinstance(features, Sequence) and not isinstance(features, str) and all(isinstance(f, str) for f in features)
     )

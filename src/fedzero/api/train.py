@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedzero.api import given, in_place, tables
+from fedzero.api import given, in_place, persons, tables
 from fedzero.api.options import Chosen, RunOptions, chosen
 from fedzero.api.runs import Run, carry_out
 from fedzero.api.validation import share_of
@@ -34,7 +34,8 @@ from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.tasks.own import LocalTask
 from fedzero.tasks.partition import Dirichlet, Iid, Partition, Shards, split
-from fedzero.tasks.samples import Dealt, Samples, labels_of, samples
+from fedzero.tasks.persons import split_persons
+from fedzero.tasks.samples import Dealt, Indices, Samples, labels_of, samples
 
 PARTITIONS: Mapping[str, Partition] = {"iid": Iid(), "dirichlet": Dirichlet(), "shards": Shards()}
 MOST_IN_A_COHORT = 10
@@ -96,9 +97,9 @@ def train(
     merge, exact = given.each(bool, merge=merge, exact=exact)
     collate = given.function(collate, "collate", "a function of a list of items")
     criterion = criterion_of(loss, objective, metrics)
-    clients, apart, partition = tables.opened(clients, _apart(test, validation), partition, features, label)
-    dealt = deal(clients, partition, count, collate, own.seed or 0)
-    local = _local_task(model, criterion, dealt, apart, validation, collate, own.seed or 0)
+    clients, apart, partition, whose = _columns(clients, _apart(test, validation), partition, features, label, own)
+    dealt = deal(clients, partition, count, collate, own.seed or 0, whose)
+    local = _local_task(model, criterion, dealt, apart, validation, collate, own.seed or 0, whose)
     task = {"kind": "own", "name": type(model).__name__, "batch": batch, "exact": exact}
     task |= given.told(chunk=chunk)
     table = {"algorithm": given.method(method, DEFAULT), "task": task, "filters": given.filters(filters)}
@@ -129,8 +130,24 @@ def trained(model: nn.Module | None, recipe: Recipe, environment: Environment, o
     return Run(folder, environment, model)
 
 
-def deal(clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int) -> Sequence[Samples]:
-    """The samples of every client."""
+Persons = list[Indices] | None
+"""The persons of the rows of every part of the clients' data, where units are persons."""
+
+
+def _columns(
+    clients: Any, apart: dict[str, Any], partition: Any, features: Any, label: Any, own: Chosen
+) -> tuple[Any, dict[str, Any], Any, Persons]:
+    """What `tables.opened` makes of the data, and whose the rows are."""
+    person, whose = persons.read(own.privacy), None
+    if person is not None:
+        clients, apart, partition, whose = persons.taken_out(clients, apart, partition, person, features, label)
+    return *tables.opened(clients, apart, partition, features, label), whose
+
+
+def deal(
+    clients: Any, partition: str | Partition | None, count: int, collate: Any, seed: int, whose: Persons = None
+) -> Sequence[Samples]:
+    """The samples of every client. whose: if units are persons; a partition deals out persons then."""
     if partition is None:
         if not isinstance(clients, list | tuple) or not clients:
             raise Invalid(
@@ -139,8 +156,14 @@ def deal(clients: Any, partition: str | Partition | None, count: int, collate: A
         return [samples(data, collate, f"client {number}") for number, data in enumerate(clients)]
     partition = partition_of(partition)
     whole = samples(clients, collate, "the dataset of all clients")
-    labels = np.zeros(len(whole), np.int64) if isinstance(partition, Iid) else labels_of(whole)
-    return Dealt(whole, split(partition, labels, count, Keys.of_seed(seed)))
+    labels, keys = (
+        np.zeros(len(whole), np.int64) if isinstance(partition, Iid) else labels_of(whole),
+        Keys.of_seed(seed),
+    )
+    if whose is None:
+        return Dealt(whole, split(partition, labels, count, keys))
+    persons.of_clients(whose, [whole])
+    return Dealt(whole, split_persons(partition, labels, whose[0], count, keys))
 
 
 def partition_of(partition: Any) -> Partition:
@@ -164,15 +187,17 @@ def _local_task(
     validation: Any,
     collate: Any,
     seed: int,
+    whose: Persons = None,
     everywhere: bool = False,
 ) -> LocalTask:
     """With the samples of training, those of evaluations, and those that are reported beside them."""
     found: dict[str, Sequence[Samples]] = {name: several(data, collate, name) for name, data in apart.items()}
     test, kept, share = found.get("test", ()), found.get("validation"), share_of(validation)
+    owners = None if whose is None else persons.of_clients(whose, dealt)
     if share is not None:
         dealt, kept = split_off(dealt, share, seed)
     tested, reported = (test or dealt, ()) if kept is None else (kept, test)
-    return LocalTask(model, criterion, dealt, tested, everywhere=everywhere, reported=reported)
+    return LocalTask(model, criterion, dealt, tested, everywhere=everywhere, reported=reported, persons=owners)
 
 
 def several(data: Any, collate: Any, what: str = "test") -> list[Samples]:
@@ -211,16 +236,25 @@ def site_task(
     features: Sequence[str] | None = None,
     label: str | None = None,
     validation: Any = None,
+    person: str | None = None,
 ) -> LocalTask:
     """A model, data and a loss of a site, for `fedzero join KIT --task package.module:name`. Arguments as of `train`.
 
     data: of the site's client; a list of datasets for several clients. The recipe has `[task] kind = "own"` and the
     name that the site gives it; nothing of what is here leaves the site but what the method sends.
+    person: the column that says whose a row is, for recipes with `privacy.unit = "person"`; it is no feature. Recipes
+    call it as they like.
     """
     given.module(model)
     given.function(collate, "collate", "a function of a list of items")
     parts = data if isinstance(data, list) else [data]
-    parts, apart, _ = tables.opened(parts, _apart(test, validation), None, features, label)
+    (person,) = given.each(str | None, person=person)
+    apart, whose = _apart(test, validation), None
+    if person is not None:
+        if share_of(validation) is not None:
+            raise Invalid("person protects the site's data, and validation is a share of them: give other data")
+        parts, apart, _, whose = persons.taken_out(parts, apart, None, person, features, label)
+    parts, apart, _ = tables.opened(parts, apart, None, features, label)
     data = parts if isinstance(data, list) else parts[0]
     own, criterion = several(data, collate, "data"), criterion_of(loss, objective, metrics)
-    return _local_task(model, criterion, own, apart, validation, collate, 0, everywhere=True)
+    return _local_task(model, criterion, own, apart, validation, collate, 0, whose, everywhere=True)

@@ -103,7 +103,7 @@ def tune(
             return Search(_asked(study, fields, count, own.rounds, made, own.folder, told), own.folder)
         return Search(searching.search_runs(made, _grid(fields), own.rounds, own.folder, told), own.folder)
     recipe = loaded_with(what, set, replace(own, rounds=None), "fedzero.tune")
-    environment = environment_of(data, secret)
+    environment = environment_of(data, secret, own.journal)
     if study is not None:
         longest = own.rounds or max(recipe.rounds // 2, tuning.LEAST)
         recipe = msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)

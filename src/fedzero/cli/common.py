@@ -35,7 +35,11 @@ out = Console()
 
 
 def environment_of(
-    data: Path | None, secret: Path | None, functions: Mapping[str, Any] | None = None, trust: bool = False
+    data: Path | None,
+    secret: Path | None,
+    functions: Mapping[str, Any] | None = None,
+    trust: bool = False,
+    journal: Path | None = None,
 ) -> Any:
     from fedzero.model import files
     from fedzero.recipe.environment import Environment, data_folder
@@ -48,7 +52,10 @@ def environment_of(
             key = files.read(secret, files.SMALL).strip()
         except OSError as error:
             raise FedzeroError(f"--secret {secret}: no such file, or not readable ({error.strerror})") from error
-    return Environment(data_folder(data, "--data"), secret_of(key), functions or {}, Replaying(err), vouched=trust)
+    if journal is not None:
+        files.expect_folder(journal, f"--journal {journal}")
+    place, watching = data_folder(data, "--data"), Replaying(err)
+    return Environment(place, secret_of(key), functions or {}, watching, vouched=trust, journal=journal)
 
 
 def growth_of(rounds: int | None, evaluate_every: int | None = None, stop: list[str] | None = None) -> Growth:

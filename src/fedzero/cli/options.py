@@ -20,6 +20,13 @@ def repeated(flag: str, help: str, metavar: str | None = None) -> Any:
 Folder = Annotated[Path, argument(help="Folder of a run (it holds ledger.db).")]
 Data = Annotated[Path | None, optional("--data", envvar="FEDZERO_DATA", help="Folder with the datasets.")]
 Secret = Annotated[Path | None, optional("--secret", help="File with the clients' secret; or set FEDZERO_SECRET.")]
+Journal = Annotated[
+    Path | None,
+    optional(
+        "--journal",
+        help="Folder with the journal of privacy budgets, of all runs on the same data; or set FEDZERO_JOURNAL.",
+    ),
+]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import, run and fetch what a ledger that you did not start here names.")
 ]

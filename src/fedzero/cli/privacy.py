@@ -12,7 +12,11 @@ from fedzero.errors import FedzeroError
 
 @app.command(rich_help_panel="Runs")
 def privacy(
-    folder: options.Folder,
+    folder: Annotated[Path | None, options.argument(help="Folder of a run (it holds ledger.db).")] = None,
+    journal: Annotated[
+        Path | None,
+        options.optional("--journal", help="Print what all runs have spent that name this folder as theirs."),
+    ] = None,
     as_json: Annotated[bool, options.optional("--json", help="Print the statement's canonical JSON.")] = False,
     check: Annotated[
         Path | None, options.optional("--check", help="Make the statement of this file again from the ledger.")
@@ -30,7 +34,8 @@ def privacy(
 ) -> None:
     """Print what a run with [privacy] promises; sign it, or check a statement of somebody else.
 
-    It is made from the ledger alone. Exit status 1 if the file of --check says anything else.
+    It is made from the ledger alone. Exit status 1 if the file of --check says anything else. With --journal: what is
+    spent on each data set, by all runs.
 
     Example: fedzero privacy runs/private --new-key privacy.key
     """
@@ -43,6 +48,13 @@ def privacy(
     from fedzero.privacy.statement import public_key
     from fedzero.runs import statement
 
+    if journal is not None:
+        if folder is not None:
+            raise FedzeroError("--journal is of all runs: leave out the folder of a run")
+        _print_spent(journal)
+        return
+    if folder is None:
+        raise FedzeroError("name the folder of a run, or --journal FOLDER")
     if key is not None and new_key is not None:
         raise FedzeroError("--key and --new-key: choose one")
     if check is not None:
@@ -71,3 +83,13 @@ def privacy(
     private = statement.new_key(new_key) if new_key is not None else statement.key_in(key or Path())
     statement.sign(found, private, target)
     tell(f"signed: {target}; public key {public_key(private)}")
+
+
+def _print_spent(folder: Path) -> None:
+    from fedzero.runs.spending import budget, here
+
+    found = budget.lines(folder, here.policy_in(folder))
+    for line in found:
+        tell(line)
+    if not found:
+        tell(f"{folder} has no journal: nothing was counted there")

@@ -47,6 +47,7 @@ def run(
         Path | None, options.optional("--out", help="Folder for ledger and model; default runs/NAME.")
     ] = None,
     secret: options.Secret = None,
+    journal: options.Journal = None,
     exist: options.Exist = "error",
     overwrite: options.Overwrite = False,
     web: options.Web = False,
@@ -80,7 +81,7 @@ def run(
             raise FedzeroError("--seed and --seeds: choose one")
         if dry_run:
             raise FedzeroError("--dry-run is for one run: leave out --seeds and lists of values")
-        numbers, environment = {"rounds": rounds, "seed": seed}, environment_of(data, secret)
+        numbers, environment = {"rounds": rounds, "seed": seed}, environment_of(data, secret, journal=journal)
         sweep_recipe(recipe, single, grid, seeds, numbers, engine, out_, environment, web_at or web, as_json)
         return
     from fedzero.ledger.folder import LEDGER
@@ -92,9 +93,9 @@ def run(
         raise FedzeroError(f"--exist {exist}: use one of {', '.join(EXIST)}")
     loaded = recipes.load(recipe, set_, engine, rounds=rounds, seed=seed)
     if dry_run:
-        _dry(loaded, environment_of(data, secret), as_json)
+        _dry(loaded, environment_of(data, secret, journal=journal), as_json)
         return
-    folder, environment = out_ or Path("runs") / loaded.name, environment_of(data, secret)
+    folder, environment = out_ or Path("runs") / loaded.name, environment_of(data, secret, journal=journal)
     watch = watch_of(folder, report_to, loaded.report)
     with interruptible(folder), serving_if(folder, web_at or web, say):
         if exist == "resume" and not overwrite and (folder / LEDGER).exists():
@@ -131,6 +132,7 @@ def resume(
     data: options.Data = None,
     secret: options.Secret = None,
     trust: options.Trust = False,
+    journal: options.Journal = None,
     rounds: options.Rounds = None,
     evaluate_every: options.EvaluateEvery = None,
     stop: options.StopAt = None,
@@ -152,7 +154,7 @@ def resume(
     watch = watch_of(folder, report_to)
     with interruptible(folder):
         growth = growth_of(rounds, evaluate_every, stop)
-        summary = session.resume(folder, environment_of(data, secret), watch, trust, engine, growth)
+        summary = session.resume(folder, environment_of(data, secret, journal=journal), watch, trust, engine, growth)
     finish(summary, folder, as_json)
 
 
@@ -163,7 +165,7 @@ def recipe_hash(
     """Print the hash of a recipe, by which a site approves of it: fedzero join KIT --approve HASH."""
     from fedzero.recipe import recipe as recipes
 
-    print(recipes.hash_of(recipes.load(recipe, set_, rounds=rounds, seed=seed)))
+    print(recipes.approval_of(recipes.load(recipe, set_, rounds=rounds, seed=seed)))
 
 
 @app.command(rich_help_panel=PANEL)

@@ -182,7 +182,7 @@ def _print_settings(kit: Path, settings: Settings) -> None:
 
 
 def _print_budget(kit: Path, settings: Settings) -> None:
-    from fedzero.deploy.site import budget
+    from fedzero.runs.spending import budget
 
     for line in budget.lines(Path(settings.keep or kit / "local" / "keep"), settings.privacy):
         tell(line)

@@ -33,6 +33,7 @@ def tune(
     data: options.Data = None,
     out_: Annotated[Path | None, options.optional("--out", help="Folder for the runs; default runs/tune-NAME.")] = None,
     secret: options.Secret = None,
+    journal: options.Journal = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find a rate by short runs, of which the better half goes on; judged by training loss, never by test data.
@@ -52,7 +53,7 @@ def tune(
         raise FedzeroError("--key, --from and --to search one field: leave them out where --set has lists of values")
     if (low is None) != (high is None):
         raise FedzeroError("--from and --to go together: give both, or neither")
-    loaded, environment = recipes.load(recipe, single, seed=seed), environment_of(data, secret)
+    loaded, environment = recipes.load(recipe, single, seed=seed), environment_of(data, secret, journal=journal)
     fields = [field.rpartition(".")[2] for field in grid]  # apart from those of a search in one field
     folder = out_ or Path("runs") / "-".join(["tune", loaded.name, *fields])
 

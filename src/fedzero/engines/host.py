@@ -15,14 +15,15 @@ an engine with clients elsewhere (on workers) brings their replicas to the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from msgspec import UNSET, structs
 
 from fedzero.engines.gathering import Hosting
-from fedzero.engines.local import Before, Local, LocalClients
+from fedzero.engines.local import Before, Local, LocalClients, unanswered
 from fedzero.engines.memories import Forgetful, Notes, Remembered
 from fedzero.errors import FedzeroError, Refused, Sendable
 from fedzero.ledger.query_log import LedgerLog
@@ -34,7 +35,7 @@ from fedzero.protocol.messages import Close, Phase, Snapshot, Work, encode_close
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine
 from fedzero.recipe.environment import Environment
-from fedzero.recipe.sampling import PrivateBatches
+from fedzero.recipe.sampling import HiddenTurns, PrivateBatches
 from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import CatchUpPart, RunView
 
@@ -42,17 +43,12 @@ FEW = 16
 """Clients elsewhere are sent up to so many updates one by one; if they missed more, the whole state at their turn."""
 
 
-def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
-    """No client has answered before."""
-    return {}
-
-
 class Host:
     """setup: the run; the replica has its parameters. rebuilt: builds the base model again. engine: where the clients
     are; None: in this process, one after the other. notes: where memories outlast the process. before: answers that
-    have left already; they are repeated without new private randomness. queries: the log of black boxes. drawn: the
-    private source of batches for clients in this process; None: the run's keys. hosting: the host's half of the run's
-    gathering."""
+    have left already, or the folder that keeps them; they are repeated without new private randomness. queries: the log
+    of black boxes. drawn: the private source of batches for clients in this process; None: the run's keys. hosting: the
+    host's half of the run's gathering. hidden: whose turns nobody may see."""
 
     def __init__(
         self,
@@ -62,13 +58,14 @@ class Host:
         engine: Engine | None = None,
         environment: Environment = Environment(),  # noqa: B008 - frozen
         notes: Notes | None = None,
-        before: Before = unanswered,
+        before: Before | Path = unanswered,
         queries: LedgerLog | None = None,
         drawn: PrivateBatches | None = None,
         hosting: Hosting | None = None,
+        hidden: HiddenTurns | None = None,
     ):
         self.setup, self.replica, self.engine = setup, replica, engine
-        self._drawn, self._hosting = drawn, hosting
+        self._drawn, self._hosting, self._hidden = drawn, hosting, hidden
         self.remembers = replica.traits.remembers or setup.chain.feedback
         self._rebuilt, self._notes, self._queries = rebuilt, notes or Forgetful(), queries
         self._memories: dict[int, Remembered] = {}
@@ -83,11 +80,11 @@ class Host:
         if engine is not None:
             self.clients = self._open.enter_context(self._opened(engine, environment))
 
-    def _here(self, before: Before) -> LocalClients:
+    def _here(self, before: Before | Path) -> LocalClients:
         """Clients play one after the other: a question to one may depend on the previous answer."""
         problem, chain = self.setup.problem, self.setup.chain
         place = self.replica, problem.objective, problem.shards, False, False, chain
-        return LocalClients(*place, memory=self.memory, answers=before, drawn=self._drawn)
+        return LocalClients(*place, memory=self.memory, answers=before, drawn=self._drawn, hidden=self._hidden)
 
     def _opened(self, engine: Engine, environment: Environment) -> AbstractContextManager[Clients]:
         # Replies reach the host whole; the host itself plays its half of the gathering.

@@ -8,18 +8,23 @@ answers a cohort's asks about the same points, and black boxes of different clie
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from fedzero.callbacks import ignore
 from fedzero.engines.gathering import hosted
 from fedzero.errors import FedzeroError
 from fedzero.ledger.answers import Answers
 from fedzero.links import NO_FILTERS, Chain
+from fedzero.links.contract import Entropy
 from fedzero.methods.contract import Observer
 from fedzero.model.identity import Identity
 from fedzero.model.params import Params
@@ -29,11 +34,11 @@ from fedzero.protocol.altered import Altered
 from fedzero.protocol.attacks import altering
 from fedzero.protocol.client import Client
 from fedzero.protocol.engine import Arrival, Clients, Event
-from fedzero.protocol.messages import Close, decode_instruction
+from fedzero.protocol.messages import Close, decode_instruction, decode_reply, encode_reply
 from fedzero.protocol.outstanding import Outstanding
 from fedzero.protocol.replica import Replica
 from fedzero.recipe.engines import Engine, recorded
-from fedzero.recipe.sampling import PrivateBatches, batches_in
+from fedzero.recipe.sampling import HiddenTurns, PrivateBatches, batches_in, draws_batches, hidden_in
 from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import RunView
 
@@ -51,6 +56,14 @@ def nothing(client: int) -> Sequence[bytes]:
 
 Before = Callable[[int, int, Iterable[int]], Mapping[int, bytes]]
 """(round, exchange, clients) → the replies that some of them gave already"""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Private randomness that another process has drawn. entropy: of links, by client."""
+
+    batches: PrivateBatches
+    entropy: Callable[[int], Entropy]
 
 
 class Local(Engine, tag="local"):
@@ -84,15 +97,28 @@ def local_clients(
     folded: Recalled = nothing,
     answers: Path | None = None,
     oldest: int = 0,
+    elsewhere: Elsewhere | None = None,
 ) -> LocalClients:
-    """The clients of a set-up; attackers among them work on the data that their attack has altered."""
+    """The clients of a set-up; attackers among them work on the data that their attack has altered. elsewhere: where
+    another process draws for them, and keeps what they answer."""
     how, problem, shards = recorded(setup.recipe.engine), setup.problem, setup.problem.shards
     assert isinstance(how, Local)
     if how.attack is not None:
         shards = how.attack.data(shards, how.attack.who(setup.keys, shards.clients))
     place = replica, problem.objective, shards, how.merge, how.replicas, setup.chain
+    if elsewhere is not None:
+        drawn = elsewhere.batches if draws_batches(setup.recipe) else None
+        return LocalClients(
+            *place, observe, problem.measure, memory, folded, unanswered, drawn, oldest, None, elsewhere.entropy
+        )
     drawn = batches_in(setup.recipe, answers)
-    return LocalClients(*place, observe, problem.measure, memory, folded, answers, drawn, oldest)
+    hidden = hidden_in(setup.recipe, answers)
+    return LocalClients(*place, observe, problem.measure, memory, folded, answers, drawn, oldest, hidden)
+
+
+def unanswered(round: int, exchange: int, clients: Iterable[int]) -> Mapping[int, bytes]:
+    """No client has answered before."""
+    return {}
 
 
 def attacked(setup: Setup, clients: Clients, oldest: int = 0) -> Clients:
@@ -111,7 +137,9 @@ class LocalClients:
     memory: by client, the pieces of its memory of the last turn that counted; empty: it has no memory. folded: by
     client, the encoded updates that its own replica had folded when it was last here. answers: the folder that holds
     replies before they leave, if a link uses private randomness; or a function that gives earlier answers, where
-    somebody else keeps them. drawn: the private source of batches; None: the run's keys. oldest: see `RunView`.
+    somebody else keeps them. drawn: the private source of batches; None: the run's keys. oldest: see `RunView`. hidden:
+    whose turns nobody may see; None: everybody who is asked takes part, or says why not. entropy: by client, the source
+    of what links draw in private.
     """
 
     def __init__(
@@ -129,6 +157,8 @@ class LocalClients:
         answers: Path | Before | None = None,
         drawn: PrivateBatches | None = None,
         oldest: int = 0,
+        hidden: HiddenTurns | None = None,
+        entropy: Callable[[int], Entropy] = lambda client: os.urandom,
     ):
         self.measure = measure or (lambda params, after, last: objective.evaluate(params))
         self.replica, self.objective, self.merge, self.replicas, self.chain = replica, objective, merge, replicas, chain
@@ -137,7 +167,7 @@ class LocalClients:
         self.clients: dict[int, Client] = {}
         """the clients of the last turns; the memories of the others are on the ledger"""
         self._base = replica.state.params.clone() if replicas else None
-        self._answers, self._drawn = answers, drawn
+        self._answers, self._drawn, self._hidden, self._entropy = answers, drawn, hidden, entropy
         self._open = Outstanding[Iterator[Arrival] | None](oldest)
         """questions with their replies; None: nobody has begun"""
         self._early: list[Arrival] = []
@@ -154,8 +184,10 @@ class LocalClients:
     def _made(self, number: int) -> Client:
         replica = self.replica if self._base is None else self._own(number, self._base.clone())
         kind = GradientOracle if replica.traits.first_order else Oracle
-        oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn)
-        client = Client(number, replica, oracle, self.chain, self.cache, self.observe)
+        hides = self._hidden is not None and not self.merge
+        failures = Exception if hides else FedzeroError
+        oracle = kind(self.objective, self.shards, replica.keys, number, self._drawn, failures)
+        client = Client(number, replica, oracle, self.chain, self.cache, self.observe, self._entropy(number))
         if client.keeps_memory and self.memory is not None and (chunks := self.memory(number)):
             client.remember(chunks)
         return client
@@ -239,6 +271,39 @@ class LocalClients:
         self, round: int, exchange: int, instructions: Mapping[int, bytes], before: Mapping[int, bytes] = {}
     ) -> Sent:
         """Replies as they are ready. before: the replies of clients that answered already."""
+        if self._hidden is None:
+            yield from self._played(round, exchange, instructions, before)
+            return
+        yield from before.items()
+        new = {number: sent for number, sent in instructions.items() if number not in before}
+        found = self._of_takers(round, {n: new[n] for n in self._hidden.taking(round, new)}, self._hidden)
+        for number in new:
+            yield number, found.get(number) or self._client(number).absent(round)
+
+    def _of_takers(self, round: int, instructions: Mapping[int, bytes], hidden: HiddenTurns) -> dict[int, bytes]:
+        """The replies of clients that take part and do not fail. Merged clients are those of a simulation, which has
+        to say what else goes wrong; a host hides it as well."""
+        found: dict[int, bytes] = {}
+        hides: tuple[type[BaseException], ...] = () if self.merge else (Exception, SystemExit)
+        for group in [list(instructions)] if self.merge else [[number] for number in instructions]:
+            try:
+                for number, data in self._played(round, 0, {number: instructions[number] for number in group}):
+                    if isinstance(data, bytes):
+                        found[number] = self._alike(round, data)
+                    else:
+                        hidden.failed(data)
+            except hides as error:
+                hidden.failed(error)
+        return found
+
+    def _alike(self, round: int, data: bytes) -> bytes:
+        """A reply with the queries that any has, whatever was evaluated."""
+        queries = self.replica.algorithm.cost(round, self.replica.state.scale).queries
+        return encode_reply(structs.replace(decode_reply(data, len(data)), queries=queries))
+
+    def _played(
+        self, round: int, exchange: int, instructions: Mapping[int, bytes], before: Mapping[int, bytes] = {}
+    ) -> Sent:
         answers: dict[int, Answer] = {}
         for number, instruction in instructions.items():
             client = self._client(number)

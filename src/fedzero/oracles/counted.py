@@ -16,7 +16,8 @@ from fedzero.oracles.rows import answer_by_row
 class Oracle:
     """Values only. One query is one f_i(point; ξ), however it is batched, and however many rows are in a batch.
 
-    drawn: (round, client) → the keys that batches follow from, where these are not the run's.
+    drawn: (round, client) → the keys that batches follow from, where these are not the run's. failures: errors of a
+    single row after which its losses are NaN, and no other row is lost.
     """
 
     def __init__(
@@ -26,8 +27,10 @@ class Oracle:
         keys: Keys,
         client: int,
         drawn: Callable[[int, int], Keys] | None = None,
+        failures: type[Exception] = FedzeroError,
     ):
         self.objective, self.shards, self.keys, self.client, self._drawn = objective, shards, keys, client, drawn
+        self._failures = failures
         self.queries = 0
 
     def batch(self, round: int, step: int) -> Any:
@@ -38,7 +41,7 @@ class Oracle:
         if isinstance(ask, RowLosses):
             self.queries += len(ask.points)
             private = None if self._drawn is None else self._drawn(round, self.client)
-            return answer_by_row(self.objective, self.shards, ask, self.client, private)
+            return answer_by_row(self.objective, self.shards, ask, self.client, private, self._failures)
         if not isinstance(ask, Losses):
             raise FedzeroError("a value-only oracle was asked for a gradient: the method must declare first_order")
         self.queries += len(ask.points)

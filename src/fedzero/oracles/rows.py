@@ -7,7 +7,7 @@ that follow from the other labels of a batch, norms with statistics of the batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedzero.oracles.poisson import Places, by_person, drawn_persons, drawn_unit
 
 NOT_A_MEAN = "the objective of this task is no mean over rows, so no row has a loss of its own"
 NOT_BY_ROW = "the data of this task cannot be taken row by row"
-BY_PERSON = "a unit is a person, but nobody said whose each row is"
+BY_PERSON = "a unit is a person, but nobody said whose each row is: the data of this task have no such column"
 
 
 def why_no_rows(objective: object, shards: object, persons: bool = False) -> str:
@@ -38,9 +38,14 @@ def _why(what: Any, kind: type, otherwise: str) -> str:
 
 def units_of(shards: Any, persons: bool) -> int:
     """How many units all clients have together; clients that share rows count once."""
-    part = getattr(shards, "part", lambda client: client)
-    clients = {part(client): client for client in range(shards.clients)}.values()
+    clients = _with_rows_of_their_own(shards)
     return sum(len(np.unique(_persons(shards, each))) if persons else shards.held(each) for each in clients)
+
+
+def _with_rows_of_their_own(shards: Any) -> Collection[int]:
+    """One of those clients that share their rows, and all others."""
+    part = getattr(shards, "part", lambda client: client)
+    return {part(client): client for client in range(shards.clients)}.values()
 
 
 def inner_row_losses(objective: Objective, base: Params, points: Sequence[Terms], batch: Any) -> F64:
@@ -54,8 +59,15 @@ def inner_no_rows(objective: Objective) -> str:
     return _why(objective, ByRow, NOT_A_MEAN)
 
 
-def answer_by_row(objective: Objective, shards: Shards, ask: RowLosses, client: int, private: Keys | None) -> F64:
-    """(points, units). private: keys of this turn that nobody else has."""
+def answer_by_row(
+    objective: Objective,
+    shards: Shards,
+    ask: RowLosses,
+    client: int,
+    private: Keys | None,
+    failures: type[Exception] = FedzeroError,
+) -> F64:
+    """(points, units). private: keys of this turn that nobody else has. failures: see `Oracle`."""
     if why := why_no_rows(objective, shards, ask.drawn.persons):
         raise FedzeroError(why)
     assert isinstance(shards, RowShards) and isinstance(objective, ByRow)
@@ -63,24 +75,27 @@ def answer_by_row(objective: Objective, shards: Shards, ask: RowLosses, client: 
     places = _places(shards.held(client), ids, ask.drawn.rate, private)
     if not len(places):
         return np.empty((len(ask.points), 0))
-    losses = _losses(objective, shards, ask, client, places)
+    losses = _losses(objective, shards, ask, client, places, failures)
     if losses.shape != (len(ask.points), len(places)):
         raise FedzeroError(f"{len(ask.points)} points and {len(places)} rows have losses of shape {losses.shape}")
     return losses if ids is None else np.ascontiguousarray(by_person(losses.T, ids[places]).T)
 
 
-def _losses(objective: ByRow, shards: RowShards, ask: RowLosses, client: int, places: Places) -> F64:
+def _losses(
+    objective: ByRow, shards: RowShards, ask: RowLosses, client: int, places: Places, failures: type[Exception]
+) -> F64:
     """Of rows at these places, (points, rows). A row whose loss fails has losses that are NaN: the others are with the
     sum whether it is there or not, as the bound of a single unit supposes."""
     try:
         return objective.row_losses(ask.base, ask.points, shards.taken(client, places))
     except DependentRows:
         raise
-    except FedzeroError:
+    except failures:
         if len(places) == 1:
             return np.full((len(ask.points), 1), np.nan)
         middle = len(places) // 2
-        halves = [_losses(objective, shards, ask, client, each) for each in (places[:middle], places[middle:])]
+        parts = places[:middle], places[middle:]
+        halves = [_losses(objective, shards, ask, client, part, failures) for part in parts]
         return np.concatenate(halves, axis=1)
 
 
@@ -105,6 +120,21 @@ def _persons(shards: RowShards, client: int) -> NDArray[Any]:
     return ids
 
 
+def persons_at_several(shards: Any) -> str:
+    """Why a unit would be more than a person's rows with one client: what bounds a client's part of a person does not
+    bound the person. Empty: everybody's rows lie with one client."""
+    each = [np.unique(_persons(shards, client)) for client in _with_rows_of_their_own(shards)]
+    if len({ids.dtype.kind for ids in each}) > 1:
+        each = [np.unique(ids.astype(str)) for ids in each]
+    found, times = np.unique(np.concatenate(each), return_counts=True) if each else (np.empty(0), np.empty(0))
+    if not (several := np.count_nonzero(times > 1)):
+        return ""
+    return (
+        f"{several:,} of {len(found):,} persons have rows at several clients, and a person is one unit: let all rows "
+        "of a person lie with one client"
+    )
+
+
 class OfPersons:
     """Shards with the person of every row. ids: of each client, in the order of its rows."""
 
@@ -112,9 +142,12 @@ class OfPersons:
         self.shards, self.ids = shards, ids
         self.clients, self.no_rows = shards.clients, _why(shards, RowShards, NOT_BY_ROW)
         self.batch, self.held, self.taken = shards.batch, shards.held, shards.taken
+        for name in ("rows", "part", "content"):  # protocols look for what a value has by itself
+            if hasattr(shards, name):
+                setattr(self, name, getattr(shards, name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.shards, name)
 
     def persons(self, client: int) -> NDArray[Any]:
-        return self.ids[client]
+        return self.ids[client % len(self.ids)]  # of a site all clients may have the same rows

@@ -221,6 +221,17 @@ class Client:
             )
         )
 
+    def absent(self, round: int) -> bytes:
+        """The reply of a client that takes no part in a round, where nobody may see that: zeros, and the queries of one
+        that does."""
+        self._round = round
+        cost = self.replica.algorithm.cost(round, self.replica.state.scale)
+        noughts = np.zeros(cost.replies[0], np.float32)
+        rows = None if self.chain.rows is None else np.empty((0, len(noughts)), np.float32)
+        given, digest = Contribution(noughts, None, rows=rows), self.replica.state.digest(self.number)
+        sent = self.chain.on_client(given, None, self._context(0))
+        return encode_reply(Reply(round, 0, digest, sent.data, b"", cost.queries))
+
     def _sent(self, given: Intermediate | Contribution, exchange: int) -> Sent:
         """The encoded contribution; the same bytes as before if the client has answered this instruction already."""
         if self.chain.private and self._before is not None:

@@ -17,7 +17,8 @@ class Environment:
     """What a run needs from where it is made and a recipe must not contain: data folder, secret, functions and other
     objects by name, who looks on while rounds of a ledger are folded again, the folder of the run, whether the
     recipe is trusted to name code and files, and, where it is not, the files and the model that it may name; whether
-    this user vouches for ledgers that he has not started (--trust): what they name may be run, imported and fetched."""
+    this user vouches for ledgers that he has not started (--trust): what they name may be run, imported and fetched;
+    and the folder with the journal of privacy budgets."""
 
     data: Path | None = None
     secret: bytes | None = None
@@ -28,6 +29,7 @@ class Environment:
     files: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     vouched: bool = False
+    journal: Path | None = None
 
 
 def data_folder(path: str | Path | None, said: str = "data =") -> Path | None:

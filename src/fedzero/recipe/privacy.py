@@ -61,11 +61,14 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """h, hosts whose noise is counted on with noise = "distributed", besides those that may collude; a round with fewer
     is lost"""
     population: Annotated[int, Meta(ge=1, le=10**11)] | UnsetType = UNSET
-    """n, units in all; default: the clients of the federation"""
+    """n, units in all (persons, if they are the units); default: the clients of the federation"""
     probability: Annotated[float, Meta(ge=1e-9, le=1)] | UnsetType = UNSET
     """q, of a unit in a step; default: federation.cohort / federation.clients"""
+    hosts: Annotated[int, Meta(ge=1, le=10**6)] | UnsetType = UNSET
+    """hosts that draw their own units in secret and answer in every round; a federation sets it to the number of its
+    sites. Without it the server draws the clients that are units"""
     person: str | UnsetType = UNSET
-    """the column that names the person, if unit = "person\""""
+    """the column that names the person, if unit = "person"; it is no feature, and no value of it is kept"""
     sigma: Annotated[float, Meta(ge=LEAST_SIGMA, le=LARGEST_SIGMA)] | UnsetType = UNSET
     """σ, the deviation of the noise as a multiple of C; found from epsilon before the start"""
 
@@ -97,8 +100,14 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise FedzeroError(
                 "privacy.noise = 'local' protects by itself: leave out privacy.sum, or set noise = 'distributed'"
             )
-        if self.sum == "secure" and federation.clients < shamir.LEAST:
+        if self.of(federation) > federation.clients:
+            raise FedzeroError(f"privacy.hosts = {self.hosts}, and there are {federation.clients} clients: use fewer")
+        if self.sum == "secure" and self.of(federation) < shamir.LEAST:
             raise FedzeroError(f"privacy.sum = 'secure' needs at least {shamir.LEAST} hosts")
+        if self.unit == "client" and self.n(federation) < federation.clients:
+            raise FedzeroError(
+                f"privacy.population = {self.population}, and there are {federation.clients} clients: leave it out"
+            )
         given = [] if self.unit == "client" else ["population", "probability"]
         if missing := [name for name in given if isinstance(getattr(self, name), UnsetType)]:
             raise FedzeroError(f"privacy: unit = {self.unit!r} needs privacy.{missing[0]}, a constant that is public")
@@ -111,6 +120,21 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def n(self, federation: Federation) -> int:
         """Units in all."""
         return federation.clients if isinstance(self.population, UnsetType) else self.population
+
+    def of(self, federation: Federation) -> int:
+        """How many hosts there are; without `hosts` each client is one."""
+        return federation.clients if isinstance(self.hosts, UnsetType) else self.hosts
+
+    @property
+    def secret(self) -> bool:
+        """Whether the server does not know which units take part."""
+        return self.unit != "client" or not isinstance(self.hosts, UnsetType)
+
+    def at_hosts(self, count: int) -> Privacy:
+        """For a federation of so many hosts."""
+        if not isinstance(self.hosts, UnsetType) and self.hosts != count:
+            raise FedzeroError(f"privacy.hosts = {self.hosts}, and there are {count} sites with clients: leave it out")
+        return replace(self, hosts=count)
 
     def q(self, federation: Federation) -> float:
         """The probability of a unit in a step."""
@@ -127,12 +151,16 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return 1.0 if self.clip == "normalise" else self.clip
 
     def asked(self, federation: Federation) -> float:
-        """The expected number of clients that are asked in a round."""
+        """The expected number of clients that take part in a round."""
         return self.q(federation) * federation.clients if self.unit == "client" else federation.clients
 
+    def answering(self, federation: Federation) -> float:
+        """The expected number of clients that send a reply in a round: all, if the server does not draw them."""
+        return federation.clients if self.secret else self.asked(federation)
+
     def drawn(self, generator: np.random.Generator, federation: Federation) -> tuple[int, ...]:
-        """The clients of a step: each by its own coin, or all if units are smaller than clients."""
-        if self.unit != "client":
+        """The clients that the server asks in a step: each by its own coin, or all if it does not draw units."""
+        if self.secret:
             return tuple(range(federation.clients))
         return tuple(np.flatnonzero(generator.random(federation.clients) < self.q(federation)).tolist())
 
@@ -170,16 +198,18 @@ class Privacy(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return int(self.noise == "local")
         if not isinstance(self.honest, UnsetType):
             return self.honest
-        hosts, members = federation.clients, min(federation.clients, shamir.MOST)
+        hosts = self.of(federation)
+        members = min(hosts, shamir.MOST)
         if members < shamir.LEAST:
             return 1
         away = members - shamir.threshold(members) if hosts == members else hosts // 2
         return max(1, hosts - shamir.most_colluding(members) - away)
 
     def mechanism(self, federation: Federation, count: int) -> Mechanism:
-        """What the accountant has to know. Rows are drawn by the clients themselves; clients, so far, by the server."""
+        """What the accountant has to know. Rows are drawn by the clients themselves; clients by the server, or by their
+        hosts."""
         grid, honest = self._grid(federation, count), self._honest(federation)
-        return Mechanism(grid, self.q(federation), self.delta_of(federation), honest, secret=self.unit != "client")
+        return Mechanism(grid, self.q(federation), self.delta_of(federation), honest, secret=self.secret)
 
     def spent(self, federation: Federation, count: int, steps: int, total: int) -> Figures:
         """ε after so many steps of `total`, against readers of model and ledger, and against the server (None: no

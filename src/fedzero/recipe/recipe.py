@@ -146,8 +146,16 @@ def with_engine(recipe: Recipe, wanted: Wanted) -> Recipe:
 
 
 def hash_of(recipe: Recipe) -> str:
-    """What a site approves of: SHA-256 of the recipe without the words about it, 64 hexadecimal digits."""
+    """SHA-256 of the recipe without the words about it, 64 hexadecimal digits."""
     return hashlib.sha256(canonical(msgspec.structs.replace(recipe, title="", about=""))).hexdigest()
+
+
+def approval_of(recipe: Recipe) -> str:
+    """The hash by which a site approves of a recipe: of the budget of [privacy], not of the σ that follows from it."""
+    privacy = recipe.privacy
+    if privacy and privacy.epsilon:
+        recipe = msgspec.structs.replace(recipe, privacy=msgspec.structs.replace(privacy, sigma=UNSET))
+    return hash_of(recipe)
 
 
 def from_canonical(data: bytes, needs: Mapping[str, str] | None = None) -> Recipe:

@@ -17,7 +17,7 @@ from fedzero.methods.shared.by_row import why_not_by_row
 from fedzero.model.checkpoint import load_model
 from fedzero.model.device import device_of
 from fedzero.model.fixed import FACT
-from fedzero.oracles.rows import units_of, why_no_rows
+from fedzero.oracles.rows import persons_at_several, units_of, why_no_rows
 from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment as Environment
@@ -62,17 +62,23 @@ class Setup:
         return Replica(self.algorithm, self.problem.params, self.keys, self.recipe.federation.clients)
 
     @property
-    def start(self) -> Start:
-        base, facts = self.problem.params.identity, dict(self.problem.facts)
+    def facts(self) -> dict[str, str]:
+        """The facts of the task that may be told: with [privacy] those that do not depend on the data of clients."""
+        facts = dict(self.problem.facts)
         if self.recipe.privacy:
             facts = {name: fact for name, fact in facts.items() if name in PUBLIC_FACTS}
+        return facts
+
+    @property
+    def start(self) -> Start:
+        base = self.problem.params.identity
         return Start(
             recipe=recipes.canonical(self.recipe),
             base=base.digest,
             parameters=self.problem.params.size,
             directions=VERSION,
             secret=self.keys.secret,
-            facts=facts,
+            facts=self.facts,
             needs=self.recipe.needs,
             base_sha256=sha256_of(base),
         )
@@ -106,7 +112,8 @@ def prepare(
     keys = keys or keys_of(recipe, environment.secret)
     device, own = device_of(recipe.engine.device), environment
     place = BuildContext(
-        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign)
+        *(keys, device, own.data, own.functions, own.folder, phase, own.trusted, own.files, own.model, foreign),
+        person=recipe.privacy.person or "" if recipe.privacy else "",
     )
     problem = recipe.task.build(recipe.federation.clients, place)
     if recipe.base is not None:
@@ -127,6 +134,8 @@ def prepare(
         recipe.federation.expect(why, private=False, server_model=True, sync=False, pull_after=None)
     _check_size(setup)
     _check_privacy(setup)
+    if environment.trusted:  # a site would tell a server, which chooses recipes, how many units it has
+        _check_population(setup)
     if recipe.engine.attack is not None:
         recipe.engine.attack.check(method, traits.comparable)
     needs = traits.self_correcting, traits.whole, traits.reads_each_reply
@@ -143,6 +152,7 @@ def _check_rows(setup: Setup) -> None:
     why = why_not_by_row(setup.algorithm, setup.plan.scale, chain)
     if not why and not problem.incomplete:
         why = why_no_rows(problem.objective, problem.shards, chain.rows.persons)
+        why = why or (persons_at_several(problem.shards) if chain.rows.persons else "")
     if not why and chain.rows.rate < 1 and not setup.plan.private_sampling:
         why = "everybody who knows the seed would know which: set sampling = 'private'"
     if why:
@@ -170,22 +180,31 @@ def _check_privacy(setup: Setup) -> None:
     for holds, why in refusals:
         if holds:
             raise FedzeroError(f"[privacy] does not work with this recipe: {why}")
-    _check_population(setup)
 
 
 def _check_population(setup: Setup) -> None:
-    """Refuse more units than the recipe says: δ is for so many, and so is the most that a turn may have of them. Where
-    a turn had more, a unit that comes would push another one out, and both would show."""
+    """Refuse more units than the recipe says; see `too_many_units`."""
+    if why := too_many_units(setup):
+        raise FedzeroError(why)
+
+
+def too_many_units(setup: Setup) -> str:
+    """Why there are more units than the recipe says; empty: there are not. δ is for so many, and so is the most that a
+    turn may have of them. Where a turn had more, a unit that comes would push another one out, and both would show."""
     recipe, shards, rows = setup.recipe, setup.problem.shards, setup.chain.rows
-    assert recipe.privacy
-    if setup.problem.incomplete or rows is None or why_no_rows(setup.problem.objective, shards, rows.persons):
-        return
+    if not recipe.privacy or setup.problem.incomplete or rows is None:
+        return ""
+    if why_no_rows(setup.problem.objective, shards, rows.persons):
+        return ""
+    if rows.persons and persons_at_several(shards):  # counted twice; refused with the reason
+        return ""
     most = recipe.privacy.n(recipe.federation)
-    if (found := units_of(shards, rows.persons)) > most:
-        raise FedzeroError(
-            f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "
-            "least their number, such as the size that was planned"
-        )
+    if (found := units_of(shards, rows.persons)) <= most:
+        return ""
+    return (
+        f"privacy.population = {most:,}, and there are {found:,} units here: it is a public constant that is at "
+        "least their number, such as the size that was planned"
+    )
 
 
 def _check_size(setup: Setup) -> None:

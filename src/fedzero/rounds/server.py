@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import UNSET, structs
 
+from fedzero.callbacks import ignore
 from fedzero.errors import FedzeroError, Refused
 from fedzero.ledger.query_log import Meter
 from fedzero.ledger.records import Round, Saved
@@ -74,7 +75,8 @@ class Server:
 
     replica: None on a server without a model. view: the ledger so far; None: it is new. meter: the log and budget of
     the clients' queries, if these are logged. schedule: who is asked at a step, and when the step is made. models: by
-    round whose question may still be answered, the digest of its model.
+    round whose question may still be answered, the digest of its model. reserve: is told a round before anybody is
+    asked.
     """
 
     def __init__(
@@ -86,9 +88,11 @@ class Server:
         meter: Meter | None = None,
         schedule: Schedule | None = None,
         models: Mapping[int, bytes] | None = None,
+        reserve: Callable[[int], None] = ignore,
     ):
         self.plan, self.algorithm, self.federation, self.keys = plan, plan.algorithm, plan.federation, plan.keys
         self.replica, self.ledger, self.meter, self.chain = replica, ledger, meter, plan.chain
+        self._reserve = reserve
         turns, done = (Turns.of(plan.federation.clients), 0) if view is None else (view.turns, view.outline.done)
         self.tracker = ClientTracker(plan.federation, turns, done, ledger.rounds, plan.chain.hides_clients)
         self.saved = view.outline.saved.round if view is not None and view.outline.saved is not None else 0
@@ -115,6 +119,7 @@ class Server:
         stopped: is told the record before it is written; the reason to end the run after it, or nothing. It is part of
         the record: whoever reads the round knows that it is the last.
         """
+        self._reserve(round)
         self.admission.begin(round, self.replica, self.schedule.oldest)
         tally = self._exchanges(round, clients)
         update = self.aggregation.update(round, tally, tally.weights)

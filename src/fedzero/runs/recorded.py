@@ -114,8 +114,9 @@ def recipes_in(folder: Path) -> tuple[Recipe, Recipe]:
 def expect_same(folder: Path, found: Recipe, wanted: Recipe) -> None:
     """Refuse a run of a different recipe; title and about may differ."""
     wanted = recipes.as_recorded(wanted)
-    if wanted.privacy and found.privacy and not wanted.privacy.sigma:  # found from the budget when the run began
-        privacy = msgspec.structs.replace(wanted.privacy, sigma=found.privacy.sigma)
+    if wanted.privacy and found.privacy:  # what was not given was found when the run began
+        sigma, hosts = wanted.privacy.sigma or found.privacy.sigma, wanted.privacy.hosts or found.privacy.hosts
+        privacy = msgspec.structs.replace(wanted.privacy, sigma=sigma, hosts=hosts)
         wanted = msgspec.structs.replace(wanted, privacy=privacy)
     if wanted != msgspec.structs.replace(found, title=wanted.title, about=wanted.about):
         before, now = (msgspec.json.decode(recipes.canonical(each)) for each in (found, wanted))

@@ -20,7 +20,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import Wanted
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.runs import tuning
+from fedzero.runs import recorded, tuning
 from fedzero.runs.grids import Setting
 from fedzero.runs.several import go_on, placed
 from fedzero.runs.tuning import OWN, Enough, Play, StopAfter, Told, Trial, Tuned, Value
@@ -90,6 +90,7 @@ def play_until(made: Made, setting: Setting, folder: Path, watch: StopAfter, nam
     """Make or resume a run until its watch ends it; also one that has its rounds, to see that it is that run."""
     with suppress(Enough):
         made(setting, folder, watch)
+    tuning.expect_losses(recorded.recipe_in(folder))
     done = tuning.losses_of(folder)
     loss = tuning.judged(done[: watch.rounds])
     return Trial(value=name, rounds=min(len(done), watch.rounds), loss=loss, folder=str(folder))

@@ -46,6 +46,7 @@ from fedzero.runs import growing, statement
 from fedzero.runs.checkpointer import Checkpointer
 from fedzero.runs.growing import UNCHANGED, Growth
 from fedzero.runs.recorded import reopen
+from fedzero.runs.spending import here
 from fedzero.runs.summary import Summary as Summary
 from fedzero.runs.summary import summary as summary
 from fedzero.tasks.contract import BASE, FIXED, Problem
@@ -109,10 +110,11 @@ def start(
             first = msgspec.structs.replace(first, threads=thread_count())
         if overwrite and (folder / LEDGER).exists():  # places are those of one run
             (folder / DEVICES).unlink(missing_ok=True)
-        with opened(setup, environment, watch, observe) as found:
-            with closed_on_failure(create(folder, first, overwrite, base)) as ledger:
+        note = here.note_for(environment)
+        with here.counted(setup, folder, note) as reserve, opened(setup, environment, watch, observe) as found:
+            with closed_on_failure(create(folder, first, overwrite, base, note)) as ledger:
                 trust.note(first.recipe, recipe.task, environment.functions)
-            return run_to_end(found, ledger, folder, watch)
+            return run_to_end(found, ledger, folder, watch, reserve=reserve)
 
 
 @contextmanager
@@ -125,9 +127,11 @@ def ending(watch: Watch) -> Iterator[None]:
         raise
 
 
-def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | None = None) -> Ledger:
+def create(
+    folder: Path, first: Start, overwrite: bool = False, base: Problem | None = None, note: here.Note | None = None
+) -> Ledger:
     """Create the ledger of a new run. base: a problem whose base model is stored next to the ledger, because its recipe
-    cannot make it again."""
+    cannot make it again. note: where the run's privacy is counted."""
     path, made = folder / LEDGER, not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,6 +145,9 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
         replaced = [folder / MODEL, folder / PRIVACY, folder / checkpoints.FILE, *answers.files_of(folder)]
         if base is not None:
             save_base(base.params, folder / BASE)
+        here.write(note, folder)
+        if note is None:
+            replaced.append(folder / here.NOTE)
         if base is not None and base.fixed is not None and base.fixed.size <= fixed.LARGEST:
             base.fixed.save(folder / FIXED)
         else:
@@ -149,7 +156,7 @@ def create(folder: Path, first: Start, overwrite: bool = False, base: Problem | 
     except BaseException as error:
         claim.release()
         if made and isinstance(error, Unwritable):
-            for name in (BASE, FIXED):
+            for name in (BASE, FIXED, here.NOTE):
                 (folder / name).unlink(missing_ok=True)
             folder.rmdir()
         raise
@@ -186,8 +193,11 @@ def _resume(
                 setup = replace(setup, recipe=recipes.with_engine(setup.recipe, engine))
                 if doubt := thread_counts.doubt(ledger.start(), setup.recipe, setup.problem.params):
                     watch.warn(doubt)
-                found = stack.enter_context(opened(setup, replace(environment, folder=folder_of(folder)), watch))
-            return run_to_end(found, ledger, folder_of(folder), watch, extended=extended)
+                place, done = folder_of(folder), ledger.done
+                note = here.note_for(environment, place, done)
+                reserve = stack.enter_context(here.counted(setup, place, note, done))
+                found = stack.enter_context(opened(setup, replace(environment, folder=place), watch))
+            return run_to_end(found, ledger, place, watch, extended=extended, reserve=reserve)
 
 
 def run_to_end(
@@ -197,9 +207,11 @@ def run_to_end(
     watch: Watch,
     schedule: Schedule | None = None,
     extended: Extended | None = None,
+    reserve: Callable[[int], None] = ignore,
 ) -> Summary:
     """Play a run from the end of its ledger to its end, or until the watch pauses it; returns the summary. schedule:
-    None for the synchronous one. extended: an extension, which is put on the ledger first."""
+    None for the synchronous one. extended: an extension, which is put on the ledger first. reserve: is told a round
+    before anybody is asked."""
     try:
         recipe, setup, replica = found.run.recipe, found.run.setup, found.run.replica
         began = time.perf_counter()
@@ -220,7 +232,7 @@ def run_to_end(
         held = replica if recipe.federation.server_model else None
         if schedule is None and isinstance(found.clients, Attended):
             schedule = Present(found.run.plan, found.clients, folder)
-        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models)
+        server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models, reserve)
         found.past.attach(server)
 
         def seconds() -> float:

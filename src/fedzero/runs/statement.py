@@ -33,6 +33,7 @@ READERS, SERVER = "readers of the model, the ledger, the page and the logs", "th
 CLOSED = "closed form of the Gaussian mechanism, arXiv 1805.06530"
 SIGNED = "privacy-signed.json"
 TUNING = "not accounted: other runs on the same data, and settings that were chosen on them, are not in the figures"
+JOURNALS = "each site counts, in a journal of its own, all runs on its data"
 KEY = 32
 """Bytes of a private key."""
 
@@ -56,7 +57,7 @@ def statement_of(ledger: Ledger, folder: Path, before: LedgerView | None = None)
     if outline.done and outline.spent is None:
         raise FedzeroError("the rounds of this ledger do not say how much of the privacy budget is spent")
     readers, server = outline.spent or (0.0, None)
-    q, secret = privacy.q(federation), privacy.unit != "client"
+    q, secret = privacy.q(federation), privacy.secret
     return Statement(
         run=outline.chain.hex(),
         unit=privacy.unit,
@@ -74,12 +75,16 @@ def statement_of(ledger: Ledger, folder: Path, before: LedgerView | None = None)
         ),
         trust=_trust(privacy, q),
         simulated=not (folder / SITES).exists(),
-        sampler="units: Poisson, a coin of each unit in each step, from the operating system; "
+        sampler=f"units: Poisson, a coin of each unit in each step, {_drawn(privacy)}from the operating system; "
         f"noise: {_noise(privacy)}, from the operating system",
         accountant=_accountant(privacy, q),
         public=_public(recipe),
-        tuning=TUNING,
+        tuning=f"{TUNING}; {JOURNALS}" if privacy.hosts else TUNING,
     )
+
+
+def _drawn(privacy: Privacy) -> str:
+    return "thrown at its host and told to nobody, " if privacy.hosts else ""
 
 
 def _why_readers(q: float) -> str:
@@ -94,12 +99,16 @@ def _why_server(privacy: Privacy, epsilon: float | None) -> str:
         return f"the server sees {seen} before the noise is added"
     if epsilon is None:
         return "nothing was published"
-    known = "hosts draw their units" if privacy.unit != "client" else "the server knows which clients took part"
+    known = "hosts draw their units" if privacy.secret else "the server knows which clients took part"
+    if privacy.hosts:
+        known = (
+            "that it does not know in which steps a unit took part: each host draws its own, and answers in every step"
+        )
     return f"the noise of hosts, and {known}"
 
 
 def _noise(privacy: Privacy) -> str:
-    return "discrete Gaussians of hosts" if privacy.noise == "distributed" else "Gaussians rounded to integers"
+    return "Gaussians rounded to integers" if privacy.noise == "central" else "discrete Gaussians of hosts"
 
 
 def _accountant(privacy: Privacy, q: float) -> str:
@@ -117,7 +126,9 @@ def _trust(privacy: Privacy, q: float) -> tuple[str, ...]:
         found.append("hosts add their noise as the recipe says")
     if privacy.sum == "secure":
         found.append("no more hosts collude with the server than the secure sum withstands; its page says how many")
-    if q < 1:
+    if q < 1 and privacy.hosts:
+        found.append("hosts tell nobody which units they drew; how long a host computes is hidden only where it waits")
+    elif q < 1:
         found.append("whoever draws the units tells nobody which ones were drawn; times of arrival are not hidden")
     if privacy.unit != "client":
         found.append("no unit lies with two clients, and clients bound the numbers of each unit as the recipe says")

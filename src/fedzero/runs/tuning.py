@@ -150,10 +150,15 @@ def tune(
     return Tuned(key=key, best=best.value, trials=tuple(found), own=own, note=_note(found, own, key, longest, planned))
 
 
-def shortened(recipe: Recipe, rounds: int | None) -> Recipe:
-    """The recipe of the longest runs, default half of its rounds, with an evaluation at the end."""
+def expect_losses(recipe: Recipe) -> None:
+    """Refuse trials that cannot be judged."""
     if recipe.privacy:
         raise FedzeroError("[privacy] shows no training losses to judge trials by, and each would be a release")
+
+
+def shortened(recipe: Recipe, rounds: int | None) -> Recipe:
+    """The recipe of the longest runs, default half of its rounds, with an evaluation at the end."""
+    expect_losses(recipe)
     longest = max(rounds or recipe.rounds // 2, LEAST)
     return msgspec.structs.replace(recipe, rounds=longest, evaluate_every=longest)
 

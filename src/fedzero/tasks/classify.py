@@ -56,7 +56,7 @@ class ImageTask(Task):
             *(torch.split(t, TESTED) for t in images.tensors(data.test_x, data.test_y, device, dataset)), strict=True
         )
         objective = ModuleObjective(module, list(test), exact=self.exact)
-        return Problem(params, objective, images.LabelledShards(x, y, parts, self.batch))
+        return Problem(params, objective, images.LabelledShards(x, y, parts, self.batch, dataset))
 
 
 class Mnist(ImageTask, tag="mnist"):

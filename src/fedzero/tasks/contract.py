@@ -84,7 +84,8 @@ class BuildContext:
     name code, programs, services and files of this machine; at a site, to which it was sent, it may not. files: what a
     site has declared, by the names that recipes have for it. model: where a site has whatever model a recipe names.
     foreign: the recipe came with a ledger that this user has not started and does not trust: nothing that it names is
-    run, imported or fetched.
+    run, imported or fetched. person: the column that names the person of a row, if units are persons: the shards of a
+    task with columns are `PersonShards` then.
     """
 
     keys: Keys
@@ -97,6 +98,7 @@ class BuildContext:
     files: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
     foreign: bool = False
+    person: str = ""
 
     def path(self, name: str, key: str) -> str:
         """What the value of a recipe's key, the path of a file or a folder, means on this machine.

@@ -29,6 +29,7 @@ from fedzero.oracles.chunked import Chunked
 from fedzero.oracles.criteria import Batch, Criterion, Supervised, refuse_ignored
 from fedzero.oracles.module import ModuleObjective
 from fedzero.oracles.reported import TEST, Reported
+from fedzero.oracles.rows import OfPersons
 from fedzero.tasks.contract import BASE, DEALT_OUT, BuildContext, Problem, Task
 from fedzero.tasks.finite import expect_finite, expect_finite_loss, expect_finite_model
 from fedzero.tasks.fitting import OwnObjective, check_fit
@@ -111,6 +112,8 @@ class LocalTask:
     test: Sequence[Samples]
     everywhere: bool = False
     reported: Sequence[Samples] = ()
+    persons: Sequence[Indices] | None = None
+    """Of the rows of every client, as numbers, if it is known whose they are."""
 
     def measuring(self, data: Sequence[Samples], chunk: int = 0) -> Objective:
         """The objective whose evaluation is of these data."""
@@ -129,7 +132,8 @@ class LocalTask:
 
     def _built(self, clients: int, batch: int, exact: bool, chunk: int, private: bool = False) -> Problem:
         params, device = Params.of_module(self.module), next(self.module.parameters()).device
-        shards = OwnShards(self.clients, clients, batch, device, self._check)
+        shards: Any = OwnShards(self.clients, clients, batch, device, self._check)
+        shards = shards if self.persons is None else OfPersons(shards, self.persons)
         named = [(f"client {number}", samples) for number, samples in enumerate(self.clients)]
         if self.test is not self.clients:
             named += [("test", samples) for samples in (*self.test, *self.reported)]

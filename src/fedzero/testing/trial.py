@@ -25,7 +25,7 @@ from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import recorded
 from fedzero.recipe.environment import Environment
-from fedzero.recipe.sampling import batches_in
+from fedzero.recipe.sampling import batches_in, hidden_in
 from fedzero.recipe.setup import Setup, prepare
 from fedzero.rounds.server import Server
 from fedzero.tasks.contract import Task
@@ -132,7 +132,8 @@ def trial(
     objective, shards = objective or setup.problem.objective, setup.problem.shards
     assert isinstance(how, Local)
     place = replica, objective, shards, how.merge, how.replicas, setup.chain
-    clients = LocalClients(*place, answers=folder, drawn=batches_in(recipe, folder))
+    drawn, hidden = batches_in(recipe, folder), hidden_in(recipe, folder)
+    clients = LocalClients(*place, answers=folder, drawn=drawn, hidden=hidden)
     engine = hosted(setup, clients, folder)
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.create(folder / "ledger.db", setup.start)

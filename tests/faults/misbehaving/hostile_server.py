@@ -102,9 +102,9 @@ def out_of_place(prepare: bytes) -> Iterator[tuple[str, bytes]]:
 def change_engine(engine: Any, folder: Path, told: Any) -> None:
     from fedzero.engines.remote import messages
 
-    honest = engine.RemoteClients._ask
+    honest = engine.Sites.ask
 
-    def ask(self: Any, asked: Any, wanted: Any, *more: Any) -> Any:
+    def ask(self: Any, asked: Any, wanted: Any, *more: Any, **named: Any) -> Any:
         if wanted is messages.Prepared and told("server", "honest") == "hostile":
             with (folder / "heard").open("a") as heard:
                 for name, order in orders(folder):
@@ -112,6 +112,6 @@ def change_engine(engine: Any, folder: Path, told: Any) -> None:
                         found = messages.decode_answer(answer) if isinstance(answer, bytes) else answer
                         said = getattr(found, "reason", None) or getattr(found, "failed", None) or type(found).__name__
                         print(json.dumps({"site": site, "order": name, "said": str(said)}), file=heard, flush=True)
-        return honest(self, asked, wanted, *more)
+        return honest(self, asked, wanted, *more, **named)
 
-    engine.RemoteClients._ask = ask
+    engine.Sites.ask = ask

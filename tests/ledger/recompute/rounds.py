@@ -117,13 +117,16 @@ def expected_costs(
     recipe: Mapping[str, Any], round: int, before: bytes | None, numbers: int, queries: int
 ) -> list[int]:
     """`bytes_up`, `bytes_down`, `queries` of a round with [privacy], central noise: clients that are expected to
-    answer, times what one of them sends (int32 if sums fit) and evaluates; every client is sent the update before."""
+    answer, times what one of them sends (int32 if sums fit) and evaluates; every client is sent the update before.
+    Where hosts draw, all clients answer, and each host sends one sum."""
     clients, privacy = recipe["federation"]["clients"], recipe["privacy"]
     q = privacy.get("probability", recipe["federation"]["cohort"] / clients)
     asked = q * clients if privacy["unit"] == "client" else clients
-    reply = len(encode([round, 0, bytes(8), b"", b"", queries])) + 4 * numbers
+    reply = len(encode([round, 0, bytes(8), b"", b"", queries]))
+    hosts = privacy.get("hosts")
+    up = asked * (reply + 4 * numbers) if hosts is None else clients * reply + hosts * 4 * numbers
     sent = encode([1, round, 0, [] if before is None else [msgspec.msgpack.decode(before)]])
-    return [_rounded(asked * reply), clients * len(sent), _rounded(asked * queries)]
+    return [_rounded(up), clients * len(sent), _rounded(asked * queries)]
 
 
 def _rounded(number: float) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from fedzero.deploy.site.tasks import named_for
 from fedzero.directions import VERSION, Keys
@@ -77,6 +78,8 @@ def _run(
     if recipe is None:
         raise FedzeroError(f"{folder} holds no run: name a recipe to start one")
     _expect_sites(recipe)
+    if not resuming:
+        recipe = _for_sites(recipe, service)
     environment = named_for(recipe, environment)
     then, before = _start_of(folder) if resuming else (None, None)
     foreign = then is not None and not given and _is_foreign(then, recipe, environment)
@@ -89,6 +92,8 @@ def _run(
 
     def assigned(here: Collection[str]) -> Assignment:
         nonlocal sites
+        if recipe.privacy and sites.clients:  # a site's clients have their coins and their rows there
+            return sites.clients
         names = list(dict.fromkeys([*service.roster(), *here]))
         sites = SiteAssignment(sites.run, assign(names, recipe.federation.clients, sites.clients))
         sites.write(folder)
@@ -128,8 +133,18 @@ def _expect_sites(recipe: Recipe) -> None:
     """Refuse recipes that only clients of one process can serve."""
     if recipe.engine.attack is not None:
         raise FedzeroError("engine.attack plays clients that attack, in a simulation: leave it out to run at sites")
-    if recipe.privacy:
-        raise FedzeroError("[privacy] is for clients of this process: sites do not draw their own units yet")
+
+
+def _for_sites(recipe: Recipe, service: Service) -> Recipe:
+    """The recipe with which a run at sites begins: with [privacy] they draw their own units, and σ is solved."""
+    if not recipe.privacy:
+        return recipe
+    count = min(len(set(service.roster())), recipe.federation.clients)
+    if not count:
+        raise FedzeroError("[privacy] needs to know how many sites there are, and the project has none")
+    privacy = recipe.privacy.at_hosts(count)
+    privacy.check(recipe.federation)
+    return recipes.with_noise(replace(recipe, privacy=privacy))
 
 
 def _order(run: str, recipe: Recipe, then: Start | None, extended: Extended | None) -> Prepare:

@@ -3,7 +3,8 @@
 The recipe determines the rounds, the clients asked in each (`cohort_of`), the delivery of the model to clients
 (`Traits.delivery`), whether outcomes are sent at once (`federation.sync`), and the rounds after which the model is
 evaluated. Orders of an honest server follow from it. All other orders are refused with a sentence, before anything is
-computed. `journal` knows whether an order was obeyed before.
+computed. `journal` knows whether an order was obeyed before. What a recipe promises with [privacy] is checked in
+`promised`.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def check_exchange(agreement: Agreement, order: messages.Exchange) -> None:
     _expect_here(agreement, order.instructions.keys())
     if others := order.instructions.keys() - agreement.cohort(order.round):
         raise Refused(f"client {min(others)} has no turn in round {order.round} of this recipe")
+    if agreement.recipe.privacy and (left := agreement.clients - order.instructions.keys()):
+        raise Refused(f"was asked without client {min(left)}: this site draws, and is asked for all of its clients")
 
 
 def check_phase(agreement: Agreement, order: messages.Phase) -> None:

@@ -22,12 +22,10 @@ from fedzero.deploy.site import admission, kept
 from fedzero.deploy.site import tasks as site_tasks
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance, Clock
-from fedzero.deploy.site.budget import Budget
-from fedzero.deploy.site.charges import charge_of
-from fedzero.deploy.site.data_sets import data_set
 from fedzero.deploy.site.identity import identity_of
 from fedzero.deploy.site.journal import EVALUATION, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
+from fedzero.deploy.site.promised import bind_clients, check_parts, check_promise
 from fedzero.deploy.site.reasons import Reason
 from fedzero.deploy.site.settings import Settings
 from fedzero.deploy.site.traced import TracedReplica
@@ -48,9 +46,12 @@ from fedzero.oracles.blackbox import Unmeasured
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
-from fedzero.recipe.sampling import batches_of
+from fedzero.recipe.sampling import batches_of, hidden_of
 from fedzero.recipe.secret import keys_of, secret_of
-from fedzero.recipe.setup import Setup, prepare
+from fedzero.recipe.setup import Setup, prepare, too_many_units
+from fedzero.runs.spending.budget import Budget
+from fedzero.runs.spending.charges import charge_of
+from fedzero.runs.spending.data_sets import data_set
 
 SAVE_EVERY = 60.0
 """Seconds between two copies of the replica on disk."""
@@ -75,7 +76,10 @@ class SiteRun:
         self.terms = settings.terms
         self.terms.check(recipe, secret is not None)
         settings.privacy.check_recipe(recipe)
+        check_promise(recipe)
         _check_clients(order.clients, recipe.federation.clients)
+        if recipe.privacy and settings.engine:
+            raise Sendable("its clients work elsewhere, and with [privacy] they work in the site's own process")
         self.recipe, self.settings, self.log = _localized(recipe, settings), settings, log
         self._recipe_hash = recipes.hash_of(recipe)
         self._keys = keys_of(recipe, secret_of(secret), order.secret, order.recipe)
@@ -83,6 +87,10 @@ class SiteRun:
         self.setup = self._fresh()
         self.terms.check_turn(self.setup.plan.algorithm, self.setup.plan.cost(0))
         admission.check_answers(self.setup.plan)
+        if recipe.privacy:
+            check_parts(self.setup.problem.shards, order.clients)
+            if why := too_many_units(self.setup):
+                log(FedzeroError(why))
         self.setup.problem.ready()
         self.base = self.setup.problem.params.identity
         self.data = data_set(self.setup.problem.shards)
@@ -97,6 +105,7 @@ class SiteRun:
             self.budget = self._opened_budget(keep)
             if self.budget is not None:
                 undo.callback(self.budget.close)
+                bind_clients(self._journal, self.budget, order.clients)
             self._continue(order)
             undo.pop_all()
 
@@ -107,11 +116,12 @@ class SiteRun:
         self.replica = self._traced(self.setup)
         self.agreement = self._agreed(order.clients)
         self._drawn = batches_of(self.recipe, self._journal)
+        self._hidden = hidden_of(self.recipe, self._journal, self.log)
         self._queries = self._log_of_queries()
         self._notes = NotesOnDisk(self.folder)
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
         self._hosting = hosting(self.setup.chain, self._journal, own=self._own())
-        kept = self._notes, self._given, self._query_log, self._drawn, self._hosting
+        kept = self._notes, self._given, self._query_log, self._drawn, self._hosting, self._hidden
         self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept)
         own = (
             self.terms,
@@ -124,7 +134,7 @@ class SiteRun:
             self.data,
             self._reserve,
         )
-        self.turns = Turns(self.setup, self.setup.chain, self.agreement, *own, log=self.log)
+        self.turns = Turns(self.setup, self.setup.chain, self.agreement, *own, log=self.log, hidden=self._hidden)
         try:
             if self.host.recallable:
                 self._recall()
@@ -184,15 +194,18 @@ class SiteRun:
         return {number: before.answer for number, before in found.items() if before is not None}
 
     def prepared(self) -> messages.Prepared:
-        problem, secret = self.setup.problem, self.setup.keys.secret
-        facts, (base, sha256) = dict(problem.facts), (self.base.digest, self.base.sha256)
-        return messages.Prepared(base, problem.params.size, facts, secret, self.replica.round, sha256)
+        size, secret = self.setup.problem.params.size, self.setup.keys.secret
+        facts, (base, sha256) = self.setup.facts, (self.base.digest, self.base.sha256)
+        return messages.Prepared(base, size, facts, secret, self.replica.round, sha256)
 
     # ---- work
 
     def exchange(self, order: messages.Exchange) -> messages.Replies:
         admission.check_exchange(self.agreement, order)
+        began = time.monotonic()
         replies = self.turns.exchange(order)
+        if self.budget is not None:  # how long the clients that took part needed
+            time.sleep(max(0.0, began + self.settings.privacy.seconds - time.monotonic()))
         if time.monotonic() - self._saved > SAVE_EVERY:
             self.save()
         return replies

@@ -12,7 +12,6 @@ from msgspec import Meta, Struct
 
 from fedzero import plugins
 from fedzero.deploy.site import tasks as site_tasks
-from fedzero.deploy.site.charges import Policy
 from fedzero.deploy.site.terms import Terms
 from fedzero.errors import FedzeroError, did_you_mean
 from fedzero.model import files
@@ -20,6 +19,7 @@ from fedzero.model.device import device_of
 from fedzero.recipe import engines
 from fedzero.recipe.environment import Environment, data_folder
 from fedzero.recipe.secret import secret_of
+from fedzero.runs.spending.charges import Policy
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -72,7 +72,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
         if (secret if self.private is None else self.private) and not recipe.federation.private:
             why = "its terms ask for it" if self.private else "it has a secret, and its terms do not say otherwise"
             raise Sendable(f"federation.private = false is not served, because {why}: set federation.private = true")
-        if self.approved and (found := recipes.hash_of(recipe)) not in self.approved:
+        if self.approved and (found := recipes.approval_of(recipe)) not in self.approved:
             raise Sendable(f"its terms do not approve of a recipe with the hash {found}")
         self._check_size(recipe)
 

@@ -17,7 +17,6 @@ from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.allowance import Allowance
 from fedzero.deploy.site.asked import Asked as AskedBefore
 from fedzero.deploy.site.asked import Limits
-from fedzero.deploy.site.data_sets import part_of
 from fedzero.deploy.site.journal import Drawn, Journal
 from fedzero.deploy.site.notes import NotesOnDisk
 from fedzero.deploy.site.reasons import Reason
@@ -26,12 +25,14 @@ from fedzero.deploy.site.traced import TracedReplica
 from fedzero.engines.gathering import without_numbers
 from fedzero.engines.host import Host
 from fedzero.engines.remote import messages
-from fedzero.errors import Refused
+from fedzero.errors import Refused, Sendable
 from fedzero.ledger.answers import Answered, Place, question_of
 from fedzero.links.chain import Chain
 from fedzero.oracles.blackbox import QueryFailed
 from fedzero.protocol.messages import Continue, Snapshot, Work, decode_reply
+from fedzero.recipe.sampling import HiddenTurns
 from fedzero.recipe.setup import Setup
+from fedzero.runs.spending.data_sets import part_of
 
 T = TypeVar("T")
 QUERIES = "queries.db"
@@ -54,7 +55,8 @@ class Asked:
 @dataclass(eq=False)
 class Turns:
     """recipe_hash: of the recipe as it was sent. data: digest of the data set. reserve: is told round and
-    question before anything about them leaves. log: for errors whose text stays at the site."""
+    question before anything about them leaves. log: for errors whose text stays at the site. hidden: turns of which
+    nobody may see who took part; then no failure that depends on data leaves."""
 
     setup: Setup
     chain: Chain
@@ -69,6 +71,7 @@ class Turns:
     data: bytes
     reserve: Callable[[int, bytes], None]
     log: Callable[[BaseException], None]
+    hidden: HiddenTurns | None = None
     _answering: int = 0
     """bytes of the current exchange's answers, which are not in the journal yet"""
     _asked_before: AskedBefore = field(default_factory=AskedBefore)
@@ -79,7 +82,8 @@ class Turns:
     """by client of an exchange, the digest of the model after its instruction"""
 
     def exchange(self, order: messages.Exchange) -> messages.Replies:
-        """One client after the other, as the local engine without merging does; all at once on another engine."""
+        """One client after the other, as the local engine without merging does; all at once on another engine, or where
+        their coins are thrown together."""
         failed: dict[int, str] = {}
         asked = self._each(order.instructions, lambda number: self._asked(order, number), failed)
         failed |= self.allowance.spend({number: self._cost(each) for number, each in asked.items()})
@@ -87,7 +91,8 @@ class Turns:
         self._answering, self._asked_before = 0, self.journal.asked(self.data, self.allowance.now())
         answered: dict[int, Answered] = {}
         paid = [number for number in asked if number not in failed]
-        for group in [paid] if self.host.engine is not None else [[number] for number in paid]:
+        together = self.host.engine is not None or self.hidden is not None
+        for group in [paid] if together else [[number] for number in paid]:
             answered |= self._answered({number: asked[number] for number in group}, drawn, failed)
         new = [(asked[number].place, each) for number, each in answered.items()]
         conflicts = self.journal.record(new, drawn, self.chain.private, self._limits())
@@ -229,10 +234,17 @@ class Turns:
         drawn.append(Drawn(model, number, name, count, self.terms.projections, part, more))
 
     def _expect_rows(self, number: int) -> None:
-        if number not in self._admitted:
-            rows = getattr(self.setup.problem.shards, "rows", None)
+        if number in self._admitted or (self.hidden is not None and self.chain.rows is not None):
+            return  # each row is bounded by itself; with a least number, one row less would take all others with it
+        rows = getattr(self.setup.problem.shards, "rows", None)
+        try:
             self.terms.check_rows(number, None if rows is None else rows(number))
-            self._admitted.add(number)
+        except Sendable as why:  # it tells how many rows there are, to a server that chooses how they are dealt out
+            if self.hidden is None:
+                raise
+            self.log(why)
+            self.hidden.barred.add(number)
+        self._admitted.add(number)
 
     def _expect_paid(self, number: int, round: int) -> None:
         """Refuse a turn whose queries exceed the budget of its box."""

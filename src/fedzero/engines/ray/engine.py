@@ -6,6 +6,7 @@ cluster's store. The driver has its own replica, which it evaluates; only the se
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from itertools import islice
 from msgspec import structs
 
 from fedzero.callbacks import ignore
+from fedzero.engines.gathering import hosted
 from fedzero.engines.local import KEPT, attacked
 from fedzero.engines.ray import Ray
 from fedzero.engines.ray.on_ray import Ref, WorkerPool, inlined, workers
@@ -29,35 +31,46 @@ from fedzero.protocol.messages import Close, Continue, decode_instruction, encod
 from fedzero.protocol.outstanding import Outstanding, may_count
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.engines import recorded
+from fedzero.recipe.sampling import batches_in
+from fedzero.recipe.setup import Setup
 from fedzero.recipe.view import RunView
 
 _NONE: Iterator[Sequence[Event]] = iter(())
 PART = 10_000
 """Updates in one message to a worker that is behind."""
+SEED = 32
+"""Bytes."""
+
+
+def seed_of(round: int, client: int) -> bytes:
+    """Of what a client's links draw in private in a round."""
+    return os.urandom(SEED)
 
 
 @contextmanager
 def on_cluster(how: Ray, run: RunView) -> Iterator[Clients]:
     setup, _ = run.built()
-    if setup.chain.private:
-        raise FedzeroError(
-            "a filter draws in private, and workers of a cluster keep nothing that outlasts them, so that it would be "
-            "drawn again: use the local engine, or sites"
-        )
-    if run.plan.private_sampling:
-        raise FedzeroError(
-            "private sampling keeps what was drawn, and workers of a cluster keep nothing that outlasts them: use "
-            "the local engine, or sites"
-        )
-    if setup.chain.gathering is not None:
-        raise FedzeroError(
-            f"gathering {setup.chain.gathering.name!r} keeps what it answered, and workers of a cluster keep nothing "
-            "that outlasts them: use the local engine, or sites"
-        )
+    _check_private(setup, run)
     run.phase("connecting to Ray")
     with workers(how) as actors:
         clients = ClusterClients(run, WorkerPool(actors, _blueprint(run, how, actors.device)), how.slices)
-        yield attacked(setup, clients, run.oldest)
+        yield attacked(setup, hosted(setup, clients, run.environment.folder, run.oldest), run.oldest)
+
+
+def _check_private(setup: Setup, run: RunView) -> None:
+    """Refuse what would have to outlast a worker: workers keep nothing. Draws are the driver's, and whole replies are
+    on its disk before anything of them leaves, if the run has a gathering and a folder here. At a site the host keeps
+    answers, and plays its half of a gathering, by itself."""
+    chain, here = setup.chain, run.environment.folder is not None and run.environment.trusted
+    keeps = "workers of a cluster keep nothing that outlasts them: use the local engine, or sites"
+    if chain.private and (chain.gathering is None or setup.plan.traits.remembers or len(run.plan.cost(0).replies) > 1):
+        raise FedzeroError(f"a filter draws in private, and it would be drawn again: {keeps}")
+    if setup.recipe.privacy and setup.recipe.privacy.hosts:
+        raise FedzeroError(f"hosts draw their own units (privacy.hosts), and {keeps}")
+    if run.plan.private_sampling and not here:
+        raise FedzeroError(f"private sampling keeps what was drawn, and {keeps}")
+    if chain.gathering is not None and not here:
+        raise FedzeroError(f"gathering {chain.gathering.name!r} keeps what it answered, and {keeps}")
 
 
 def _blueprint(run: RunView, how: Ray, device: str) -> Blueprint:
@@ -82,6 +95,11 @@ class ClusterClients:
         self.run, self.pool, self.measure = run, pool, setup.problem.measure
         self.remembers = self.replica.traits.remembers or setup.chain.feedback
         self.share = 1 if self.remembers else share
+        self._drawn = batches_in(run.recipe, run.environment.folder)
+        self._private, self._seeds = setup.chain.private, dict[int, bytes]()
+        """whether links draw in private; by client, the seed of what they draw in the last round"""
+        self._hosts = setup.chain.gathering is not None
+        """whether each client is a host"""
         self.scheduler = Scheduler(pool, self.replica.digest(), self._catch_up, run.warn)
         self.slices: list[Slice] = []
         """of the last question"""
@@ -110,7 +128,15 @@ class ClusterClients:
                 self._slice_of.clear()
             self._slice_of |= {client: slice for slice in self.slices for client in slice.clients}
             messages, which = self._bare(asked, messages, which)
+            self._draw(asked, list(which))
         batch.work = self._exchange(asked, exchange, self.slices, messages, which)
+
+    def _draw(self, round: int, clients: Sequence[int]) -> None:
+        """Draw for all workers what their clients draw in private in a round: a slice that is repeated has the same."""
+        if self._drawn is not None:
+            self._drawn.begin(round, clients)
+        if self._private:
+            self._seeds = {client: seed_of(round, client) for client in clients}
 
     def receive(self, seconds: float) -> Sequence[Event]:
         """Questions are played in the order in which they were sent; a second one begins when the first is over."""
@@ -145,12 +171,15 @@ class ClusterClients:
                 yield [] if answer is None else [Rows(answer.rows)]
                 continue
             assert isinstance(answer, Replies)
-            host = f"worker {slice.worker}"  # all clients of a worker share its replica
             for client, data in answer.replies.items():
-                found[client] = Arrival(client, data, host, answer.memories.get(client))
+                found[client] = Arrival(client, data, self._host(slice, client), answer.memories.get(client))
             for client, why in answer.failed.items():
-                found[client] = Arrival(client, FedzeroError(why), host)
+                found[client] = Arrival(client, FedzeroError(why), self._host(slice, client))
         yield [found[client] for client in which]
+
+    def _host(self, slice: Slice, client: int) -> str:
+        """All clients of a worker share its replica; in a gathering each has its own half."""
+        return f"client {client}" if self._hosts else f"worker {slice.worker}"
 
     def _dealt(self, cohort: Sequence[int]) -> list[Slice]:
         """`share` slices for every worker, or fewer if there are fewer clients. Clients with a memory stay with it."""
@@ -184,7 +213,9 @@ class ClusterClients:
         log = self.run.past.queries
         spent = {} if log is None else {client: log.spent(client) for client in which}
         tried = [] if log is None else [row for client in which for row in log.known(client, round)]
-        turn = Turn(round, exchange, self.replica.round, which, memories, spare, spent, tried)
+        roots = {} if self._drawn is None else self._drawn.roots(round, which)
+        seeds = {client: self._seeds[client] for client in which} if self._private else {}
+        turn = Turn(round, exchange, self.replica.round, which, memories, spare, spent, tried, roots, seeds)
         return self.pool.call(worker, "exchange", turn, *messages)
 
     def settle(

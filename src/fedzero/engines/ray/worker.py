@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from fedzero.directions import Keys
-from fedzero.engines.local import local_clients
+from fedzero.engines.local import Elsewhere, local_clients
 from fedzero.engines.ray.query_log import SliceLog
+from fedzero.errors import FedzeroError
 from fedzero.ledger import replay
+from fedzero.links.gathering import repeatable
 from fedzero.methods.contract import Numbers
 from fedzero.model.updates import Update
 from fedzero.oracles.blackbox import Query
@@ -27,6 +29,7 @@ from fedzero.protocol.engine import arrivals
 from fedzero.protocol.messages import MemoryChange
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
+from fedzero.recipe.sampling import PrivateBatches
 from fedzero.recipe.setup import prepare
 
 
@@ -54,7 +57,8 @@ class Turn:
     """One exchange of a round, for a slice of its cohort. at: the round for which the replica must be ready. messages:
     by client, the index of its message among those of the same call. memories: the pieces of clients' memories that
     this process does not have. spare: clients whose memory need not be kept longer. spent, tried: for clients with
-    black boxes, number of queries in the run, and the queries of the round (see `SliceLog`).
+    black boxes, number of queries in the run, and the queries of the round (see `SliceLog`). roots, seeds: by
+    client, of its private batch, and of what its links draw in private; the driver has drawn them.
     """
 
     round: int
@@ -65,6 +69,8 @@ class Turn:
     spare: Sequence[int] = ()
     spent: Mapping[int, int] = field(default_factory=dict)
     tried: Sequence[Query] = ()
+    roots: Mapping[int, bytes] = field(default_factory=dict)
+    seeds: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,11 @@ class Player:
         self.replica = self.setup.replica()
         self._sent: dict[int, Sequence[bytes]] = {}
         """memories of clients that were not here before, until these clients are made"""
-        self.clients = local_clients(self.setup, self.replica, memory=lambda client: self._sent.pop(client, ()))
+        self._drawn, self._seeds = PrivateBatches(_nowhere, close=False), dict[int, bytes]()
+        own = Elsewhere(self._drawn, lambda client: repeatable(self._seeds[client]) if self._seeds else os.urandom)
+        self.clients = local_clients(
+            self.setup, self.replica, memory=lambda client: self._sent.pop(client, ()), elsewhere=own
+        )
         self.setup.problem.ready()
         self._slice: _Logged | None = None
         self._remembers = self.replica.traits.remembers or self.setup.chain.feedback
@@ -164,6 +174,9 @@ class Player:
         if turn.round != self._round and not self._remembers:
             self.clients.forget(list(self.clients.clients))
         self._round = turn.round
+        self._drawn.know(turn.round, turn.roots)
+        self._seeds = {**turn.seeds}
+        self.clients.forget(turn.seeds)  # a slice that is repeated draws the same again
         self.clients.forget([*turn.spare, *turn.memories])
         self._sent |= turn.memories
 
@@ -183,6 +196,10 @@ class Player:
             if arrival.memory is not None:
                 found.memories[arrival.client] = arrival.memory
         return found
+
+
+def _nowhere() -> NoReturn:
+    raise FedzeroError("private draws of a worker are the driver's, and this one was not sent")
 
 
 class _Logged:

@@ -15,14 +15,15 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import replace
 
+from fedzero.errors import Refused
 from fedzero.gatherings import shamir
 from fedzero.gatherings.committee import SecureSum
 from fedzero.gatherings.field import I64, WIDTH
-from fedzero.gatherings.messages import SALT, Header, Shares, encode
+from fedzero.gatherings.messages import SALT, Header, Shares, encode, opening_of
 from fedzero.gatherings.private.central import with_noise
 from fedzero.gatherings.sealing import TAG
-from fedzero.links.contract import Entropy
-from fedzero.links.gathering import AtServer, ServerContext, Total
+from fedzero.links.contract import Contribution, Entropy
+from fedzero.links.gathering import AtHost, AtServer, HostContext, ServerContext, Total
 from fedzero.model.numbers import Positive
 from fedzero.privacy.integers import Grid
 from fedzero.privacy.noise import discrete_gaussian
@@ -55,6 +56,12 @@ class PrivateSecureSum(SecureSum, tag="private-secure-sum"):
 
     def counted(self, clients: Sequence[int]) -> int:
         return 1
+
+    def at_host(self, mine: Mapping[int, Contribution], host: HostContext) -> AtHost:
+        chosen = set(opening_of(host.opening).clients)
+        if chosen and chosen != mine.keys():  # each has its own coin, and nobody else chooses among them
+            raise Refused("was asked for some of its clients, where all count or none")
+        return SecureSum.at_host(self, mine, host)
 
     def at_server(self, hosts: Mapping[str, tuple[int, ...]], server: ServerContext) -> AtServer:
         total = yield from SecureSum.at_server(self, hosts, server)

@@ -51,6 +51,11 @@ class InMemoryModel:
         ends = np.cumsum([len(rows) for rows in self.clients])
         return [np.arange(end - len(rows), end) for rows, end in zip(self.clients, ends, strict=True)]
 
+    def content(self) -> bytes:
+        """SHA-256 of all rows of the clients, however they are dealt out."""
+        rows = sorted(json.dumps(dict(row), sort_keys=True, default=str) for row in self.rows)
+        return hashlib.sha256("\n".join(rows).encode()).digest()
+
     def digest(self) -> str:
         more = [list(self.reported)] if self.reported else []
         rows = json.dumps([list(map(list, self.clients)), list(self.test), *more], sort_keys=True, default=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -44,6 +45,17 @@ def load(source: str, folder: Path | None, unfold: Sequence[str] = (), fetch: bo
     if not rows:
         raise FedzeroError(f"{source} has no rows")
     return rows
+
+
+def content(source: str, folder: Path | None) -> bytes:
+    """SHA-256 of a file; of rows that are made or fetched, of their name without the split."""
+    if source.startswith(MADE) or on_hub(source):
+        return hashlib.sha256(source.rpartition(":")[0].encode()).digest()
+    found = hashlib.sha256()
+    with opened(Path(source) if folder is None else folder / source) as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.digest()
 
 
 def _from_file(source: str, folder: Path | None) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from fedzero.oracles.reward import Prompts
 from fedzero.tasks.language.completing import Completed
 from fedzero.tasks.language.encoding import Encoded
 from fedzero.tasks.language.generating import Generate
-from fedzero.tasks.language.texts import Text
+from fedzero.tasks.language.texts import Row, Text
 from fedzero.tasks.partition import Indices, Mix, drawn
+from fedzero.tasks.persons import numbered
 
 
 class DrawnPrompts:
@@ -25,6 +26,8 @@ class DrawnPrompts:
 
     def __init__(self, data: Encoded | Completed, parts: Sequence[Indices], batch: int, mix: Mix | None = None):
         self.data, self.parts, self.size, self.mix, self.clients = data, parts, batch, mix, len(parts)
+        self.content: Callable[[], bytes] = bytes
+        """SHA-256 of the rows, whichever of them a recipe takes and whatever it makes of them"""
         for client, part in enumerate(parts):
             if not len(part):
                 raise FedzeroError(f"client {client} has no rows: use fewer clients or a more even task.partition")
@@ -120,6 +123,15 @@ def choices(
     """Every prompt with every answer."""
     rows = Responses(tuple([*p, *a] for p in prompts for a in answers), tuple(map(len, answers)) * len(prompts))
     return Choices(rows, labels, weights)
+
+
+def persons_of(text: Text, rows: Sequence[Row], person: str) -> Indices:
+    """Whose each row is, as numbers. person: a field that the text does not show to the model."""
+    if person in text.fields:
+        raise FedzeroError(
+            f"privacy.person = {person!r} is a field of task.text, too: what names a person is no feature"
+        )
+    return numbered([[row.get(person) for row in rows]], person)[0]
 
 
 def mix_of(balanced: bool | dict[str, float], text: Text, labels: Sequence[int]) -> Mix | None:

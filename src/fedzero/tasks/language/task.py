@@ -28,6 +28,7 @@ from fedzero.oracles.passes import NO_TERMS, Passes
 from fedzero.oracles.reported import TEST, Reported
 from fedzero.oracles.responses import ChoiceObjective, ResponseObjective, Responses, Scorer
 from fedzero.oracles.reward import Prompts, RewardFunction, RewardObjective
+from fedzero.oracles.rows import OfPersons
 from fedzero.tasks.contract import Base, BuildContext, Problem, Task
 from fedzero.tasks.language import pretrained, rows
 from fedzero.tasks.language.attention import many_rows
@@ -39,11 +40,20 @@ from fedzero.tasks.language.made import MADE
 from fedzero.tasks.language.pretrained import Pretrained
 from fedzero.tasks.language.rewards import Reward
 from fedzero.tasks.language.saying import Quality, Speaker
-from fedzero.tasks.language.shards import ChoiceShards, LanguageShards, ResponseShards, RewardShards, choices, mix_of
+from fedzero.tasks.language.shards import (
+    ChoiceShards,
+    LanguageShards,
+    ResponseShards,
+    RewardShards,
+    choices,
+    mix_of,
+    persons_of,
+)
 from fedzero.tasks.language.texts import TEXTS, Row, Text
 from fedzero.tasks.language.trainable import Full, Train
 from fedzero.tasks.own import NO_MODULE, without_data
-from fedzero.tasks.partition import Dirichlet, Partition, split
+from fedzero.tasks.partition import Dirichlet, Indices, Partition, Parts, split
+from fedzero.tasks.persons import split_persons
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_GENERATED = 64
@@ -141,7 +151,9 @@ class Language(Task, tag="language"):
             train, test = map(completer.rows, read)
         else:
             train, test = (encoder.prompts(text, rows, least) for rows in read)
-        parts = given.parts() if given else split(self.partition, np.array(train.labels), clients, context.keys)
+        persons = persons_of(text, train.rows, context.person) if context.person else None
+        parts = given.parts() if given else self._dealt(np.array(train.labels), persons, clients, context.keys)
+        parts = train.parts(parts) if given and isinstance(train, Completed) else parts
         mix = mix_of(self.balanced, text, train.labels)
         objective: Any
         shards: Shards
@@ -151,7 +163,7 @@ class Language(Task, tag="language"):
             quality = self._quality(model, test, completer, context)
             samples = quality.samples if context.trusted else None  # a site's rows stay there
             objective = self._responding(self._scorer(model), test, quality)
-            shards = ResponseShards(train, train.parts(parts) if given else parts, self.batch)
+            shards = ResponseShards(train, parts, self.batch)
         elif self.reward is not None:
             if self.reward.right:
                 encoder.expect_known(text, [*train.rows, *test.rows])
@@ -164,6 +176,10 @@ class Language(Task, tag="language"):
             tokens = [token for (token,) in answers]
             objective = self._choosing(model, torch.tensor(tokens, device=context.device), test)
             shards = LanguageShards(train, parts, self.batch, mix)
+        file = "" if given else self._file("train", context)
+        shards.content = partial(given.content) if given else partial(rows.content, file, context.data)
+        if persons is not None:
+            shards = OfPersons(shards, [persons[part] for part in parts])
         params = self.params(model)
         facts, fixed = _facts(model, params, train, test, length), Fixed.of_module(model.module, params)
         if isinstance(train, Completed) and isinstance(test, Completed):
@@ -179,6 +195,12 @@ class Language(Task, tag="language"):
         if given is not None and given.reported and given.measuring is not None:
             objective = Reported(objective, {TEST: given.measuring(given.reported)})
         return Problem(params, objective, shards, facts, keep_base=given is not None, fixed=fixed, samples=samples)
+
+    def _dealt(self, labels: Indices, persons: Indices | None, clients: int, keys: Keys) -> Parts:
+        """Positions of every client's rows among those of files."""
+        if persons is None:
+            return split(self.partition, labels, clients, keys)
+        return split_persons(self.partition, labels, persons, clients, keys)
 
     def _rows(self, text: Text, context: BuildContext, given: InMemoryModel | None) -> list[list[Row]]:
         """Those to train on and those to test on."""

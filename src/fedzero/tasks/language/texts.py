@@ -68,14 +68,11 @@ class Text(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"task.text.answers has {len(self.answers)} answers: give at least two, task.text.completion, or set "
                 'task.measure = "reward"'
             )
-        gaps, filtered = self.gaps, () if isinstance(self.where, UnsetType) else tuple(self.where)
-        said = () if isinstance(self.completion, UnsetType) else _gaps(self.completion, "completion")
-        turns = () if isinstance(self.messages, UnsetType) else (self.messages,)
-        fields = (*gaps, *said, *turns, *filtered, self.label, *self.unfold)
+        gaps, fields = self.gaps, self.fields
         for name in fields:
             if not FIELD.fullmatch(name):
                 raise FedzeroError(f"task.text has the field {name!r}: write a name, or name[inner] to reach into it")
-        if not gaps and not turns:
+        if not gaps and isinstance(self.messages, UnsetType):
             raise FedzeroError(f"task.text.prompt = {self.prompt!r} has no field: write one in braces")
         if self.passage and self.passage not in gaps:
             raise FedzeroError(
@@ -100,6 +97,14 @@ class Text(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def gaps(self) -> tuple[str, ...]:
         """Fields of a row in the prompt."""
         return _gaps(self.prompt, "prompt")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields of a row that are read."""
+        filtered = () if isinstance(self.where, UnsetType) else tuple(self.where)
+        said = () if isinstance(self.completion, UnsetType) else _gaps(self.completion, "completion")
+        turns = () if isinstance(self.messages, UnsetType) else (self.messages,)
+        return (*self.gaps, *said, *turns, *filtered, self.label, *self.unfold)
 
     @property
     def tail(self) -> str:

@@ -10,7 +10,8 @@ which no other recipe fits.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -30,6 +31,16 @@ OTHERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128)
 """Orders that count beside that of the first charge."""
 
 
+class Said(NamedTuple):
+    """How a sentence names a key of the policy, and what it advises at its end."""
+
+    has: str
+    advice: str
+
+
+SETTINGS = Said("its settings have privacy.", "or the site allows more, `epsilon` in [privacy] of its settings")
+
+
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`[privacy]` of a site's settings: what may be spent on each data set."""
 
@@ -43,17 +54,14 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """From whom: readers of model and ledger, or the server as well, so that hosts have to add noise."""
     require: bool = False
     """Whether recipes without [privacy] are refused."""
+    units: Annotated[int, Meta(ge=1)] | None = None
+    """Recipes for fewer units are refused: a number that may be told, at least as large as that of units here."""
+    seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    """A turn takes so long at least, so that its time does not show how many clients or rows took part."""
 
     def order(self, charge: Charge) -> int:
         """The order of divergences in which most of these rounds fit into the budget."""
-        epsilon = self.epsilon or ASSUMED
-        step = charge.curve(self.adversary, 1)
-
-        def rounds(order: int) -> float:
-            return (epsilon - renyi.converted(order, self.delta)) / step(order)
-
-        best: int = max(renyi.WHOLE, key=rounds)
-        return best
+        return _order(self, charge)
 
     def filter(self, order: int) -> Filter:
         """What adds up the charges of a data set; order: of the first of them."""
@@ -65,17 +73,19 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         except FedzeroError as error:
             raise FedzeroError(f"privacy.epsilon = {self.epsilon} of this site is too small: {error}") from None
 
-    def check_recipe(self, recipe: Recipe) -> None:
+    def check_recipe(self, recipe: Recipe, said: Said = SETTINGS) -> None:
         if not recipe.privacy:
             if self.require:
-                raise Sendable("its settings have privacy.require = true, and the recipe has no [privacy]: add it")
+                raise Sendable(f"{said.has}require = true, and the recipe has no [privacy]: add it")
             return
         unit = recipe.privacy.unit
         if self.unit is not None and unit != self.unit:
-            raise Sendable(f"its settings have privacy.unit = {self.unit!r}, and the recipe has {unit!r}: change it")
+            raise Sendable(f"{said.has}unit = {self.unit!r}, and the recipe has {unit!r}: change it")
+        if self.units is not None and recipe.privacy.n(recipe.federation) < self.units:
+            raise Sendable(f"{said.has}units = {self.units:,}, more than privacy.population: raise it")
         if self.adversary == "server" and recipe.privacy.noise == "central":
             raise Sendable(
-                "its settings have privacy.adversary = 'server', and the server of this recipe sees sums without "
+                f"{said.has}adversary = 'server', and the server of this recipe sees sums without "
                 "noise: set privacy.noise = 'distributed' or 'local'"
             )
 
@@ -108,6 +118,17 @@ class Charge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return renyi.subsampled(renyi.gaussian(self.sigma), q, steps)
 
 
+@lru_cache(maxsize=64)
+def _order(policy: Policy, charge: Charge) -> int:
+    epsilon, step = policy.epsilon or ASSUMED, charge.curve(policy.adversary, 1)
+
+    def rounds(order: int) -> float:
+        return (epsilon - renyi.converted(order, policy.delta)) / step(order)
+
+    best: int = max(renyi.WHOLE, key=rounds)
+    return best
+
+
 def charge_of(recipe: Recipe, recipe_hash: str, mechanism: Mechanism) -> Charge:
     """The charge of every round of a recipe with [privacy], whose σ is known."""
     privacy = recipe.privacy
@@ -133,7 +154,9 @@ def epsilon_of(spent: Iterable[tuple[Charge, int]], policy: Policy, order: int) 
     return policy.filter(order).epsilon_of([charge.curve(policy.adversary, steps) for charge, steps in spent])
 
 
-def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int, policy: Policy, order: int) -> None:
+def check_room(
+    spent: Iterable[tuple[Charge, int]], further: Charge, steps: int, policy: Policy, order: int, said: Said = SETTINGS
+) -> None:
     """Refuse rounds that would exceed the budget of a data set."""
     kept = list(spent)
     for other, _ in kept:
@@ -149,7 +172,6 @@ def check_room(spent: Iterable[tuple[Charge, int]], further: Charge, steps: int,
     if not policy.filter(order).admits(curves, more):
         then = epsilon_of([*kept, (further, steps)], policy, order)
         raise Sendable(
-            f"its settings have privacy.epsilon = {policy.epsilon:g} (delta = {policy.delta:g}) for this data, and "
-            f"with {steps} more of these rounds it is {then:.4g}: make fewer rounds or add more noise, or the site "
-            "allows more, `epsilon` in [privacy] of its settings"
+            f"{said.has}epsilon = {policy.epsilon:g} (delta = {policy.delta:g}) for this data, and "
+            f"with {steps} more of these rounds it is {then:.4g}: make fewer rounds or add more noise, {said.advice}"
         )

@@ -25,11 +25,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from fedzero.deploy.site.charges import Charge, Policy, check_room, epsilon_of
 from fedzero.errors import FedzeroError, Sendable
 from fedzero.ledger.durable import Durable
 from fedzero.model import files
 from fedzero.model.decoding import MALFORMED
+from fedzero.runs.spending.charges import SETTINGS, Charge, Policy, Said, check_room, epsilon_of
 
 FILE, HEAD = "budget.db", "budget.head"
 TABLE = (
@@ -65,8 +65,8 @@ class Spent:
 class Budget(Durable):
     """Of one run; the file is that of all runs of a site."""
 
-    def __init__(self, keep: Path, policy: Policy, data: bytes = b"", run: str = ""):
-        self.policy, self.data, self.run = policy, data, run
+    def __init__(self, keep: Path, policy: Policy, data: bytes = b"", run: str = "", said: Said = SETTINGS):
+        self.policy, self.data, self.run, self.said = policy, data, run, said
         self._head = keep / HEAD
         self._last: tuple[int, bytes] = (-1, b"")
         """the round that was reserved last, and its question"""
@@ -131,11 +131,15 @@ class Budget(Durable):
                 self._append(round, question, charge, self._checked(charge, 1))
         self._last = round, question
 
-    def expect_room(self, charge: Charge, rounds: int, answered: Collection[int]) -> None:
-        """Refuse a run before it begins, if its rounds do not fit. answered: rounds whose answers this site has."""
+    def begun(self) -> set[int]:
+        """The rounds of this run that were reserved."""
         with self._reading():
             rows = self._db.execute("SELECT DISTINCT round FROM charges WHERE data = ? AND run = ?", self._mine)
-            begun = {round for (round,) in rows}
+            return {round for (round,) in rows}
+
+    def expect_room(self, charge: Charge, rounds: int, answered: Collection[int]) -> None:
+        """Refuse a run before it begins, if its rounds do not fit. answered: rounds whose answers this site has."""
+        begun = self.begun()
         if missing := set(answered) - begun:
             raise Sendable(f"its budget does not know of a round that it answered: {ASIDE}") from self._tampered(
                 f"is an older copy: it has no entry of round {min(missing)}, which was answered"
@@ -147,7 +151,7 @@ class Budget(Durable):
         """Refuse rounds that do not fit; the order in which they are counted."""
         spent, first = self._spent(self.data)
         order = first or self.policy.order(charge)
-        check_room(spent, charge, rounds, self.policy, order)
+        check_room(spent, charge, rounds, self.policy, order, self.said)
         return order
 
     @property
