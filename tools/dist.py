@@ -27,7 +27,7 @@ LARGEST = 8 << 20
 """Bytes of a wheel: more would be something that was not meant to be in it."""
 BUILD = "import sys; from setuptools import build_meta as b; print(b.build_wheel({0!r}), b.build_sdist({0!r}))"
 NEVER = ("__pycache__", ".pyc", "ledger.db", ".venv")
-FOLDERS = ("tests/", "runs/", "papers/")
+FOLDERS = ("tests/", "runs/", "papers/", "clients/")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 
 
