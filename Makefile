@@ -29,7 +29,7 @@ test-faults: $(READY)  ## a federation whose processes are killed, frozen and li
 CASES   ?= 200000
 SECONDS ?= 60
 fuzz: $(READY)  ## bytes of chance, guided by coverage where atheris is installed, in every decoder; CASES=…, SECONDS=… a target
-	$(BIN)/python tests/fuzz/fuzz.py --cases $(CASES) --seconds $(SECONDS)
+	PYTHONPATH=clients/python $(BIN)/python tests/fuzz/fuzz.py --cases $(CASES) --seconds $(SECONDS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -40,6 +40,8 @@ GUIDED += [
     "fedzero.tasks",
     "fedzero.plugins",
     "fedzero.methods",
+    "fedzero.engines",
+    "fedzero_client",
     "targets",
     "tomllib",
 ]

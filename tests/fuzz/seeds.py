@@ -17,6 +17,9 @@ import numpy as np
 import sums
 from targets import CHAINS, METHODS, TARGETS
 
+from fedzero.engines.devices import messages as device_messages
+from fedzero.engines.devices import plan as device_plans
+from fedzero.engines.devices.plan import DevicePlan, PlannedMethod, PlannedTask, PlannedTensor
 from fedzero.engines.remote import messages as site_messages
 from fedzero.ledger.patch import Patch
 from fedzero.ledger.records import End, Evaluation, Round, Saved, Shown, encode_record
@@ -57,8 +60,41 @@ SEEDED, DENSE = Seeded(0, F4, (0, 2), (1,)), Dense(1, F4, (0, 1, 2, 3))
 STEPPED = Stepped(2, (Group(0, F4[:12]), Group(2, F4[:8], (1, 3), F4[:8], (0,))))
 
 
+def frames() -> Iterator[tuple[str, bytes]]:
+    """Of devices and gateways."""
+    tensors = (
+        PlannedTensor(1, (2, 3), 0.3, b"w\0float32\0(2, 3)\0"),
+        PlannedTensor(1, (2,), 0.3, b"b\0float32\0(2,)\0"),
+    )
+    method = PlannedMethod(2, 1, 0.1, (0.9, 0.1), 1e-3, 4, 2, 1, 0.0, 8, 1)
+    task = PlannedTask(1, (3, 2), (0.0,), (1.0,), ("a", "b"), (), 1)
+    plan = device_plans.encode(DevicePlan(1, 1, "tiny", bytes(32), 3, 9, tensors, method, task))
+    update = encode_update(SEEDED)
+    for each in (
+        device_messages.Enrol(1, bytes(16), 1, bytes(32), bytes(64)),
+        device_messages.Hello(1, bytes(16), 2, bytes(16), bytes(32), None),
+        device_messages.Proof(bytes(64)),
+        device_messages.Answer(3, 0, 0, encode_reply(Reply(3, 0, b"8" * 8, F4, F4[:4], 11)), bytes(64)),
+        device_messages.Refusal(3, 0, 0, 5, "no rows"),
+        device_messages.Ready(300, b"8" * 8),
+        device_messages.Fetch(bytes(32), 1 << 16),
+        device_messages.Beat(),
+    ):
+        yield "frame", device_messages.encode(each)
+    body = device_messages.encode(device_messages.OrderBody(encode_work(3, 0, [update]), bytes(16)))
+    missed = device_messages.encode(device_messages.UpdatesBody(True, (update,), b"", 4))
+    for other in (
+        device_messages.Welcome(plan, 20, 3, bytes(64)),
+        device_messages.Order(3, 0, 0, body, bytes(64)),
+        device_messages.Updates(missed, bytes(64)),
+        device_messages.Error(9, "stale"),
+    ):
+        yield "gateway", device_messages.encode(other)
+
+
 def seeds() -> Iterator[tuple[str, bytes]]:
     """(target, case)"""
+    yield from frames()
     yield "reply", encode_reply(Reply(3, 0, b"8" * 8, F4, F4[:4], 11))
     yield "reply", encode_reply(Reply(300, 1, b"8" * 8, F4, F4[:4], 70_000, b"m" * 16))
     one, two = encode_update(SEEDED), encode_update(DENSE)

@@ -21,6 +21,9 @@ from typing import Any
 import msgspec
 import sums
 import torch
+from fedzero_client import plan as device_plan
+from fedzero_client.errors import Broken, ClientError
+from fedzero_client.packing import unpack
 from msgspec import Raw
 from rich.console import Console
 
@@ -31,6 +34,7 @@ from fedzero.deploy.site import admission
 from fedzero.deploy.site.admission import Agreement
 from fedzero.deploy.site.settings import Settings
 from fedzero.directions import Keys
+from fedzero.engines.devices import messages as device_messages
 from fedzero.engines.memories import Remembered
 from fedzero.engines.remote import measuring
 from fedzero.engines.remote import messages as site_messages
@@ -396,6 +400,19 @@ def shown(data: bytes) -> None:
     assert plain.count("\n") == 2 and plain.replace("\n", "").isprintable(), repr(plain)
 
 
+def frame(data: bytes) -> None:
+    """A frame of a device."""
+    device_messages.decode_device(data, len(data))
+
+
+def frame_of_gateway(data: bytes) -> None:
+    """A frame of a gateway, at the device in NumPy: its decoder and its plan."""
+    with suppress(Broken, ClientError):
+        found = unpack(data)
+        if isinstance(found, list) and len(found) > 1 and isinstance(found[1], bytes):
+            device_plan.read(found[1])
+
+
 def sum_of_hosts(data: bytes) -> None:
     """The first byte chooses who is sent it, and when."""
     if data:
@@ -444,6 +461,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "bridge": bridge,
     "prompt": prompt,
     "shown": shown,
+    "frame": frame,
+    "gateway": frame_of_gateway,
     "sum": sum_of_hosts,
     "statement": a_statement,
     "budget": a_budget,

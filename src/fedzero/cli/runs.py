@@ -113,9 +113,14 @@ def run(
 
 def _dry(recipe: Recipe, environment: Environment, as_json: bool) -> None:
     """What a run of the recipe takes, by two rounds of it."""
+    from fedzero import plugins
     from fedzero.runs import session
     from fedzero.runs.estimate import estimated
 
+    if plugins.tag_of(type(recipe.engine)) == "devices":
+        raise FedzeroError(
+            "--dry-run makes two rounds by itself, and the clients of this recipe are devices: leave it out"
+        )
     found = estimated(lambda place, watch: session.start(recipe, place, environment, watch))
     (print_json if as_json else print)(found)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 LEDGER, MODEL, PRIVACY = "ledger.db", "model.safetensors", "privacy.json"
+DEVICES = "devices.db"
+"""Of a run whose clients are devices: the gateway's keys, tickets and places."""
 
 
 def folder_of(path: Path) -> Path:

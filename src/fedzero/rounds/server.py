@@ -38,6 +38,7 @@ from fedzero.rounds.delivery import Delivery, Sending
 from fedzero.rounds.gathering import gather, loss_of
 from fedzero.rounds.hiding import without_clients
 from fedzero.rounds.losses import beyond as beyond_others
+from fedzero.rounds.present import Present
 from fedzero.rounds.schedule import Schedule, StepSoFar, Synchronous, check_several_steps
 from fedzero.rounds.tally import Admitted, RoundInProgress
 from fedzero.rounds.tracker import ClientTracker
@@ -206,6 +207,8 @@ class Server:
         tally.refused |= unable
         tally.drawn += chosen
         tally.asked |= dict.fromkeys(chosen, round)
+        if isinstance(self.schedule, Present):
+            self.schedule.question(round, chosen, self.tracker)
         sending = self.delivery.instructions(round, sorted(set(chosen) - unable.keys()))
         found.expect(round, sending)
         clients.send(round, 0, sending.messages, sending.which)

@@ -6,7 +6,7 @@ import copy
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,16 +116,25 @@ class ClientTracker:
         out = {client for client, _ in record.refused}
         counted = sorted(set(record.cohort) - out)
         self.turns.note(record)
-        for before, clients in Counter(self.known[counted].tolist()).items():
-            self._knowing[before] -= clients
+        knows = self.turns.counted[counted] + self._sync  # a client has the updates before the question it answered
+        self._move(counted, np.maximum(knows, self.known[counted]))
+        self.history.append(record.round, None if record.dense else record.update)
+
+    def reached(self, ready: Mapping[int, int]) -> None:
+        """Clients that caught up in another way; by client, the round that its model is ready for."""
+        further = sorted(client for client, round in ready.items() if round > self.known[client])
+        self._move(further, np.array([ready[client] for client in further], np.int64))
+
+    def _move(self, clients: Sequence[int], knows: NDArray[np.int64]) -> None:
+        """The models of some clients have reached these rounds."""
+        for before, count in Counter(self.known[clients].tolist()).items():
+            self._knowing[before] -= count
             if not self._knowing[before]:
                 del self._knowing[before]
-        knows = self.turns.counted[counted] + self._sync  # a client has the updates before the question it answered
         self._knowing.update(knows.tolist())
-        self.known[counted] = knows
+        self.known[clients] = knows
         while not self._knowing[self.oldest]:  # `known` only grows: on average one step per round
             self.oldest += 1
-        self.history.append(record.round, None if record.dense else record.update)
 
     def _follow(self, record: Round) -> None:
         """Every client has the updates before this round."""

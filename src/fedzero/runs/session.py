@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from fedzero import plugins
 from fedzero.callbacks import ignore
 from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
 from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
-from fedzero.ledger.folder import LEDGER, MODEL, PRIVACY, folder_of
+from fedzero.ledger.folder import DEVICES, LEDGER, MODEL, PRIVACY, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Extended, Record, Said, Shown, Start
 from fedzero.ledger.replay import LedgerView
@@ -38,6 +39,7 @@ from fedzero.recipe.setup import Setup, prepare
 from fedzero.recipe.view import RunView
 from fedzero.rounds.loop import Watch, run_rounds
 from fedzero.rounds.past import PastRounds
+from fedzero.rounds.present import Attended, Present
 from fedzero.rounds.schedule import Schedule
 from fedzero.rounds.server import Server
 from fedzero.runs import growing, statement
@@ -66,6 +68,12 @@ def opened(
 ) -> Iterator[Opened]:
     """Open the recipe's engine for a run; everything that the engine started ends with the block. oldest: of the
     schedule."""
+    only, engine = getattr(setup.problem.shards, "engine", ""), plugins.tag_of(type(setup.recipe.engine))
+    if only not in ("", engine):
+        raise FedzeroError(
+            f"clients of this task have their data elsewhere: use engine.kind = {only!r} (not {engine!r}), "
+            "also to resume the run"
+        )
     past = PastRounds()
     seen = setup.recipe, setup.plan, past, setup, setup.replica(), environment, watch.phase, watch.warn, observe, oldest
     run = RunView(*seen)
@@ -100,6 +108,8 @@ def start(
         base, first = setup.problem if setup.problem.keep_base else None, setup.start
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
+        if overwrite and (folder / LEDGER).exists():  # places are those of one run
+            (folder / DEVICES).unlink(missing_ok=True)
         note = here.note_for(environment)
         with here.counted(setup, folder, note) as reserve, opened(setup, environment, watch, observe) as found:
             with closed_on_failure(create(folder, first, overwrite, base, note)) as ledger:
@@ -220,6 +230,8 @@ def run_to_end(
         elif setup is not None and replica is not None:
             replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
         held = replica if recipe.federation.server_model else None
+        if schedule is None and isinstance(found.clients, Attended):
+            schedule = Present(found.run.plan, found.clients, folder)
         server = Server(found.run.plan, held, ledger, view, _meter(setup, ledger, view), schedule, models, reserve)
         found.past.attach(server)
 

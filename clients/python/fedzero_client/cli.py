@@ -1,0 +1,90 @@
+"""fedzero-client join TICKET --data my.npz"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedzero_client import __version__
+from fedzero_client.errors import Broken, ClientError
+from fedzero_client.packing import pack
+from fedzero_client.polling import Polling
+from fedzero_client.session import LEAVE, Session, Ticket
+from fedzero_client.store import Store
+from fedzero_client.turn import Rows
+from fedzero_client.websocket import WebSocket
+
+LONGEST_PAUSE = 30.0
+"""Seconds between two attempts to connect, at most."""
+WAYS = {"socket": WebSocket, "poll": Polling}
+
+
+def say(text: str) -> None:
+    print(f"fedzero-client: {text}", file=sys.stderr, flush=True)
+
+
+def take_part(session: Session, way: str, tell: Callable[[str], None] = say) -> None:
+    """Until the run has ended; connections that break are made again."""
+    pause = 0.5
+    while not session.finished:
+        before = session.answered
+        try:
+            _connected(session, way)
+        except Broken as reason:
+            tell(f"{reason}; again in {max(pause, session.pause):g} s")
+        if session.finished:
+            return
+        pause = 0.5 if session.answered > before else min(2 * pause, LONGEST_PAUSE)
+        time.sleep(max(pause, session.pause))
+        session.pause = 0.0
+
+
+def _connected(session: Session, way: str) -> None:
+    connection = WAYS[way](session.ticket.url)
+    try:
+        for frame in session.begin():
+            connection.send(frame)
+        while not session.finished:
+            for frame in session.receive(connection.receive()):
+                connection.send(frame)
+            if session.pause:
+                return
+    except KeyboardInterrupt:
+        connection.send(pack([LEAVE]))
+        raise
+    finally:
+        connection.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="fedzero-client", description="A device of a federated run.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True)
+    join = commands.add_parser("join", help="Take part in a run, until it has ended.")
+    join.add_argument("ticket", help="The whole address of the ticket, in quotes.")
+    join.add_argument("--data", type=Path, required=True, help="An .npz file with x, rows of numbers, and y, labels.")
+    join.add_argument(
+        "--folder", type=Path, default=Path("fedzero-device"), help="Key, answers and model of the device."
+    )
+    join.add_argument("--way", choices=sorted(WAYS), default="socket", help="A web socket, or polling.")
+    given = parser.parse_args(arguments)
+    try:
+        store = Store(given.folder)
+        try:
+            take_part(Session(Ticket.of(given.ticket), store, Rows.of(given.data), say), given.way)
+        finally:
+            store.close()
+    except ClientError as reason:
+        say(str(reason))
+        return 2
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

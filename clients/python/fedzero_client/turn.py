@@ -1,0 +1,101 @@
+"""A turn: the scalars of a round, on the rows of this device."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedzero_client.errors import ClientError
+from fedzero_client.model import Model, added, keys_of, loss, stepped
+from fedzero_client.packing import pack
+from fedzero_client.plan import ALL, CENTRAL, Plan
+from fedzero_client.stream import F32, batch
+
+
+@dataclass(frozen=True)
+class Rows:
+    """x (n, inputs) as it was given, y (n,)."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.int64]
+
+    @staticmethod
+    def of(path: Path) -> Rows:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return Rows(file["x"], file["y"].astype(np.int64))
+        except (OSError, KeyError, ValueError) as error:
+            raise ClientError(f"{path} has no arrays x and y that can be read: {error}") from error
+
+
+class Worker:
+    """Rows that fit a plan, and what a place does with them."""
+
+    def __init__(self, plan: Plan, rows: Rows, place: int):
+        task = plan.task
+        if rows.x.ndim != 2 or rows.x.shape[1] != task.widths[0] or rows.y.shape != (len(rows.x),):
+            shape = f"x has shape {rows.x.shape} and y {rows.y.shape}"
+            raise ClientError(f"{shape}: the run asks for rows of {task.widths[0]} numbers, and a label for each")
+        if len(rows.x) < task.least_rows:
+            raise ClientError(f"{len(rows.x)} rows, and the run asks for {task.least_rows} at least")
+        if rows.y.min() < 0 or rows.y.max() >= task.widths[-1]:
+            raise ClientError(
+                f"labels go from {rows.y.min()} to {rows.y.max()}: the run has 0 to {task.widths[-1] - 1}"
+            )
+        mean, deviation = np.array(task.mean, np.float32), np.array(task.deviation, np.float32)
+        self.plan, self.place = plan, place
+        self.x: F32 = (rows.x.astype(np.float32) - mean) / deviation
+        self.y = rows.y
+        if not np.isfinite(self.x).all():
+            raise ClientError("x has NaN or infinite numbers")
+
+    def reply(self, model: Model, round: int, exchange: int, rate: float) -> bytes:
+        """The inner reply of a turn at a model that is ready for the round."""
+        scalars, first, queries = self.scalars(model, round, rate)
+        said = struct.pack("<f", first if abs(first) < 3.4e38 else math.inf)
+        return pack([round, exchange, model.digest(), scalars.astype("<f4").tobytes(), said, queries])
+
+    def scalars(self, model: Model, round: int, rate: float) -> tuple[F32, float, int]:
+        """(K·P scalars, the loss before local steps, evaluations)."""
+        plan, method = self.plan, self.plan.method
+        found, first, queries, x, M = [], 0.0, 0, model.x, model.M
+        for k in range(method.steps):
+            values = self._values(x, round, k)
+            g, here = _slopes(values, method.radius, method.difference == CENTRAL)
+            found.append(g)
+            first = first if k else here
+            queries += len(values)
+            if k + 1 < method.steps:
+                x, M = stepped(plan, x, M, round, k, rate, g)
+        return _clipped(np.concatenate(found), method.clip), first, queries
+
+    def _values(self, x: list[F32], round: int, step: int) -> NDArray[np.float64]:
+        """f at the points of a step, on its batch."""
+        plan, method = self.plan, self.plan.method
+        size = len(self.y) if method.samples == ALL else method.batch
+        chosen = batch(plan.root, round, step, self.place, len(self.y), size)
+        rows, labels = self.x[chosen], self.y[chosen]
+        central = method.difference == CENTRAL
+        signs = (1, -1) if central else (1,)
+        terms = [[(key, np.float32(s * method.radius))] for key in keys_of(plan, round, step) for s in signs]
+        points = terms if central else [[], *terms]
+        return np.array([loss(plan, added(plan, x, each), rows, labels) for each in points])
+
+
+def _slopes(f: NDArray[np.float64], radius: float, central: bool) -> tuple[F32, float]:
+    if central:
+        return ((f[0::2] - f[1::2]) / (2 * radius)).astype(np.float32), float(f.mean())
+    return ((f[1:] - f[0]) / radius).astype(np.float32), float(f[0])
+
+
+def _clipped(v: F32, norm: float) -> F32:
+    """v · min(1, norm/‖v‖)."""
+    length = math.sqrt(float(np.square(v, dtype=np.float64).sum()))
+    if not norm or length <= norm or not math.isfinite(length):
+        return v
+    return (v.astype(np.float64) * (norm / length)).astype(np.float32)

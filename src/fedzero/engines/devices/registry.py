@@ -1,0 +1,188 @@
+"""Who is who: the keys of a gateway, its tickets, and the places of a run, in one SQLite file of the run's folder.
+
+    ticket    admits so many keys until a time; it is kept as its SHA-256, so the file admits nobody
+    place     0 … N−1, the number of a client; given to one key for ever, and never to another in the same run
+
+A command may write while the gateway runs: every admission reads the file. Times are of this machine and decide about
+tickets alone; no message carries one.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from fedzero.engines.devices.codes import Code, Denied
+from fedzero.engines.devices.signing import GatewayKeys
+from fedzero.errors import FedzeroError
+from fedzero.ledger.folder import DEVICES as FILE
+
+TICKET = 16
+"""Bytes of a ticket."""
+SHOWN = 8
+"""Hexadecimal digits by which a ticket is named."""
+HOURS = 24.0
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS gateway (id INTEGER PRIMARY KEY CHECK (id = 1), run BLOB NOT NULL,"
+    " ed25519 BLOB NOT NULL, p256 BLOB NOT NULL, url TEXT NOT NULL DEFAULT '') STRICT",
+    "CREATE TABLE IF NOT EXISTS tickets (hash BLOB PRIMARY KEY, uses INTEGER NOT NULL, expires REAL NOT NULL,"
+    " revoked INTEGER NOT NULL DEFAULT 0) STRICT",
+    "CREATE TABLE IF NOT EXISTS places (place INTEGER PRIMARY KEY, algorithm INTEGER NOT NULL,"
+    " key BLOB NOT NULL UNIQUE, ticket BLOB NOT NULL, at REAL NOT NULL, revoked INTEGER NOT NULL DEFAULT 0) STRICT",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The holder of a place."""
+
+    place: int
+    algorithm: int
+    key: bytes
+    ticket: str
+    at: float
+    revoked: bool
+
+
+@dataclass(frozen=True)
+class Ticket:
+    name: str
+    uses: int
+    used: int
+    expires: float
+    revoked: bool
+
+
+class Registry:
+    """Opened by the gateway and by commands. folder: of the run."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA synchronous = FULL")
+        try:
+            with self._writing():
+                for statement in SCHEMA:
+                    self._db.execute(statement)
+                if self._db.execute("SELECT 1 FROM gateway").fetchone() is None:
+                    keys = GatewayKeys.made()
+                    values = os.urandom(16), keys.ed25519, keys.p256
+                    self._db.execute("INSERT INTO gateway (id, run, ed25519, p256) VALUES (1, ?, ?, ?)", values)
+        except sqlite3.DatabaseError as error:
+            raise FedzeroError(f"{self.path} is no file of a gateway: {error}") from error
+        self.run, ed25519, p256 = self._db.execute("SELECT run, ed25519, p256 FROM gateway").fetchone()
+        self.keys = GatewayKeys(ed25519, p256)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        self._db.close()
+
+    @property
+    def url(self) -> str:
+        """The address at which devices reach the gateway, as its engine last wrote it."""
+        found: str = self._db.execute("SELECT url FROM gateway").fetchone()[0]
+        return found
+
+    @url.setter
+    def url(self, value: str) -> None:
+        self._db.execute("UPDATE gateway SET url = ?", (value,))
+
+    @property
+    def version(self) -> int:
+        """Another number after another process has changed the file."""
+        found: int = self._db.execute("PRAGMA data_version").fetchone()[0]
+        return found
+
+    # ---- tickets
+
+    def ticket(self, uses: int, hours: float = HOURS) -> bytes:
+        """A new ticket; it is nowhere kept."""
+        ticket = os.urandom(TICKET)
+        row = sha256(ticket).digest(), uses, time.time() + hours * 3600
+        self._db.execute("INSERT INTO tickets (hash, uses, expires) VALUES (?, ?, ?)", row)
+        return ticket
+
+    def tickets(self) -> list[Ticket]:
+        used = "(SELECT COUNT(*) FROM places WHERE places.ticket = tickets.hash)"
+        rows = self._db.execute(f"SELECT hash, uses, {used}, expires, revoked FROM tickets ORDER BY expires")
+        return [Ticket(h.hex()[:SHOWN], uses, used, expires, bool(revoked)) for h, uses, used, expires, revoked in rows]
+
+    def revoke_ticket(self, name: str) -> list[int]:
+        """Withdraw a ticket and all places that it admitted; returns these."""
+        hashes = [h for (h,) in self._db.execute("SELECT hash FROM tickets") if h.hex().startswith(name.lower())]
+        if len(hashes) != 1 or len(name) < 4:
+            raise FedzeroError(f"{len(hashes)} tickets begin with {name!r}: `fedzero devices list` shows their names")
+        with self._writing():
+            self._db.execute("UPDATE tickets SET revoked = 1 WHERE hash = ?", hashes)
+            self._db.execute("UPDATE places SET revoked = 1 WHERE ticket = ?", hashes)
+        return [place.place for place in self.places() if place.ticket == hashes[0].hex()[:SHOWN]]
+
+    def revoke_place(self, place: int) -> None:
+        if self.holder(place) is None:
+            raise FedzeroError(f"nobody has place {place}: `fedzero devices list` shows all")
+        self._db.execute("UPDATE places SET revoked = 1 WHERE place = ?", (place,))
+
+    # ---- places
+
+    def enrol(self, ticket: bytes, algorithm: int, key: bytes, places: int) -> int:
+        """The place of a key: the one that it has, or the next one of `places`. The place is durable before it is
+        returned."""
+        hashed = sha256(ticket).digest()
+        with self._writing():
+            held = self._db.execute("SELECT place, revoked, algorithm FROM places WHERE key = ?", (key,)).fetchone()
+            if held is not None:
+                if held[1]:
+                    raise Denied(Code.REVOKED, f"place {held[0]}, which this key has, was withdrawn")
+                if held[2] == algorithm:
+                    return int(held[0])
+            self._expect_valid(hashed)
+            place = self._db.execute("SELECT COALESCE(MAX(place) + 1, 0) FROM places").fetchone()[0]
+            if place >= places:
+                raise Denied(Code.FULL, f"all {places} places of this run are given: there is no place {places + 1}")
+            row = place, algorithm, key, hashed, time.time()
+            self._db.execute("INSERT INTO places (place, algorithm, key, ticket, at) VALUES (?, ?, ?, ?, ?)", row)
+        return int(place)
+
+    def _expect_valid(self, hashed: bytes) -> None:
+        row = self._db.execute("SELECT uses, expires, revoked FROM tickets WHERE hash = ?", (hashed,)).fetchone()
+        if row is None:
+            raise Denied(Code.TICKET, "this ticket is not one of this run")
+        uses, expires, revoked = row
+        used = self._db.execute("SELECT COUNT(*) FROM places WHERE ticket = ?", (hashed,)).fetchone()[0]
+        if revoked:
+            raise Denied(Code.TICKET, "this ticket was withdrawn")
+        if time.time() > expires:
+            raise Denied(Code.TICKET, "this ticket has expired: ask for a new one")
+        if used >= uses:
+            raise Denied(Code.TICKET, f"this ticket has admitted {used} devices, as many as it may")
+
+    def holder(self, place: int) -> Place | None:
+        return next(iter(self._places("WHERE place = ?", (place,))), None)
+
+    def places(self) -> list[Place]:
+        return self._places("ORDER BY place", ())
+
+    def revoked(self) -> set[int]:
+        return {place for (place,) in self._db.execute("SELECT place FROM places WHERE revoked = 1")}
+
+    def _places(self, clause: str, values: tuple[int, ...]) -> list[Place]:
+        rows = self._db.execute(f"SELECT place, algorithm, key, ticket, at, revoked FROM places {clause}", values)
+        return [Place(p, a, key, ticket.hex()[:SHOWN], at, bool(out)) for p, a, key, ticket, at, out in rows]
