@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from fedzero_client import ed25519
+from fedzero_client import signing
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
@@ -37,22 +37,22 @@ REPLY = encode_reply(Reply(1, 0, bytes(8), NUMBERS, NUMBERS[:4], 3))
 
 
 def examples() -> dict[str, bytes]:
-    key = ed25519.public_of(SEED)
+    key = signing.public_of(SEED)
     answer, order = statements.answer(RUN, 2, 1, 0, 0, ORDER, REPLY), statements.order(RUN, 2, 1, 0, 0, ORDER)
     proof = statements.proof(RUN, 2, bytes(32), bytes(16), None)
     return {
         "a public key, of the secret 00 01 … 1f": key,
         "Hello": m.encode(m.Hello(1, RUN, 2, bytes(16), b"", None)),
         "what Proof signs": proof,
-        "Proof": m.encode(m.Proof(ed25519.sign(SEED, proof))),
+        "Proof": m.encode(m.Proof(signing.sign(SEED, proof))),
         "a plan": PLAN,
         "SHA-256 of the plan": sha256(PLAN).digest(),
         "the body of an Order": ORDER,
         "what Order signs": order,
-        "Order": m.encode(m.Order(1, 0, 0, ORDER, ed25519.sign(SEED, order))),
+        "Order": m.encode(m.Order(1, 0, 0, ORDER, signing.sign(SEED, order))),
         "the body of an Answer": REPLY,
         "what Answer signs": answer,
-        "Answer": m.encode(m.Answer(1, 0, 0, REPLY, ed25519.sign(SEED, answer))),
+        "Answer": m.encode(m.Answer(1, 0, 0, REPLY, signing.sign(SEED, answer))),
         "Error": m.encode(m.Error(9, "no answer of round 5, exchange 0, is awaited")),
     }
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fedzero_client import ed25519, packing, stream
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from fedzero_client import packing, signing, stream
 from fedzero_client import plan as device_plan
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.model import Model, loss
@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from devices.fleet import INPUTS, LABELS, data_of, made, recipe_of
 from fedzero.directions import Domain, derive
 from fedzero.engines.devices import plan as plans
-from fedzero.engines.devices.signing import SMALL_ORDER
+from fedzero.engines.devices.signing import ED25519, Verifier
 from fedzero.errors import FedzeroError
 from fedzero.model.params import Params
 from fedzero.model.schedules import rate_at
 from fedzero.model.updates import Seeded, pack
+from fedzero.privacy.statement import SMALL_ORDER, small_order
 from ledger.recompute.stream import blocks, derived
 
 VALUES = st.recursive(
@@ -59,29 +60,25 @@ def test_bytes_that_are_no_message_are_said_to_be_none(data: bytes) -> None:
     assert packing.unpack(packing.pack(value)) == value or value != value
 
 
-def test_signatures_are_those_of_rfc_8032() -> None:
-    for number in range(4):
-        seed, message = bytes([number]) * 32, b"m" * number
-        theirs = Ed25519PrivateKey.from_private_bytes(seed)
-        public = ed25519.public_of(seed)
-        assert public == theirs.public_key().public_bytes_raw()
-        signature = ed25519.sign(seed, message)
-        assert signature == theirs.sign(message)
-        assert ed25519.verify(public, message, signature)
-        assert not ed25519.verify(public, message + b"!", signature)
-        assert not ed25519.verify(public, message, bytes(64))
-        assert not ed25519.verify(public, message, signature[:32] + ed25519.L.to_bytes(32, "little"))
+def test_signatures_of_a_client_are_those_that_a_gateway_verifies() -> None:
+    seed, message = bytes(range(32)), b"m"
+    public, signature = signing.public_of(seed), signing.sign(seed, message)
+    assert Verifier(ED25519, public)(message, signature) and signing.verify(public, message, signature)
+    assert not signing.verify(public, message + b"!", signature)
+    assert not signing.verify(public, message, bytes(64))
+    assert not signing.verify(b"", message, signature)
 
 
-def test_points_of_small_order_are_all_of_them() -> None:
-    found = set()
-    for y in SMALL_ORDER:
-        point = ed25519._point(y.to_bytes(32, "little"))
-        if point is not None:  # p and p + 1 are other names of 0 and 1
-            x, y_, z, _ = ed25519._times(8, point)
-            assert x % ed25519.P == 0 and (y_ - z) % ed25519.P == 0
-            found.add(y)
-    assert len(found) == 5  # with both signs of x these are all 8
+def test_keys_of_small_order_are_all_of_them() -> None:
+    """Multiplied by 8, which X25519 does on the other form of the curve, they are nothing: u = (1 + y)/(1 − y)."""
+    prime, found = 2**255 - 19, set()
+    for y in SMALL_ORDER - {1, prime + 1}:  # the neutral element has no u
+        u = (1 + y) * pow(1 - y, -1, prime) % prime
+        with pytest.raises(ValueError, match="shared"):
+            X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(u.to_bytes(32, "little")))
+        found.add(y % prime)
+    assert len(found) == 4  # with the neutral element, and both signs of x, these are all 8
+    assert small_order(bytes(31) + b"\x80") and not small_order(signing.public_of(bytes(32)))
 
 
 @pytest.mark.parametrize("columns", [0, 1, 7, 130])

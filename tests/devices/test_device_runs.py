@@ -48,9 +48,9 @@ def test_the_whole_profile(tmp_path: Path, changes: dict[str, object]) -> None:
 
 def test_the_client_imports_neither_torch_nor_fedzero() -> None:
     """Not even where they are installed."""
-    names = ["session", "cli", "websocket", "polling", "model", "turn", "store", "ed25519"]
+    names = ["session", "cli", "websocket", "polling", "model", "turn", "store", "signing"]
     imports = "; ".join(f"import fedzero_client.{name}" for name in names)
-    heavy = {"torch", "fedzero", "msgspec", "cryptography"}
+    heavy = {"torch", "fedzero", "msgspec"}
     program = f"import sys; {imports}; print(sorted({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(CLIENT)}, capture_output=True)
     assert found.stdout.strip() == b"[]", found.stderr

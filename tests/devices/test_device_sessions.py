@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from fedzero_client import ed25519, packing
+from fedzero_client import packing, signing
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.session import Session as Device
 from fedzero_client.session import Ticket
@@ -197,7 +197,7 @@ def test_wrong_keys_replayed_proofs_and_other_places(house: House) -> None:
     session.receive(m.encode(hello))
     challenge = m.decode_gateway(session.take()[0])
     assert isinstance(challenge, m.Challenge)
-    proof = ed25519.sign(device.seed, statements.proof(house.hub.run, 0, challenge.nonce, bytes(16), None))
+    proof = signing.sign(device.seed, statements.proof(house.hub.run, 0, challenge.nonce, bytes(16), None))
     replayed = house.session()
     replayed.receive(m.encode(hello))
     replayed.take()

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from fedzero_client import ed25519, plan
+from fedzero_client import plan, signing
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.model import Model
 from fedzero_client.packing import pack, unpack
@@ -61,7 +61,7 @@ class Session:
 
     def __init__(self, ticket: Ticket, store: Store, rows: Rows, tell: Callable[[str], None] = lambda text: None):
         self.ticket, self.store, self.rows, self.tell = ticket, store, rows, tell
-        self.seed, self.public = store.seed, ed25519.public_of(store.seed)
+        self.seed, self.public = store.seed, signing.public_of(store.seed)
         self.place: int | None = None
         self.gateway = b""
         self.finished, self.pause = False, 0.0
@@ -101,13 +101,13 @@ class Session:
     # ---- signatures
 
     def _signed(self, message: bytes) -> bytes:
-        return ed25519.sign(self.seed, message)
+        return signing.sign(self.seed, message)
 
     def _statement(self, kind: str, payload: bytes, place: int | None = None) -> bytes:
         return statement(kind, self.ticket.run, (self.place or 0) if place is None else place, payload)
 
     def _true(self, kind: str, payload: bytes, signature: bytes) -> bool:
-        return ed25519.verify(self.gateway, self._statement(kind, payload), signature)
+        return signing.verify(self.gateway, self._statement(kind, payload), signature)
 
     def _expect_true(self, kind: str, payload: bytes, signature: bytes) -> None:
         if not self._true(kind, payload, signature):
@@ -162,7 +162,7 @@ class Session:
         if run != self.ticket.run or sha256(key + p256).digest()[:16] != self.ticket.fingerprint:
             raise ClientError("this is not the gateway that the ticket names")
         message = self._statement("enrolled", self.ticket.secret + self.public, place)
-        if not ed25519.verify(key, message, signature):
+        if not signing.verify(key, message, signature):
             raise ClientError("the signature of the enrolment is not of the gateway that the ticket names")
         self.store.put(run=run, place=place.to_bytes(4, "little"), gateway=key)
         self.place, self.gateway = place, key

@@ -82,7 +82,7 @@ class Signed(Struct, frozen=True, forbid_unknown_fields=True):
         """The statement, if it was signed with this public key; `Refused` otherwise."""
         try:
             signer = _library().Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
-            if key != self.key or _everybodys(bytes.fromhex(key)):
+            if key != self.key or small_order(bytes.fromhex(key)):
                 raise ValueError
             signer.verify(bytes.fromhex(self.signature), PURPOSE + self.statement.encode())
             statement = decode(self.statement.encode())
@@ -114,25 +114,15 @@ def signed(statement: Statement, private: bytes) -> Signed:
     return Signed(text.decode(), public, key.sign(PURPOSE + text).hex())
 
 
-FIELD = 2**255 - 19
+_PRIME = 2**255 - 19
+_ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
+SMALL_ORDER = frozenset({0, 1, _ORDER_8, _PRIME - _ORDER_8, _PRIME - 1, _PRIME, _PRIME + 1})
+"""y of points with an order of at most 8. As a key of Ed25519 one verifies signatures that nobody made."""
 
 
-def _everybodys(key: bytes) -> bool:
-    """Whether a public key has small order, so that anybody can sign for it. The same point of the other form of the
-    curve is u = (1 + y)/(1 − y) (RFC 7748, 4.1), with which X25519 agrees on nothing."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-
-    y = (int.from_bytes(key, "little") & (2**255 - 1)) % FIELD
-    if y == 1:
-        return True
-    u = (1 + y) * pow(1 - y, -1, FIELD) % FIELD
-    try:
-        X25519PrivateKey.from_private_bytes(bytes(32)).exchange(
-            X25519PublicKey.from_public_bytes(u.to_bytes(32, "little"))
-        )
-    except ValueError:
-        return True
-    return False
+def small_order(key: bytes) -> bool:
+    """Whether anybody can sign for a public key of Ed25519."""
+    return int.from_bytes(key, "little") & ((1 << 255) - 1) in SMALL_ORDER
 
 
 def public_key(private: bytes) -> str:

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from fedzero.errors import FedzeroError
+from fedzero.privacy.statement import small_order
 
 try:
     from cryptography.exceptions import InvalidSignature
@@ -24,10 +25,6 @@ ED25519, P256 = 1, 2
 LENGTHS = {ED25519: 32, P256: 65}
 """Bytes of a public key, by algorithm."""
 FINGERPRINT = 16
-_PRIME = 2**255 - 19
-_ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
-SMALL_ORDER = frozenset({0, 1, _ORDER_8, _PRIME - _ORDER_8, _PRIME - 1, _PRIME, _PRIME + 1})
-"""y of points with an order of at most 8. As a key of Ed25519 one verifies signatures that nobody made."""
 _ECDSA = ec.ECDSA(hashes.SHA256())
 
 
@@ -74,7 +71,7 @@ class Verifier:
             raise ValueError(f"a key of {len(key)} bytes")
         self._key: Ed25519PublicKey | ec.EllipticCurvePublicKey
         if algorithm == ED25519:
-            if int.from_bytes(key, "little") & ((1 << 255) - 1) in SMALL_ORDER:
+            if small_order(key):
                 raise ValueError("a point of small order")
             self._key = Ed25519PublicKey.from_public_bytes(key)
         else:
