@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.hub import Came, Caught, Declined, Hub, HubEvent, Said, Went
 from fedzero.engines.devices.registry import Registry
 from fedzero.engines.devices.session import Asked, Session, State
+from fedzero.errors import FedzeroError
 from fedzero.protocol.messages import decode_reply, encode_work
 from fuzz.mutating import mutated
 
@@ -427,3 +428,15 @@ def test_whatever_bytes_come_a_session_ends_in_words(house: House) -> None:
     for case in mutated([*others, m.encode(m.Error(9, "stale"))], 300, seed=4):
         with suppress(Broken, ClientError):
             device.receive(case)
+
+
+def test_places_in_a_file_that_somebody_prepared_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "devices.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FedzeroError):
+        Registry(tmp_path / "link")
+    assert not (tmp_path / "elsewhere").exists()
+    with closing(Registry(tmp_path / "own")) as registry:
+        registry._db.execute("CREATE TRIGGER t AFTER INSERT ON places BEGIN DELETE FROM tickets; END")
+    with pytest.raises(FedzeroError, match="views or triggers"):
+        Registry(tmp_path / "own")

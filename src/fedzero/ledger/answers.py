@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedzero.errors import FedzeroError, Refused
-from fedzero.ledger.durable import Durable
+from fedzero.ledger.durable import Durable, parts_of
 
 FILE = "answers.db"
 """In the folder of a run, or of all runs of a site."""
@@ -69,7 +69,7 @@ def question_of(instruction: bytes) -> bytes:
 
 def files_of(folder: Path) -> list[Path]:
     """All that is left of the answers in a folder, also by a process that was killed."""
-    return [folder / (FILE + suffix) for suffix in ("", "-wal", "-shm")]
+    return parts_of(folder / FILE)
 
 
 class Answers(Durable):

@@ -18,6 +18,11 @@ SECONDS = 30.0
 """To wait for another process that writes."""
 
 
+def parts_of(path: Path) -> list[Path]:
+    """All that is left of such a file, also by a process that was killed."""
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+
+
 class Durable:
     """tables: statements that make what is not there yet."""
 

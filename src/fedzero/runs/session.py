@@ -16,6 +16,7 @@ from fedzero.directions.ahead import compiling
 from fedzero.errors import FedzeroError
 from fedzero.ledger import answers, checkpoints, replay
 from fedzero.ledger.checkpoints import Checkpoint
+from fedzero.ledger.durable import parts_of
 from fedzero.ledger.folder import DEVICES, LEDGER, MODEL, PRIVACY, folder_of
 from fedzero.ledger.query_log import LedgerLog, Meter
 from fedzero.ledger.records import Extended, Record, Said, Shown, Start
@@ -109,7 +110,8 @@ def start(
         if recipe.engine.merge:
             first = msgspec.structs.replace(first, threads=thread_count())
         if overwrite and (folder / LEDGER).exists():  # places are those of one run
-            (folder / DEVICES).unlink(missing_ok=True)
+            for path in parts_of(folder / DEVICES):
+                path.unlink(missing_ok=True)
         note = here.note_for(environment)
         with here.counted(setup, folder, note) as reserve, opened(setup, environment, watch, observe) as found:
             with closed_on_failure(create(folder, first, overwrite, base, note)) as ledger:

@@ -10,10 +10,7 @@ tickets alone; no message carries one.
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +18,7 @@ from pathlib import Path
 from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.signing import GatewayKeys
 from fedzero.errors import FedzeroError
+from fedzero.ledger.durable import Durable
 from fedzero.ledger.folder import DEVICES as FILE
 
 TICKET = 16
@@ -28,14 +26,14 @@ TICKET = 16
 SHOWN = 8
 """Hexadecimal digits by which a ticket is named."""
 HOURS = 24.0
-SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS gateway (id INTEGER PRIMARY KEY CHECK (id = 1), run BLOB NOT NULL,"
-    " ed25519 BLOB NOT NULL, p256 BLOB NOT NULL, url TEXT NOT NULL DEFAULT '') STRICT",
-    "CREATE TABLE IF NOT EXISTS tickets (hash BLOB PRIMARY KEY, uses INTEGER NOT NULL, expires REAL NOT NULL,"
-    " revoked INTEGER NOT NULL DEFAULT 0) STRICT",
-    "CREATE TABLE IF NOT EXISTS places (place INTEGER PRIMARY KEY, algorithm INTEGER NOT NULL,"
-    " key BLOB NOT NULL UNIQUE, ticket BLOB NOT NULL, at REAL NOT NULL, revoked INTEGER NOT NULL DEFAULT 0) STRICT",
-)
+TABLES = """
+CREATE TABLE IF NOT EXISTS gateway (id INTEGER PRIMARY KEY CHECK (id = 1), run BLOB NOT NULL,
+  ed25519 BLOB NOT NULL, p256 BLOB NOT NULL, url TEXT NOT NULL DEFAULT '') STRICT;
+CREATE TABLE IF NOT EXISTS tickets (hash BLOB PRIMARY KEY, uses INTEGER NOT NULL, expires REAL NOT NULL,
+  revoked INTEGER NOT NULL DEFAULT 0) STRICT;
+CREATE TABLE IF NOT EXISTS places (place INTEGER PRIMARY KEY, algorithm INTEGER NOT NULL,
+  key BLOB NOT NULL UNIQUE, ticket BLOB NOT NULL, at REAL NOT NULL, revoked INTEGER NOT NULL DEFAULT 0) STRICT;
+"""
 
 
 @dataclass(frozen=True)
@@ -59,41 +57,23 @@ class Ticket:
     revoked: bool
 
 
-class Registry:
+class Registry(Durable):
     """Opened by the gateway and by commands. folder: of the run."""
 
+    tables = TABLES
+
     def __init__(self, folder: Path):
-        self.path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
-        if not self.path.exists():
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        self._db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA synchronous = FULL")
-        try:
-            with self._writing():
-                for statement in SCHEMA:
-                    self._db.execute(statement)
-                if self._db.execute("SELECT 1 FROM gateway").fetchone() is None:
-                    keys = GatewayKeys.made()
-                    values = os.urandom(16), keys.ed25519, keys.p256
-                    self._db.execute("INSERT INTO gateway (id, run, ed25519, p256) VALUES (1, ?, ?, ?)", values)
-        except sqlite3.DatabaseError as error:
-            raise FedzeroError(f"{self.path} is no file of a gateway: {error}") from error
+        super().__init__(folder / FILE)
+
+    def _opened(self) -> None:
+        with self._transaction():
+            if self._db.execute("SELECT 1 FROM gateway").fetchone() is None:
+                keys = GatewayKeys.made()
+                values = os.urandom(16), keys.ed25519, keys.p256
+                self._db.execute("INSERT INTO gateway (id, run, ed25519, p256) VALUES (1, ?, ?, ?)", values)
         self.run, ed25519, p256 = self._db.execute("SELECT run, ed25519, p256 FROM gateway").fetchone()
         self.keys = GatewayKeys(ed25519, p256)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-
-    def close(self) -> None:
-        self._db.close()
 
     @property
     def url(self) -> str:
@@ -130,7 +110,7 @@ class Registry:
         hashes = [h for (h,) in self._db.execute("SELECT hash FROM tickets") if h.hex().startswith(name.lower())]
         if len(hashes) != 1 or len(name) < 4:
             raise FedzeroError(f"{len(hashes)} tickets begin with {name!r}: `fedzero devices list` shows their names")
-        with self._writing():
+        with self._transaction():
             self._db.execute("UPDATE tickets SET revoked = 1 WHERE hash = ?", hashes)
             self._db.execute("UPDATE places SET revoked = 1 WHERE ticket = ?", hashes)
         return [place.place for place in self.places() if place.ticket == hashes[0].hex()[:SHOWN]]
@@ -146,7 +126,7 @@ class Registry:
         """The place of a key: the one that it has, or the next one of `places`. The place is durable before it is
         returned."""
         hashed = sha256(ticket).digest()
-        with self._writing():
+        with self._transaction():
             held = self._db.execute("SELECT place, revoked, algorithm FROM places WHERE key = ?", (key,)).fetchone()
             if held is not None:
                 if held[1]:
