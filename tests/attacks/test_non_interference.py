@@ -32,6 +32,7 @@ cohort = 2
 """
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_plain_run_is_named_and_nothing_else(tmp_path: Path) -> None:
     """Equal slopes, other losses: they are in replies, in the ledger and in the log. Equal data differ in nothing."""
     recipe = tmp_path / "small.toml"

@@ -103,7 +103,7 @@ def test_killed_during_a_call(warm_server, right, tmp_path, client, call):
     assert survives(Run(warm_server, tmp_path / "a", TOGETHER), Death(call=(client, call)), right)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_killed_at_statements_of_the_database(warm_server, right, tmp_path, when):
     """Between reserving and calling, between value and log, between log and round, and everywhere else."""
     steps, lost = random.Random(when).sample(range(right["steps"]), 40), []

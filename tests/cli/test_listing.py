@@ -114,6 +114,7 @@ def test_a_command_that_cannot_be_imported_leaves_the_others(acme: Path) -> None
     assert "resume" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_foreign_method_runs_and_a_broken_one_says_why(acme: Path) -> None:
     done = fedzero(acme, "run", "acme-recipe", "--json")
     assert done.returncode == 0, done.stderr

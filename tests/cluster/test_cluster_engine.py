@@ -55,7 +55,11 @@ def by_default(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("algorithm", cases, ids=lambda algorithm: algorithm["kind"])
 
 
-@pytest.mark.parametrize("algorithm", METHODS, ids=lambda algorithm: algorithm["kind"])
+@pytest.mark.parametrize(
+    "algorithm",
+    mostly_slow(METHODS, lambda algorithm: algorithm["kind"] in ("decomfl", "fzoos", "scaffold-zo")),
+    ids=lambda algorithm: algorithm["kind"],
+)
 def test_the_ledger_is_that_of_one_process(cluster: Any, recipe: Any, tmp_path: Path, algorithm: Any) -> None:
     same_as_local(
         recipe(algorithm, rounds=12 if algorithm["kind"] == "fedavg" else 5), tmp_path, Environment(), Silent()
@@ -184,6 +188,7 @@ def test_black_boxes_are_called_on_workers_and_logged_by_the_driver(
     assert not killing
 
 
+@pytest.mark.slow
 def test_a_module_of_the_callers_own_is_trained(cluster: Any, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     x = generator.standard_normal((60, 4)).astype(np.float32)

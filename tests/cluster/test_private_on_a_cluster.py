@@ -27,6 +27,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import prepare
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
+from sampling import mostly_slow
 
 DECOMFL = {"kind": "decomfl", "rate": 0.01, "directions": 3}
 ROUNDING = b"rounding"
@@ -54,7 +55,7 @@ PRIVATE = {
 }
 
 
-@pytest.mark.parametrize("kind", PRIVATE)
+@pytest.mark.parametrize("kind", mostly_slow(PRIVATE, lambda kind: kind in ("few", "distributed")))
 def test_a_private_run_leaves_the_ledger_of_one_process(
     cluster: Any, recipe: Any, tmp_path: Path, chosen: None, kind: str
 ) -> None:
@@ -104,6 +105,7 @@ def test_persons_are_drawn_by_the_driver(cluster: Any, tmp_path: Path, chosen: N
     assert content_of(tmp_path / "ray" / "run") == content_of(tmp_path / "local" / "run")
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_private_round_changes_no_bit(
     cluster: Any, recipe: Any, tmp_path: Path, chosen: None, killing: list[tuple[int, int]]
 ) -> None:

@@ -17,6 +17,7 @@ from fedzero.testing.engines import SiteProgram
 METHOD = {"kind": "scaffold-zo", "rate": 2e-3, "directions": 4, "type": "II", "local_steps": 2, "form": "seeded"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_ledger_is_that_of_one_process(recipe, tmp_path: Path, workers: int) -> None:
     """Also what clients remember, which is at the workers and in the site's folder."""

@@ -141,7 +141,13 @@ def check_advance(x: torch.Tensor, slots: list[np.ndarray], program: Program, te
 
 @pytest.mark.skipif(INTERPRETED or CUDA, reason="the tests it would start run in this process")
 @pytest.mark.parametrize("all_", ["0", pytest.param("1", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("files", [("test_gpu.py",), ("test_rank1.py", "test_gpu_layers.py")], ids=["first", "others"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param(("test_gpu.py",), id="first"),
+        pytest.param(("test_rank1.py", "test_gpu_layers.py"), id="others", marks=pytest.mark.slow),
+    ],
+)
 def test_interpreter(files: tuple[str, ...], all_: str) -> None:
     """The tests marked `kernels`, on CPU tensors."""
     source = str(Path(gpu.__file__).parents[3])

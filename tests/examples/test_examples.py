@@ -43,6 +43,7 @@ def test_the_example_is_the_readmes() -> None:
         assert line.split("  #")[0].rstrip() in example
 
 
+@pytest.mark.slow
 def test_transformers(tmp_path: Path, small_model) -> None:
     transformers = pytest.importorskip("transformers")
     example = runpy.run_path(str(ROOT / "examples" / "transformers_trainer.py"))
@@ -57,6 +58,7 @@ def test_transformers(tmp_path: Path, small_model) -> None:
     run.model.save_pretrained(tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     run = runpy.run_path(str(ROOT / "examples" / "lightning_module.py"))["train"](tmp_path / "run")

@@ -173,7 +173,7 @@ def test_dense_run_killed_around_its_checkpoint(undisturbed, dense, tmp_path, ev
 
 
 @sampled
-@pytest.mark.parametrize("which", ["tiny", "dense"])
+@pytest.mark.parametrize("which", ["tiny", pytest.param("dense", marks=pytest.mark.slow)])
 def test_killed_around_every_checkpoint_beside_the_ledger(request, undisturbed, tmp_path, which, every):
     """Checkpoints after rounds 2 and 4 of 6: killed at every step from before the first to behind the last (of a dense
     run at every fourth), also while the file is synced and renamed, and when it is removed at the end."""

@@ -146,6 +146,7 @@ def test_from_a_recipe_to_a_report_with_a_kill_between(there) -> None:
     assert "is not installed: pip install" in sentence and "strange-method==0.1.0" in sentence
 
 
+@pytest.mark.slow
 def test_a_federation_of_two_sites(there) -> None:
     """Sites are processes of the same environment, so they have it installed: the ledger of one process."""
     environment, folder = there

@@ -59,6 +59,7 @@ def test_a_local_epoch_goes_downhill_and_a_trial_is_tested_on_clients_who_are_ke
         assert peers.loss(after[i], kept.x[i], kept.y[i]) < peers.loss(w, kept.x[i], kept.y[i])
 
 
+@pytest.mark.slow
 def test_without_noise_private_runs_are_as_good_as_plain_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same clients, clipped to one norm: by sums of integers without noise, and by the plain method. Cohorts are
     other draws, so three runs of each have one mean within three standard errors, of 10 points at least (a class)."""
@@ -73,6 +74,7 @@ def test_without_noise_private_runs_are_as_good_as_plain_ones(tmp_path: Path, mo
     assert control["accuracy"] > 0.3
 
 
+@pytest.mark.slow
 def test_mnist_chooses_rates_once_compares_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--out", str(tmp_path), *SMALL, "--methods", "fedzero,gradient,fedavg"]
     mnist.main(argv)

@@ -261,6 +261,7 @@ def test_an_update_leaves_the_runs_sorted_and_the_key_where_it_was(chromium: Any
     tab.close()
 
 
+@pytest.mark.slow
 def test_a_live_page_survives_the_end_and_the_restart_of_its_run(chromium: Any, tmp_path: Path) -> None:
     """A real process, killed and resumed; the reader's axis stays what it was."""
     pytest.importorskip("uvicorn")

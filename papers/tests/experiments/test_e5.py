@@ -71,6 +71,7 @@ def test_five_percent_is_read_off_every_run() -> None:
     assert never.curve.final[0] == pytest.approx((0.05 + 0.8) / 2)
 
 
+@pytest.mark.slow
 def test_the_toy_experiment_runs_to_its_end(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(alignments, "cores", lambda: 1)  # every process imports everything
     outcome, _ = drive(replace(E5, full=TOY, quick=TOY).plan(Options(quick=True)), tmp_path)

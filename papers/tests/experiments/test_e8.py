@@ -57,6 +57,7 @@ def of_the_paper(stage: Stage) -> list[Any]:
     return [job for job in stage.jobs if "/control-" not in job.folder]
 
 
+@pytest.mark.slow
 def test_controls_are_plain_sgd_at_other_rates(search):
     tuned = [job for job in search.jobs if job not in of_the_paper(search)]
     assert {rate_at(job.recipe.algorithm.rate, 0) for job in tuned} == set(BELOW)
