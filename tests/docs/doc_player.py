@@ -33,7 +33,7 @@ SHELL = set("|&;<>$*?`()")
 """A command without these is its words."""
 WATCHES = re.compile(r"fedzero watch .*--web")
 """Serves its page until Ctrl-C."""
-OURS = re.compile(r"pip install '?(?:fedzero|\.(?!/)|\./papers|fedzero-papers)(?:\[(\w+)\])?'?(?: |$)")
+OURS = re.compile(r"pip install '?(?:fedzero|\.(?!/)|\./papers|fedzero-papers)(?:\[([\w,]+)\])?'?(?: |$)")
 
 
 class Player:
@@ -162,7 +162,7 @@ def extras(block: Block) -> Iterator[str]:
     """Extras of this distribution that a console block installs."""
     for line in block.text.splitlines():
         if (found := OURS.match(line.removeprefix("$ "))) and found[1]:
-            yield found[1]
+            yield from found[1].split(",")
 
 
 def declared_extras() -> set[str]:
