@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         _needs("make", *(each for each in needs if "=" not in each))
         build = tmp_path_factory.getbasetemp() / "core"
         command = ["make", "-s", "-j2", "-C", str(CORE), f"BUILD={build}", *settings, target]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+        own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, env=own
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout
 
