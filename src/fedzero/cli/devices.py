@@ -41,7 +41,10 @@ def ticket(
     """
     from fedzero.engines.devices.signing import Signer
     from fedzero.engines.devices.ticket import address
+    from fedzero.ledger.folder import DEVICES
 
+    if url is None and not (folder / DEVICES).exists():  # a wrong name must not become a folder with keys
+        raise FedzeroError(f"nobody knows yet where the gateway of {folder} listens: start the run, or give --url")
     registry = _registry(folder)
     place = url or registry.url
     if not place:
