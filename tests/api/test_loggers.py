@@ -112,6 +112,8 @@ def test_a_resume_continues_the_series(tmp_path: Path, head: str) -> None:
     run(folder, "tensorboard", PausesAfter(4))  # what was made without it is filled in
     assert steps(scalars(folder)["queries"]) == [1, 2, 3, 4]
     run(folder, None, PausesAfter(6))
+    names = [[*path.name.split(".")] for path in sorted((folder / "tensorboard").glob("*/*"))]
+    assert names and len({name[3] for name in names}) == len(names), "files of one second have an order too"
     folder = folder.rename(tmp_path / "moved")
     assert fedzero.Run.open(folder).resume(progress=False, report_to=["tensorboard"]).summary.ledger_head == head
     assert steps(scalars(folder)["queries"]) == [*range(1, ROUNDS + 1)]

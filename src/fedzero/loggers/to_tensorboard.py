@@ -33,7 +33,7 @@ class Sink:
         place.mkdir(parents=True, exist_ok=True)
         files = sorted(place.glob("events.out.tfevents.*"))
         written = _last_steps(files)
-        path = place / f"events.out.tfevents.{int(time.time()):010d}.{os.getpid()}.{len(files)}"
+        path = place / f"events.out.tfevents.{_second_after(files):010d}.{os.getpid()}.{len(files)}"
         self._file = path.open("xb")
         self._records = RecordWriter(self._file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
@@ -54,6 +54,13 @@ class Sink:
 
     def close(self, complete: bool) -> None:
         self._file.close()
+
+
+def _second_after(files: Sequence[Path]) -> int:
+    """Unix time of a new file, later than those of `files`: TensorBoard reads a folder in the order of names, and of
+    two processes that begin within a second the later one may have the smaller process id."""
+    stamps = [name[3] for name in (file.name.split(".") for file in files) if len(name) > 3 and name[3].isdigit()]
+    return max([int(time.time()), *(int(stamp) + 1 for stamp in stamps)])
 
 
 def _config(run: RunInfo) -> Summary:
