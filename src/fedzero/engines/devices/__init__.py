@@ -13,6 +13,7 @@ hub           all sessions, in the thread of the web server
 application   web sockets and polling
 serving       the web server
 catching_up   what devices that lack rounds are sent
+sums          the integers of runs with [privacy]
 clients       the contract of engines
 """
 
@@ -68,6 +69,7 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.plan import Rates, encode, plan_of
         from fedzero.engines.devices.registry import Registry
         from fedzero.engines.devices.serving import listening, served
+        from fedzero.engines.devices.sums import WIDEST
         from fedzero.methods.shared.seeded import SeededMethod
 
         setup, replica = run.built()
@@ -84,7 +86,8 @@ class Devices(Engine, tag="devices"):
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
             hub = Hub(registry, plan, federation.clients, self.beat, self.connections)
-            largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + 128
+            wide = WIDEST * setup.plan.numbers if setup.recipe.privacy else 0
+            largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + wide + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
             tls = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key} if self.certificate else {}
             with served(gateway, at, tls):
