@@ -130,7 +130,9 @@ class Session:
             raise ClientError(f"no turn of this run is left: {why}")
         every = epsilon_of(found.rounds / privacy.sigma**2, privacy.delta, privacy.noise == CENTRAL)
         server = "the server adds the noise, and no figure holds against it"
-        server = server if privacy.noise == CENTRAL else "this device adds the noise, so the same figure holds against it"
+        server = (
+            server if privacy.noise == CENTRAL else "this device adds the noise, so the same figure holds against it"
+        )
         self.tell(
             f"privacy: a turn in each of {found.rounds} rounds is ε = {every:.4g} (δ = {privacy.delta:g}) against "
             f"readers of the model; {server}; spent so far: ε = {self._journal.spent(privacy):.4g}"

@@ -139,7 +139,7 @@ def _trust(privacy: Privacy, q: float) -> tuple[str, ...]:
     if privacy.unit != "client":
         found.append("no unit lies with two clients, and clients bound the numbers of each unit as the recipe says")
     if privacy.present:
-        found.append("who is present, and how long a device computes, does not depend on the data: neither is protected")
+        found.append("neither who is present nor how long a device computes is protected, or depends on the data")
     found.append("the number of units is a constant of the recipe, which nobody has counted")
     return tuple(found)
 
