@@ -11,7 +11,7 @@ from typing import Any
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.packing import unpack
 from fedzero_client.privacy import Privacy
-from fedzero_client.stream import RADEMACHER, RANK1
+from fedzero_client.stream import GAUSSIAN, RADEMACHER, RANK1
 
 PLAIN, PRIVATE = 1, 2
 """Versions of the plan."""
@@ -120,7 +120,7 @@ def _check(plan: Plan) -> None:
         (sizes["root"] != 32, "a root of another length"),
         (sizes["numbers"] > LARGEST, f"a model of {plan.size:,} numbers"),
         ([t.shape for t in plan.tensors] != shapes, "tensors that are not those of a perceptron"),
-        (method.distribution not in (RADEMACHER, RANK1), f"directions of kind {method.distribution}"),
+        (method.distribution not in (GAUSSIAN, RADEMACHER, RANK1), f"directions of kind {method.distribution}"),
         (method.rule not in (SGD, MOMENTUM), f"the rule {method.rule}"),
         (method.rule == MOMENTUM and len(method.hypers) != 2, "a momentum without its two numbers"),
         (method.difference not in (FORWARD, CENTRAL), f"differences of kind {method.difference}"),

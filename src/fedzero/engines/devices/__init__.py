@@ -66,7 +66,7 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
         from fedzero.engines.devices.hub import Hub
-        from fedzero.engines.devices.plan import Rates, encode, plan_of
+        from fedzero.engines.devices.plan import OPTIONAL, Rates, encode, plan_of
         from fedzero.engines.devices.registry import Registry
         from fedzero.engines.devices.serving import listening, served
         from fedzero.engines.devices.sums import WIDEST
@@ -78,6 +78,8 @@ class Devices(Engine, tag="devices"):
         assert isinstance(method, SeededMethod)
         if run.environment.folder is None:
             raise FedzeroError("a gateway keeps its keys and places in the folder of a run, and there is none")
+        if method.distribution == OPTIONAL:
+            run.warn(f"{OPTIONAL} directions are an optional part of the profile: devices without them refuse this run")
         federation = setup.recipe.federation
         if self.least > federation.clients:
             raise FedzeroError(f"engine.least = {self.least} exceeds federation.clients = {federation.clients}")

@@ -28,7 +28,9 @@ PLAN, PRIVATE_PLAN = 1, 2
 """Versions of the plan: without and with [privacy]. Whoever knows the first one alone refuses the second, and sends
 nothing in the clear."""
 FLOAT32 = 1
-DISTRIBUTIONS = {"rademacher": int(Domain.RADEMACHER), "rank1": int(Domain.RANK1)}
+DISTRIBUTIONS = {"gaussian": int(Domain.GAUSSIAN), "rademacher": int(Domain.RADEMACHER), "rank1": int(Domain.RANK1)}
+OPTIONAL = "gaussian"
+"""The directions that a device need not have."""
 DIFFERENCES = {"forward": 1, "central": 2}
 BATCHES, ALL = 1, 2
 PERCEPTRON = 1
@@ -191,7 +193,11 @@ def check(setup: Setup) -> None:
         (not plain or setup.plan.traits.remembers, f"algorithm.kind = {method.name!r}", "set it to 'decomfl'"),
         (len(rules) > 1, f"algorithm: {rules[0].name!r}", "leave out all rules but sgd or momentum"),
         (kernel.kernel not in (Rule.SGD, Rule.MOMENTUM), f"{kernel.name!r}", "use sgd or momentum"),
-        (method.distribution not in DISTRIBUTIONS, f"{method.distribution!r} directions", "use rademacher or rank1"),
+        (
+            method.distribution not in DISTRIBUTIONS,
+            f"{method.distribution!r} directions",
+            "use rademacher, rank1 or gaussian",
+        ),
         (method.rank > 1, "algorithm.rank", "leave it out"),
         (method.difference not in DIFFERENCES, f"{method.difference!r} differences", "use forward or central"),
         (isinstance(method.directions, Count), "a schedule of directions", "give one number"),
@@ -210,6 +216,11 @@ def check(setup: Setup) -> None:
     for holds, what, remedy in refusals:
         if holds:
             raise FedzeroError(f"{_no(what)}: {remedy}")
+
+
+def _any(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def _no(what: str) -> str:
