@@ -15,6 +15,7 @@ serving       the web server
 catching_up   what devices that lack rounds are sent
 sums          the integers of runs with [privacy]
 clients       the contract of engines
+nested        the same at a host, whose server draws the cohort
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Devices(Engine, tag="devices"):
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
         from fedzero.engines.devices.hub import Hub
+        from fedzero.engines.devices.nested import NestedDevices
         from fedzero.engines.devices.plan import OPTIONAL, Rates, encode, plan_of
         from fedzero.engines.devices.registry import Registry
         from fedzero.engines.devices.serving import listening, served
@@ -87,14 +89,16 @@ class Devices(Engine, tag="devices"):
         try:
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
-            hub = Hub(registry, plan, federation.clients, self.beat, self.connections)
+            mine = None if run.here is None else sorted(run.here)
+            hub = Hub(registry, plan, federation.clients, self.beat, self.connections, mine)
             wide = WIDEST * setup.plan.numbers if setup.recipe.privacy else 0
             largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + wide + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
             tls = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key} if self.certificate else {}
             with served(gateway, at, tls):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
-                yield DeviceClients(hub, run, Rates(method), self.deadline, self.grace, self.least)
+                kind = DeviceClients if mine is None else NestedDevices
+                yield kind(hub, run, Rates(method), self.deadline, self.grace, self.least)
                 if replica.round >= setup.recipe.rounds:
                     hub.post(hub.finish, replica.round, "")
                 else:

@@ -1,0 +1,92 @@
+"""A site whose clients are devices: a line of the site's settings. The server sees a site as any other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+import msgspec
+import pytest
+
+from devices.device_site import DeviceSite
+from devices.fleet import address_of, device, recipe_of, ticket_of
+from fedzero.deploy.server.conduct import run_at_sites
+from fedzero.engines.remote.engine import Service
+from fedzero.engines.remote.messages import Failed, Prepare, decode_answer, encode
+from fedzero.engines.remote.pipe import Pipe
+from fedzero.ledger.folder import LEDGER
+from fedzero.methods import DeComFL
+from fedzero.recipe import recipe as recipes
+from fedzero.recipe.environment import Environment
+from fedzero.recipe.recipe import Recipe
+from fedzero.runs.progress import Silent
+from ledgers import first_bad_round, rounds_of
+
+ENGINE = (("kind", "devices"), ("listen", "127.0.0.1:0"), ("least", 2), ("grace", 15.0), ("deadline", 30.0))
+
+
+def gateway_of(site: Path) -> Path:
+    """The folder of the run at a site, once its gateway is there."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if found := list(site.glob("*/devices.db")):
+            return found[0].parent
+        time.sleep(0.05)
+    raise AssertionError(f"no gateway at {site}")
+
+
+def played(tmp_path: Path, recipe: Recipe, engine: tuple[tuple[str, Any], ...], later: bool) -> list[Any]:
+    """A run at one site with devices in its first two places; later: another one comes after a round. Its summary."""
+    test, processes, done = str(tmp_path / "test.npz"), [], []
+    with Pipe(hosts=1).open(DeviceSite(tmp_path / "sites", test, engine), print) as link:
+        service = Service(link, lambda: ["host-0"], deadline=60.0, report=print)
+
+        def play() -> None:
+            done.append(run_at_sites(recipe, tmp_path / "run", Environment(), Silent(), service))
+
+        playing = threading.Thread(target=play)
+        playing.start()
+        try:
+            registry, ticket = ticket_of(gateway_of(tmp_path / "sites" / "host-0"))
+            for place, way in enumerate(("socket", "poll", "socket")[: 3 if later else 2]):
+                while place == 2 and not ((tmp_path / "run" / LEDGER).exists() and rounds_of(tmp_path / "run")):
+                    time.sleep(0.1)
+                processes.append(device(address_of(registry, ticket), tmp_path, place, way))
+            playing.join(120)
+            assert [process.wait(30) for process in processes] == [0] * len(processes)  # they hear that the run is over
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+                process.stderr.close()
+            playing.join()
+    assert done and done[0].complete and first_bad_round(tmp_path / "run") is None
+    return rounds_of(tmp_path / "run")
+
+
+def test_a_site_whose_clients_are_devices(tmp_path: Path) -> None:
+    """Two devices in the three places of a site: who is not there is refused by name, and the rounds go on."""
+    recipe = msgspec.structs.replace(recipes.with_engine(recipe_of(tmp_path), "local"), rounds=4, evaluate_every=2)
+    rounds = played(tmp_path, recipe, ENGINE, later=False)
+    assert all(record.update and record.cohort == (0, 1, 2) for record in rounds)
+    assert [sorted(client for client, _ in record.refused) for record in rounds] == [[2]] * 4
+    assert all("device 2 is not present" in why for record in rounds for _, why in record.refused)
+
+
+@pytest.mark.slow
+def test_a_device_that_comes_late_to_a_site_is_sent_a_checkpoint(tmp_path: Path) -> None:
+    recipe = msgspec.structs.replace(recipes.with_engine(recipe_of(tmp_path), "local"), rounds=4, evaluate_every=2)
+    engine = (*ENGINE[:2], ("least", 3), ("grace", 20.0), ("deadline", 30.0))
+    rounds = played(tmp_path, recipe, engine, later=True)
+    assert [client for client, _ in rounds[0].refused] == [2] and not any(record.refused for record in rounds[2:])
+
+
+def test_a_site_with_devices_serves_no_recipe_of_another_task(tmp_path: Path) -> None:
+    site = DeviceSite(tmp_path / "sites", "", ENGINE)("here")
+    recipe = harness.recipe_of(DeComFL(rate=2e-3), clients=2, cohort=2)
+    answer = decode_answer(site.answer(encode(Prepare("run", recipes.canonical(recipe), (0, 1)))))
+    assert isinstance(answer, Failed)
