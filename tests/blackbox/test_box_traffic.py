@@ -37,7 +37,7 @@ def head_of(folder: Path) -> bytes:
 def test_the_traffic_of_a_service_is_counted_to_the_byte(web, tmp_path: Path):
     asked, found = {"here": sum, "there": api.http(f"{web.address}/sum")}, {}
     for name, box in asked.items():
-        found[name] = fedzero.minimise([box], bounds=BOUNDS, budget=60, rounds=2, out=tmp_path / name, progress=False)
+        found[name] = fedzero.minimise([box], bounds=BOUNDS, budget=40, rounds=2, out=tmp_path / name, progress=False)
     assert rounds_of(tmp_path / "here") == rounds_of(tmp_path / "there")  # what is on the ledger is not changed by it
     assert (found["here"].sent, found["here"].received) == (0, 0)
     assert not (tmp_path / "here" / traffic.FILE).exists()
@@ -57,10 +57,10 @@ def test_attempts_that_fail_count_and_a_resumed_run_goes_on_counting(web, tmp_pa
 
     web.answer = answer
     box, options = api.http(web.address), {"bounds": BOUNDS, "out": tmp_path / "run", "progress": False, "backoff": 0.0}
-    fedzero.minimise([box], rounds=1, budget=20, **options)
+    fedzero.minimise([box], rounds=1, **options)
     before = traffic.total(tmp_path / "run")
     assert before.requests == len(web.calls) and [before.sent, before.received] == web.raw
-    fedzero.minimise([box], rounds=2, budget=20, **options)
+    fedzero.minimise([box], rounds=2, **options)
     assert traffic.total(tmp_path / "run") == traffic.Traffic(len(web.calls), *web.raw) != before
 
 

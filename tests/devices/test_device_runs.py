@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+import tomli_w
 
 from devices.fleet import CLIENT, fleet, head_of, made, recipe_of, without_gateway
 from fedzero.errors import FedzeroError
@@ -15,6 +18,7 @@ from fedzero.recipe.environment import Environment
 from fedzero.runs import session
 from fedzero.runs.progress import Silent
 from ledgers import first_bad_round, rounds_of
+from outcome import Outcome
 
 
 def test_three_devices_make_the_ledger_of_the_same_run_without_a_gateway(tmp_path: Path) -> None:
@@ -89,6 +93,27 @@ def test_gateways_that_cannot_be_are_refused_before_a_run_begins(
     with pytest.raises(FedzeroError, match=why):
         session.start(recipe_of(tmp_path, engine), tmp_path / "run", Environment(), Silent())
     assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+def test_serve_opens_a_gateway_and_goes_on_with_what_is_there(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:
+    """The recipe names no engine; the same command again finds that the run has ended."""
+    table = msgspec.to_builtins(recipe_of(tmp_path))
+    table = {name: value for name, value in table.items() if name != "engine" and value not in (None, ())}
+    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(table))
+    project, run = tmp_path / "school", tmp_path / "school" / "runs" / "fleet"
+    command = ["serve", str(project), str(tmp_path / "recipe.toml"), "--devices", "--set", "engine.kind=devices"]
+    command += ["--set", "engine.listen=127.0.0.1:0", "--set", "engine.least=3", "--set", "engine.merge=false"]
+    with fleet(run, tmp_path) as processes:
+        assert fedzero(*command, "--json").code == 0
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    without_gateway(recipe_of(tmp_path), tmp_path / "right")
+    assert head_of(run) == head_of(tmp_path / "right")
+    assert fedzero(*command, "--json").code == 0 and len(rounds_of(run)) == 8
+
+
+def test_serve_for_devices_needs_a_recipe(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:
+    done = fedzero("serve", tmp_path, "--devices")
+    assert done.code == 2 and "--devices serves one run: name its recipe" in done.err
 
 
 def test_rows_are_not_on_the_server(tmp_path: Path) -> None:

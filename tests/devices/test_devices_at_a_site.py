@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from devices.device_site import DeviceSite
 from devices.fleet import address_of, device, recipe_of, ticket_of
 from fedzero.deploy.server.conduct import run_at_sites
+from fedzero.deploy.site.site import Site
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Prepare, decode_answer, encode
 from fedzero.engines.remote.pipe import Pipe
@@ -23,6 +26,7 @@ from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
 from fedzero.runs.progress import Silent
+from fedzero.testing.engines import LocalSites
 from ledgers import first_bad_round, rounds_of
 
 ENGINE = (("kind", "devices"), ("listen", "127.0.0.1:0"), ("least", 2), ("grace", 15.0), ("deadline", 30.0))
@@ -38,10 +42,34 @@ def gateway_of(site: Path) -> Path:
     raise AssertionError(f"no gateway at {site}")
 
 
-def played(tmp_path: Path, recipe: Recipe, engine: tuple[tuple[str, Any], ...], later: bool) -> list[Any]:
-    """A run at one site with devices in its first two places; later: another one comes after a round. Its summary."""
+class Here(LocalSites):
+    """Sites in this process."""
+
+    def __init__(self, program: DeviceSite):
+        super().__init__(program.folder, ["host-0"])
+        self.program = program
+
+    def _made(self, name: str) -> Site:
+        return self.program(name)
+
+
+@contextmanager
+def here(program: DeviceSite) -> Iterator[Here]:
+    link = Here(program)
+    yield link
+    for site in link.sites.values():
+        site.leave()
+
+
+def piped(program: DeviceSite) -> AbstractContextManager[Any]:
+    return Pipe(hosts=1).open(program, print)
+
+
+def played(tmp_path: Path, recipe: Recipe, engine: tuple[tuple[str, Any], ...], later: bool, over: Any) -> list[Any]:
+    """The rounds of a run at one site with devices in its first two places; later: another one comes after a round.
+    over: the transport."""
     test, processes, done = str(tmp_path / "test.npz"), [], []
-    with Pipe(hosts=1).open(DeviceSite(tmp_path / "sites", test, engine), print) as link:
+    with over(DeviceSite(tmp_path / "sites", test, engine)) as link:
         service = Service(link, lambda: ["host-0"], deadline=60.0, report=print)
 
         def play() -> None:
@@ -71,17 +99,17 @@ def played(tmp_path: Path, recipe: Recipe, engine: tuple[tuple[str, Any], ...], 
 def test_a_site_whose_clients_are_devices(tmp_path: Path) -> None:
     """Two devices in the three places of a site: who is not there is refused by name, and the rounds go on."""
     recipe = msgspec.structs.replace(recipes.with_engine(recipe_of(tmp_path), "local"), rounds=4, evaluate_every=2)
-    rounds = played(tmp_path, recipe, ENGINE, later=False)
+    rounds = played(tmp_path, recipe, ENGINE, later=False, over=here)
     assert all(record.update and record.cohort == (0, 1, 2) for record in rounds)
     assert [sorted(client for client, _ in record.refused) for record in rounds] == [[2]] * 4
     assert all("device 2 is not present" in why for record in rounds for _, why in record.refused)
 
 
 @pytest.mark.slow
-def test_a_device_that_comes_late_to_a_site_is_sent_a_checkpoint(tmp_path: Path) -> None:
+def test_a_device_that_comes_late_to_a_site_over_pipes_is_sent_a_checkpoint(tmp_path: Path) -> None:
     recipe = msgspec.structs.replace(recipes.with_engine(recipe_of(tmp_path), "local"), rounds=4, evaluate_every=2)
     engine = (*ENGINE[:2], ("least", 3), ("grace", 20.0), ("deadline", 30.0))
-    rounds = played(tmp_path, recipe, engine, later=True)
+    rounds = played(tmp_path, recipe, engine, later=True, over=piped)
     assert [client for client, _ in rounds[0].refused] == [2] and not any(record.refused for record in rounds[2:])
 
 

@@ -76,7 +76,8 @@ HubEvent = Came | Caught | Said | Declined | Went
 
 
 class Hub:
-    """places: N; given: those that are given here, None: all. beat: seconds after three of which a device that polls and does not come back is gone."""
+    """places: N; given: those that are given here, None: all. beat: seconds after three of which a device that polls
+    and does not come back is gone."""
 
     def __init__(
         self, registry: Registry, plan: bytes, places: int, beat: int, most: int, given: Sequence[int] | None = None

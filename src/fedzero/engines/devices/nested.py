@@ -1,8 +1,8 @@
-"""Devices as the clients of a host, such as a site: the server, which is elsewhere, draws the cohort and does not know who
-is present.
+"""Devices as the clients of a host, such as a site: the server, which is elsewhere, draws the cohort and does not know
+who is present.
 
-A place whose device is not present when its order comes is refused by name, at once, and the round goes on without it. A
-host keeps no past updates, so a device that lacks some is sent a checkpoint, and takes part from the next round on.
+A place whose device is not present when its order comes is refused by name, at once, and the round goes on without it.
+A host keeps no past updates, so a device that lacks some is sent a checkpoint, and takes part from the next round on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ class NestedDevices(DeviceClients):
         self._wait_for(which)
         here = {client: message for client, message in which.items() if client in self.standing}
         DeviceClients.send(self, asked, exchange, messages, here)
-        self._absent = [
-            Arrival(c, Sendable(f"device {c} is not present"), f"device {c}", asked=asked)
-            for c in which
-            if c not in here
-        ]
+        absent = [client for client in which if client not in here]
+        self._absent = [Arrival(c, Sendable(f"device {c} is not present"), f"device {c}", asked=asked) for c in absent]
 
     def _wait_for(self, which: Mapping[int, int]) -> None:
         end, most = time.monotonic() + self.grace, min(self.least, len(which))
