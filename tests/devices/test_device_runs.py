@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
-import tomli_w
 
 from devices.fleet import CLIENT, fleet, head_of, made, recipe_of, without_gateway
+from fedzero.cli.federation import _for_devices
+from fedzero.engines.devices import Devices
 from fedzero.errors import FedzeroError
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
@@ -96,19 +96,25 @@ def test_gateways_that_cannot_be_are_refused_before_a_run_begins(
 
 
 def test_serve_opens_a_gateway_and_goes_on_with_what_is_there(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:
-    """The recipe names no engine; the same command again finds that the run has ended."""
-    table = msgspec.to_builtins(recipe_of(tmp_path))
-    table = {name: value for name, value in table.items() if name != "engine" and value not in (None, ())}
-    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(table))
-    project, run = tmp_path / "school", tmp_path / "school" / "runs" / "fleet"
-    command = ["serve", str(project), str(tmp_path / "recipe.toml"), "--devices", "--set", "engine.kind=devices"]
-    command += ["--set", "engine.listen=127.0.0.1:0", "--set", "engine.least=3", "--set", "engine.merge=false"]
+    """The same command again finds that the run has ended."""
+    (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe_of(tmp_path)))
+    run = tmp_path / "school" / "runs" / "fleet"
+    command = ["serve", tmp_path / "school", tmp_path / "recipe.toml", "--devices", "--json"]
     with fleet(run, tmp_path) as processes:
-        assert fedzero(*command, "--json").code == 0
+        assert fedzero(*command).code == 0
     assert [process.returncode for process in processes] == [0, 0, 0]
     without_gateway(recipe_of(tmp_path), tmp_path / "right")
     assert head_of(run) == head_of(tmp_path / "right")
-    assert fedzero(*command, "--json").code == 0 and len(rounds_of(run)) == 8
+    assert fedzero(*command).code == 0 and len(rounds_of(run)) == 8
+
+
+def test_serve_for_devices_takes_a_gateway_where_the_recipe_names_no_engine(tmp_path: Path) -> None:
+    local = recipes.with_engine(recipe_of(tmp_path), "local")
+    for recipe, listen in ((recipe_of(tmp_path), "127.0.0.1:0"), (local, "127.0.0.1:8470")):
+        (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe))
+        found, folder = _for_devices(tmp_path / "p", str(tmp_path / "recipe.toml"), None, None, None, None)
+        assert isinstance(found.engine, Devices) and found.engine.listen == listen
+        assert folder == tmp_path / "p" / "runs" / "fleet"
 
 
 def test_serve_for_devices_needs_a_recipe(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:
