@@ -36,7 +36,7 @@ from fedzero.methods import DeComFL
 from fedzero.privacy import gaussian, renyi
 from fedzero.privacy.integers import choose_grid, clipped, normalised, quantised
 from fedzero.privacy.noise import discrete_gaussian
-from fedzero.protocol.messages import Reply, decode_reply, encode_reply
+from fedzero.protocol.messages import Reply, decode_reply, encode_reply, encode_work
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.recipe import Recipe
@@ -59,6 +59,10 @@ def test_three_devices_make_a_run_with_privacy(tmp_path: Path) -> None:
     assert first_bad_round(tmp_path / "run") is None
     rounds = rounds_of(tmp_path / "run")
     assert all(isinstance(record, PrivateRound) and not record.cohort and record.update for record in rounds)
+    reply = len(encode_reply(Reply(0, 0, bytes(8), b"", b"", 5)))  # docs/ledger.md, "Costs of a private round"
+    assert [(record.bytes_up, record.queries) for record in rounds] == [(3 * (reply + 4 * 4), 3 * 5)] * 8
+    update = len(encode_work(1, 0, [rounds[0].update or b""]))
+    assert [record.bytes_down for record in rounds] == [3 * len(encode_work(0, 0, [])), *[3 * update] * 7]
     found = statement.statement_in(tmp_path / "run")
     readers, server = found.figures
     assert readers.epsilon == pytest.approx(gaussian.epsilon_of(found.sigma, 8, found.delta)) and server.epsilon is None

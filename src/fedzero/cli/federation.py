@@ -150,11 +150,10 @@ def serve(
     Example: fedzero serve hospital recipe.toml --minimum 2
     """
     if devices:
-        loaded, folder = _for_devices(project, recipe, out_, set_, rounds, seed)
-        environment, watch = environment_of(data, None), watch_of(folder, report_to)
-        again = f"serve {project} {recipe} --devices --out"
-        summary = _serve_devices(loaded, folder, environment, watch, overwrite, web_at or web, growth_of(rounds), again)
-        finish(summary, folder, as_json)
+        wanted, place = _for_devices(project, recipe, out_, set_, rounds, seed)
+        shown, again = watch_of(place, report_to), f"serve {project} {recipe} --devices --out"
+        how = environment_of(data, None), shown, overwrite, web_at or web, growth_of(rounds), again
+        finish(_serve_devices(wanted, place, *how), place, as_json)
         return
     from fedzero.deploy.flare import address
     from fedzero.deploy.flare.project import Project

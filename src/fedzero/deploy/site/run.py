@@ -122,8 +122,8 @@ class SiteRun:
         engine, place = self.settings.engine_for(self.recipe.engine), replace(self._environment(), folder=self.folder)
         self._hosting = hosting(self.setup.chain, self._journal, own=self._own())
         kept = self._notes, self._given, self._query_log, self._drawn, self._hosting, self._hidden
-        told = {"here": frozenset(order.clients), "warn": lambda text: self.log(FedzeroError(text))}
-        self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept, **told)
+        told = frozenset(order.clients), lambda text: self.log(FedzeroError(text))
+        self.host = Host(self.setup, self.replica, self._base_again, engine, place, *kept, *told)
         own = (
             self.terms,
             self.host,

@@ -50,7 +50,8 @@ class Service:
         cancellation.received += len(data)
         if len(data) > LARGEST_ANSWER:
             raise Unusable(f"it answered with more than {LARGEST_ANSWER} bytes")
-        return data.decode(errors="replace")
+        text: str = data.decode(errors="replace")
+        return text
 
     def _body(self, x: F64) -> bytes:
         if not self._rounds:
