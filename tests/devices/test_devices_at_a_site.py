@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from devices.device_site import DeviceSite
 from devices.fleet import address_of, device, recipe_of, ticket_of
 from fedzero.deploy.server.conduct import run_at_sites
 from fedzero.deploy.site.site import Site
+from fedzero.engines.devices.codes import Denied
+from fedzero.engines.devices.registry import Registry
 from fedzero.engines.remote.engine import Service
 from fedzero.engines.remote.messages import Failed, Prepare, decode_answer, encode
 from fedzero.engines.remote.pipe import Pipe
@@ -118,3 +120,12 @@ def test_a_site_with_devices_serves_no_recipe_of_another_task(tmp_path: Path) ->
     recipe = harness.recipe_of(DeComFL(rate=2e-3), clients=2, cohort=2)
     answer = decode_answer(site.answer(encode(Prepare("run", recipes.canonical(recipe), (0, 1)))))
     assert isinstance(answer, Failed)
+
+
+def test_the_places_of_a_site_are_the_numbers_of_its_clients(tmp_path: Path) -> None:
+    with closing(Registry(tmp_path)) as registry:
+        ticket = registry.ticket(3)
+        keys = [bytes([i]) * 32 for i in range(3)]
+        assert [registry.enrol(ticket, 1, key, (1, 3)) for key in (*keys[:2], keys[0])] == [1, 3, 1]
+        with pytest.raises(Denied, match="all 2 places of this run are given"):
+            registry.enrol(ticket, 1, keys[2], (1, 3))

@@ -13,7 +13,7 @@ import harness
 import msgspec
 import numpy as np
 import pytest
-from fedzero_client import noise, packing
+from fedzero_client import cli, noise, packing
 from fedzero_client import plan as device_plan
 from fedzero_client.budget import Journal, Limit, epsilon_of
 from fedzero_client.errors import ClientError
@@ -149,6 +149,13 @@ def test_a_device_believes_nothing_of_a_plan(tmp_path: Path, field: int, value: 
     plan[9][field] = value
     with pytest.raises(ClientError, match=why):
         device_plan.read(packing.pack(plan))
+
+
+def test_a_limit_is_a_number_above_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("0", "-1", "inf", "nan", "many"):
+        with pytest.raises(SystemExit):
+            cli.main(["join", "https://here/join#x", "--data", "my.npz", f"--epsilon={text}"])
+        assert "--epsilon" in capsys.readouterr().err
 
 
 class Bytes:
