@@ -54,7 +54,7 @@ func (d *device) updates(data []byte) error {
 		return err
 	}
 	log.Printf("caught up to round %d by %d updates", ready, len(list))
-	d.saveSometimes()
+	d.save()
 	return nil
 }
 
