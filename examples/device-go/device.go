@@ -28,6 +28,8 @@ type device struct {
 	partial *transfer
 	moved   bool // the model is another one since the last Ready
 	beat    time.Duration
+	empty   time.Time // of the last response without a frame
+	quick   int       // such responses that came one after the other
 	saved   time.Time
 }
 

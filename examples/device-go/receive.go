@@ -46,8 +46,11 @@ func (d *device) ending(data []byte, tag uint64) error {
 		var seconds uint64
 		var text string
 		err := open(data, tag, 2, func(u *unpacker) { seconds, text = u.nat(), u.text() })
-		if err != nil || seconds == 0 {
+		if err != nil {
 			return err
+		}
+		if seconds == 0 {
+			return d.nothing()
 		}
 		if seconds > 3600 {
 			seconds = 3600
@@ -64,6 +67,20 @@ func (d *device) ending(data []byte, tag uint64) error {
 		return d.finish(data)
 	}
 	return fmt.Errorf("a frame of the unknown tag %d", tag)
+}
+
+// nothing takes a Wait of 0 seconds, which says that there is no frame. A
+// gateway that does not hold requests has ended the session, and the frame
+// that said so was lost.
+func (d *device) nothing() error {
+	if time.Since(d.empty) > d.beat/4 {
+		d.quick = 0
+	}
+	d.empty = time.Now()
+	if d.quick++; d.quick > 3 {
+		return errors.New("the gateway does not hold requests of this session")
+	}
+	return nil
 }
 
 // failed says which errors end a session.

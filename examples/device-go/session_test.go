@@ -180,3 +180,15 @@ func TestACheckpointThatBrokeOff(t *testing.T) {
 		t.Error("another model")
 	}
 }
+
+func TestASessionThatIsNotHeldAnyMoreEnds(t *testing.T) {
+	d := &device{beat: 20 * time.Second}
+	wait := putText(putNat(frame(tagWait, 2), 0), "")
+	var err error
+	for n := 0; n < 10 && err == nil; n++ {
+		err = d.ending(wait, tagWait)
+	}
+	if err == nil {
+		t.Error("it asks for ever")
+	}
+}
