@@ -134,7 +134,7 @@ def test_a_round_is_reserved_before_anybody_is_asked(tmp_path: Path, monkeypatch
         send(self, asked, *message)
 
     monkeypatch.setattr(LocalClients, "send", asked)
-    with given_entropy(coins=b"coins"):  # of which somebody takes part in every round
+    with given_entropy(coins=b"one"):  # of which somebody takes part in every round
         run(tmp_path / "run", tmp_path / "journal")
     assert [found for _, found in seen] == [round + 1 for round, _ in seen] and len(seen) == 4
 
