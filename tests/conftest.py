@@ -21,7 +21,7 @@ from outcome import Outcome
 from sampling import mark_rest_slow
 
 # A loaded machine is no fault of the code: nothing here is timed. By default the examples of a property follow from the
-# test, so that one tree has one verdict; `make test-all` draws others every time (`--hypothesis-profile=random`).
+# test, so that one tree has one verdict; `make test-all` draws others every time.
 hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -208,8 +208,7 @@ class Unsynced(sqlite3.Connection):
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Numbers of torch's own generator do not depend on the tests before. Where torch is loaded by a test, it begins with
-    a seed of its own."""
+    """Numbers of torch's own generator do not depend on the tests before; where a test loads torch, it has its seed."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 

@@ -83,7 +83,7 @@ def test_eight_processes_any_of_which_is_killed(warm_server, right, tmp_path):
         victim = choose.randrange(PROCESSES)
         if kills < 20 and workers[victim].is_alive():
             workers[victim].kill()
-            workers[victim].join(20)
+            workers[victim].join(300)
             kills += workers[victim].exitcode == -signal.SIGKILL
             workers[victim] = start()
     assert [process.exitcode for process in workers] == [0] * PROCESSES

@@ -113,7 +113,7 @@ def test_a_head_that_comes_byte_by_byte_is_ended(port: int) -> None:
         except TimeoutError:
             continue
     assert said.startswith(b"HTTP/1.1 408 ")
-    assert limits.HEAD_SECONDS - 1 < time.monotonic() - began, "it had its time"
+    assert time.monotonic() - began > limits.HEAD_SECONDS - 1, "it had its time"
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,9 @@ class SeededMethod(Sampling):
             v = yield from self.slopes_by_row(state.params, keys, turn.rows)
             return Contribution(np.zeros(P, np.float32), None, rows=v)
         if K == 1:
-            found, loss = yield from self.slopes_at(state.params, self.directions_of(state, turn.keys, turn.round, 0, P), 0)
+            found, loss = yield from self.slopes_at(
+                state.params, self.directions_of(state, turn.keys, turn.round, 0, P), 0
+            )
             return Contribution(found, loss)
         g, loss, steps = np.empty((K, P), np.float32), 0.0, list[Step]()
         for k in range(K):
