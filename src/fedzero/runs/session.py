@@ -227,11 +227,7 @@ def run_to_end(
         growing.expect_planned(folder, view, recipe)
         growing.remove_superseded(folder, view)
         watch.phase("")  # replaying has its own display
-        models: dict[int, bytes] = {}
-        if setup is not None and replica is not None and schedule is not None and schedule.oldest:
-            models = replay.recent(ledger, view, replica, schedule.oldest, setup.replaying, kept)
-        elif setup is not None and replica is not None:
-            replay.rebuild(ledger, view, replica, None, setup.replaying, kept)
+        models = _rebuilt(found.run, ledger, view, 0 if schedule is None else schedule.oldest, kept)
         held = replica if recipe.federation.server_model else None
         if schedule is None and isinstance(found.clients, Attended):
             schedule = Present(found.run.plan, found.clients, folder)
@@ -265,6 +261,16 @@ def run_to_end(
             watch.end()
         finally:
             ledger.close()
+
+
+def _rebuilt(run: RunView, ledger: Ledger, view: LedgerView, oldest: int, kept: Checkpoint | None) -> dict[int, bytes]:
+    """Bring the run's replica, if it has one, to the end of the ledger; digests of its last `oldest` models."""
+    if run.setup is None or run.replica is None:
+        return {}
+    if oldest:
+        return replay.recent(ledger, view, run.replica, oldest, run.setup.replaying, kept)
+    replay.rebuild(ledger, view, run.replica, None, run.setup.replaying, kept)
+    return {}
 
 
 def _finish(replica: Replica | None, folder: Path) -> None:
