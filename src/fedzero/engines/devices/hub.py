@@ -32,6 +32,8 @@ MOST_WAITING, MOST_OF_ADDRESS = 4096, 2048
 MOST_KEPT = 4
 """Checkpoints that are kept for devices that fetch them."""
 SWEEP = 0.5
+GATHER = 0.002
+"""Seconds in which events are gathered: to wake the run's thread for each would cost more than the answers."""
 
 
 class Came(Struct, frozen=True):
@@ -83,6 +85,7 @@ class Hub:
         self.run, self.signer = registry.run, Signer(registry.keys)
         self.round = 0
         self.events = SimpleQueue[HubEvent]()
+        self._gathered = list[HubEvent]()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.waiting = dict[Session, tuple[float, str]]()
         """sessions without a proof: when they began, and from which address"""
@@ -97,14 +100,25 @@ class Hub:
         self._version = registry.version
         self.connections = 0
         """with last frames to send, perhaps"""
-        self.bytes_up = self.bytes_down = 0
-        """of all frames, in either direction"""
 
     def post(self, call: Callable[..., None], *arguments: Any) -> None:
         """Call a member in the thread of the event loop."""
         assert self.loop is not None
         with suppress(RuntimeError):  # the loop is closed: the run is over
             self.loop.call_soon_threadsafe(call, *arguments)
+
+    def _happened(self, event: HubEvent) -> None:
+        if self.loop is None:
+            self.events.put(event)
+            return
+        self._gathered.append(event)
+        if len(self._gathered) == 1:
+            self.loop.call_later(GATHER, self._pass_on)
+
+    def _pass_on(self) -> None:
+        found, self._gathered = self._gathered, []
+        for event in found:
+            self.events.put(event)
 
     # ---- called by the run, through `post`
 
@@ -226,10 +240,10 @@ class Hub:
             session.finish(*self._finished)
             session.end()
             return
-        self.events.put(Came(session.place, ready))
+        self._happened(Came(session.place, ready))
 
     def ready(self, session: Session, round: int, digest: bytes) -> None:
-        self.events.put(Caught(session.place, round, digest))
+        self._happened(Caught(session.place, round, digest))
 
     def asked(self, place: int) -> Asked | None:
         return self._asked.get(place)
@@ -237,7 +251,7 @@ class Hub:
     def answered(self, place: int, frame: m.Answer) -> None:
         del self._asked[place]
         self._before[place] = frame
-        self.events.put(Said(place, frame.round, frame.exchange, frame.body))
+        self._happened(Said(place, frame.round, frame.exchange, frame.body))
 
     def before(self, place: int) -> m.Answer | None:
         return self._before.get(place)
@@ -246,7 +260,7 @@ class Hub:
         asked = self._asked.get(place)
         if asked is not None and (asked.round, asked.exchange) == (frame.round, frame.exchange):
             del self._asked[place]
-            self.events.put(Declined(place, frame.round, frame.code, frame.text))
+            self._happened(Declined(place, frame.round, frame.code, frame.text))
 
     def piece(self, sha256: bytes, offset: int) -> bytes | None:
         content = self._checkpoints.get(sha256)
@@ -255,4 +269,4 @@ class Hub:
     def left(self, session: Session, for_good: bool) -> None:
         if self.here.get(session.place) is session:
             del self.here[session.place]
-            self.events.put(Went(session.place, for_good))
+            self._happened(Went(session.place, for_good))

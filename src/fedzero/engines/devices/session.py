@@ -99,6 +99,8 @@ class Session:
         self.token = os.urandom(16)
         self.outgoing: deque[bytes] = deque()
         self.size = 0
+        self.up = self.down = 0
+        """bytes of frames, from and to the device"""
         self.wake: Callable[[], None] = lambda: None
         """is called when there is something to send, or the session is over"""
         self._challenge = b""
@@ -114,6 +116,7 @@ class Session:
         data = m.encode(frame)
         self.outgoing.append(data)
         self.size += len(data)
+        self.down += len(data)
         if len(self.outgoing) > MOST_FRAMES or self.size > MOST_BYTES:
             self.end()  # it reads too slowly
         self.wake()
@@ -169,6 +172,7 @@ class Session:
         """A frame of the device."""
         if self.state is State.OVER:
             return
+        self.up += len(data)
         try:
             self._expect_slow()
             if len(data) > self.limit:
@@ -181,13 +185,24 @@ class Session:
         except Denied as reason:
             self.refuse(reason.code, str(reason))
 
+    def counts(self) -> bool:
+        """Whether something that is no frame, such as a ping, may be answered; it counts as one."""
+        try:
+            self._expect_slow()
+        except Denied:
+            return False
+        return self.state is not State.OVER
+
     def _expect_slow(self) -> None:
         now = self._clock()
         self._tokens = min(BURST, self._tokens + (now - self._at) * FRAMES_A_SECOND)
         self._at = now
-        if self._tokens < 1:
-            raise Denied(Code.RATE, f"more than {FRAMES_A_SECOND:g} frames a second: send fewer")
         self._tokens -= 1
+        if self._tokens < -BURST:
+            self.send(m.Error(int(Code.RATE), "far too many frames"))
+            self.end()
+        if self._tokens < 0:
+            raise Denied(Code.RATE, f"more than {FRAMES_A_SECOND:g} frames a second: send fewer")
 
     def _obey(self, frame: m.FromDevice) -> None:
         if isinstance(frame, m.Enrol) and self.state is State.NEW:

@@ -1,0 +1,73 @@
+"""Whoever knocks: connections that have not said anything yet, or say nothing any more.
+
+A connection is *silent* until its first request is complete, TLS included, and again after a response. The silent ones
+have some seconds, or as long as they were given; where all room is taken the one that was silent for the longest
+time makes way, so that whoever asks something is let in. Files for the run itself are never given to connections.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Any
+
+SPARE = 64
+"""Files beside connections, of those that make way and are not closed yet."""
+
+
+class Door:
+    """most: the highest number of a file that a connection may have; patience: seconds for a first request."""
+
+    def __init__(self, most: int, patience: float):
+        self.most, self.patience = most, patience
+        self.silent = OrderedDict[int, tuple[socket.socket, float]]()
+        """by number of file: the connection, and until when it may say nothing; the first makes way first"""
+        self.turned_away = 0
+
+    def came(self, connection: socket.socket, now: float) -> bool:
+        """Whether there is room for a connection, which is closed otherwise."""
+        number = connection.fileno()
+        if number > self.most:
+            self._make_way()
+            if number > self.most + SPARE:
+                connection.close()
+                self.turned_away += 1
+                return False
+        self.quiet(number, connection, now + self.patience)
+        return True
+
+    def quiet(self, number: int, connection: socket.socket, until: float) -> None:
+        self.silent[number] = connection, until
+        self.silent.move_to_end(number)
+
+    def spoke(self, number: int) -> socket.socket | None:
+        """A request of this connection is complete."""
+        return self.silent.pop(number, (None, 0.0))[0]
+
+    def _make_way(self) -> None:
+        if self.silent:
+            self._end(next(iter(self.silent)))
+
+    def sweep(self, now: float) -> None:
+        for number in [number for number, (_, until) in self.silent.items() if now > until]:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        connection, _ = self.silent.pop(number)
+        with suppress(OSError):  # it has ended by itself
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+class Listening(socket.socket):
+    """A socket that listens, behind a door."""
+
+    door: Door | None = None
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection for which there is room; raises `BlockingIOError` if there is none, as asyncio expects."""
+        while True:
+            found, address = super().accept()
+            if self.door is None or self.door.came(found, time.monotonic()):
+                return found, address
