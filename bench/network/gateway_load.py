@@ -205,11 +205,15 @@ def _measured(bench: Bench, given: argparse.Namespace, bursts: list[int]) -> Non
     print(f"{bench.places} devices; load average {os.getloadavg()[0]:.1f}", flush=True)
     print(f"connect   {bench.connect(False):.1f} s, again {bench.connect(True):.1f} s", flush=True)
     for count in bursts:
-        print(f"burst     {count}: {1000 * min(bench.burst(count) for _ in range(3)):.0f} ms, best of three", flush=True)
+        print(
+            f"burst     {count}: {1000 * min(bench.burst(count) for _ in range(3)):.0f} ms, best of three", flush=True
+        )
     used = time.process_time()
     rate = bench.capacity(given.capacity, min(given.open, bench.places))
     each = 1e6 * (time.process_time() - used) / (rate * given.capacity)
-    print(f"capacity  {rate:.0f} answers a second; {each:.0f} µs of processor time for each in this process", flush=True)
+    print(
+        f"capacity  {rate:.0f} answers a second; {each:.0f} µs of processor time for each in this process", flush=True
+    )
     if given.rate:
         profile = _profiled(bench) if given.profile else None
         found = 1000 * bench.steady(given.rate, given.seconds)

@@ -1,8 +1,8 @@
 """The gateway's half of web sockets (RFC 6455), without input or output: no extensions, no text, no subprotocols.
 
-    accepted(headers)          the answer to an opening handshake, or None
-    Frames(largest).read(data) (kind, payload) of each frame that is whole, binary messages put together
-    framed(payload, kind)      the bytes of a message
+accepted(headers)          the answer to an opening handshake, or None
+Frames(largest).read(data) (kind, payload) of each frame that is whole, binary messages put together
+framed(payload, kind)      the bytes of a message
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Guarded(H11Protocol):
         forwarded = _text(headers, b"x-forwarded-for")
         address, largest = address_of(self.client[0] if self.client else "", forwarded), self.gateway.largest
         found = DeviceSocket(self.gateway.hub, self.transport, address, largest, self.connections.discard)
-        self.connections.add(found)
+        self.connections.add(found)  # type: ignore[arg-type]  # it has what a server asks of one
         self.pulse.add(found)
         self.transport.set_protocol(found)
         if rest := self.conn.trailing_data[0]:
@@ -145,7 +145,12 @@ def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterato
     )
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     server, failed = uvicorn.Server(config), list[BaseException]()
-    thread = threading.Thread(target=_thread, args=(server, [hub.sweep_for_ever, partial(_sweep, door), pulse.for_ever], hub, at, failed.append), name="gateway", daemon=True)
+    thread = threading.Thread(
+        target=_thread,
+        args=(server, [hub.sweep_for_ever, partial(_sweep, door), pulse.for_ever], hub, at, failed.append),
+        name="gateway",
+        daemon=True,
+    )
     thread.start()
     end = time.monotonic() + STARTING
     while not server.started and not failed and time.monotonic() < end:

@@ -24,6 +24,8 @@ STALLED = 20.0
 PINGS = 100
 """Of one look: thousands at once would hold up answers."""
 LOOK = 0.05
+LAST_WORDS = 1.0
+"""Seconds for which a connection is still read after bytes that are refused: closed at once, it loses the reason."""
 
 
 class DeviceSocket(asyncio.Protocol):
@@ -35,6 +37,8 @@ class DeviceSocket(asyncio.Protocol):
         self._full_since = 0.0
         """since when the device does not take what was sent; 0: it does"""
         self._closing = False
+        self._code, self._after = framing.NORMAL, 0.0
+        """how it is closed, and after how many seconds"""
         self.heard = self._pinged = time.monotonic()
         self.session: Session | None = None
         hub.connections += 1
@@ -65,8 +69,8 @@ class DeviceSocket(asyncio.Protocol):
                     return
         except Unframed as reason:
             code = Code.LARGE if reason.code == framing.LARGE else Code.MALFORMED
+            self._code, self._after = reason.code, LAST_WORDS
             session.refuse(code, str(reason))
-            self._close(reason.code)
 
     def _control(self, kind: int, payload: bytes) -> None:
         if kind == framing.PING and not self._full_since:
@@ -95,7 +99,7 @@ class DeviceSocket(asyncio.Protocol):
         if frames := session.take():
             self._write(b"".join(map(framing.framed, frames)))
         if session.state is State.OVER:
-            self._close(framing.NORMAL)
+            self._close(self._code)
 
     def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -106,7 +110,10 @@ class DeviceSocket(asyncio.Protocol):
             return
         self._closing = True
         self._write(framing.closing(code))
-        self._transport.close()  # after what is still to be sent
+        if self._after:
+            asyncio.get_running_loop().call_later(self._after, self._transport.close)
+        else:
+            self._transport.close()  # after what is still to be sent
         asyncio.get_running_loop().call_later(STALLED, self._transport.abort)
         if self.session is not None:
             self._hub.drop(self.session)
