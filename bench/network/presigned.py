@@ -1,7 +1,7 @@
 """Many devices on web sockets in one process, whose answers are signed before they are asked: what they cost is small.
 
 `python bench/network/presigned.py RUN URL PLACES ROUNDS SENT` is started by `gateway_load.py` and reads commands:
-`connect`, `drop` (all connections are cut), `stop`. SENT is a file of float64, places × rounds: when an answer was sent.
+`connect`, `drop` (all connections are cut), `stop`. SENT is a file of float64, places × rounds: when each was sent.
 """
 
 from __future__ import annotations

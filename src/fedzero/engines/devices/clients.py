@@ -12,9 +12,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from queue import Empty
 
 from fedzero.engines.devices import messages as m
+from fedzero.engines.devices.attempts import Attempts
 from fedzero.engines.devices.catching_up import IN_FRAME, Missed, Offered
 from fedzero.engines.devices.hub import Came, Caught, Declined, Hub, HubEvent, Said, Went
 from fedzero.engines.devices.plan import Rates
@@ -29,6 +31,8 @@ from fedzero.protocol.outstanding import Outstanding
 from fedzero.recipe.view import RunView
 from fedzero.rounds.present import NEAR
 
+ANOTHER_ORDER = 1
+"""The code of a refusal: the device has answered another order under the same number."""
 LOOK_EVERY = 0.1
 MOST_REBUILDS = 3
 SAY_EVERY = 30.0
@@ -54,6 +58,8 @@ class DeviceClients:
         """places whose model is not the run's"""
         self._rebuilt = Counter[int]()
         """by place: how often it had to rebuild"""
+        self._lost = False
+        """whether a device knows of rounds that the ledger has not: its end was lost"""
         self._gone = dict[int, float]()
         """by place that lost its connection: until when it may come back in this round"""
 
@@ -104,10 +110,19 @@ class DeviceClients:
         said = {client: messages[message] for client, message in which.items()}
         self._open.add(asked, exchange, said, time.monotonic() + self.deadline)
         bodies = [self._body(asked, message) for message in messages]
-        limit = self.run.past.limit(asked, exchange)
-        orders = {c: Asked(asked, exchange, 0, bodies[i], limit) for c, i in which.items()}
+        limit, attempt = self.run.past.limit(asked, exchange), self._attempt(asked, exchange, bodies, which)
+        orders = {c: Asked(asked, exchange, attempt, bodies[i], limit) for c, i in which.items()}
         self.hub.post(self.hub.begin, asked)
         self.hub.post(self.hub.deliver, orders)
+
+    def _attempt(self, asked: int, exchange: int, bodies: Sequence[bytes], which: Mapping[int, int]) -> int:
+        """The attempt of these orders, durable before one of them leaves."""
+        folder = self.run.environment.folder
+        assert folder is not None
+        with closing(Attempts(folder)) as attempts:
+            found = attempts.of(asked, exchange, {c: bodies[i] for c, i in which.items()}, self._lost)
+        self._lost = False
+        return found
 
     def _body(self, asked: int, message: bytes) -> bytes:
         instruction = decode_instruction(message)
@@ -158,6 +173,7 @@ class DeviceClients:
         place = event.place
         if isinstance(event, Came):
             self._gone.pop(place, None)
+            self._lost |= event.ready is not None and event.ready > self.replica.round
             self._catch_up(place, event.ready)
             return [Joined(_host(place), (place,))]
         if isinstance(event, Caught):
@@ -166,6 +182,7 @@ class DeviceClients:
             self.standing[place] = max(event.round, self.standing.get(place, 0))
             return [Arrival(place, event.body, _host(place), asked=event.round)]
         if isinstance(event, Declined):
+            self._lost |= event.code == ANOTHER_ORDER
             why = f"device {place} refuses the order (code {event.code}): {event.text}"
             return [Arrival(place, FedzeroError(why), _host(place), asked=event.round)]
         return self._went(event)

@@ -66,7 +66,7 @@ class Listening(socket.socket):
     door: Door | None = None
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection for which there is room; raises `BlockingIOError` if there is none, as asyncio expects."""
+        """The next connection for which there is room; raises `BlockingIOError` where none waits."""
         while True:
             found, address = super().accept()
             if self.door is None or self.door.came(found, time.monotonic()):

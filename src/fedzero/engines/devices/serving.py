@@ -38,6 +38,8 @@ class Guarded(H11Protocol):
     gateway: Gateway
     door: Door
     pulse: Pulse
+    _own: socket.socket | None = None
+    """the connection, once it has left the door"""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -47,7 +49,7 @@ class Guarded(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         if self.cycle is not None or self.transport.get_protocol() is not self:
-            self._own = self.door.spoke(self._number) or getattr(self, "_own", None)
+            self._own = self.door.spoke(self._number) or self._own
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
