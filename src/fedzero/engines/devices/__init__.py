@@ -9,9 +9,14 @@ plan          what a device must know of a run, and what the profile has not
 registry      keys, tickets and places, on disk
 ticket        a ticket as an address
 session       one device's session: bytes in, frames out
+attempts      under which number a round is asked
 hub           all sessions, in the thread of the web server
-application   web sockets and polling
+framing       web sockets, without input or output
+sockets       a web socket of a device
+application   polling
+door          who may connect, and for how long without a word
 serving       the web server
+farewell      the end of a run
 catching_up   what devices that lack rounds are sent
 clients       the contract of engines
 """
@@ -57,6 +62,8 @@ class Devices(Engine, tag="devices"):
     """Seconds between two signs of life of a device."""
     connections: Annotated[int, Meta(ge=1, le=MOST_CONNECTIONS)] = 6000
     """The most at once."""
+    linger: Annotated[float, Meta(ge=0, le=3600)] = 15.0
+    """Seconds for which the gateway stays open after the run, if devices are away that have not heard of its end."""
     origins: tuple[str, ...] = ()
     """Of pages from elsewhere that may connect, such as https://example.org."""
 
@@ -64,13 +71,14 @@ class Devices(Engine, tag="devices"):
     def open(self, run: RunView) -> Iterator[Clients]:
         from fedzero.engines.devices.application import Gateway
         from fedzero.engines.devices.clients import DeviceClients
+        from fedzero.engines.devices.farewell import farewell
         from fedzero.engines.devices.hub import Hub
         from fedzero.engines.devices.plan import Rates, encode, plan_of
         from fedzero.engines.devices.registry import Registry
         from fedzero.engines.devices.serving import listening, served
         from fedzero.methods.shared.seeded import SeededMethod
 
-        setup, replica = run.built()
+        setup, _ = run.built()
         host, port = self._address()
         plan, method = encode(plan_of(setup)), setup.recipe.algorithm
         assert isinstance(method, SeededMethod)
@@ -90,10 +98,7 @@ class Devices(Engine, tag="devices"):
             with served(gateway, at, tls):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
                 yield DeviceClients(hub, run, Rates(method), self.deadline, self.grace, self.least)
-                if replica.round >= setup.recipe.rounds:
-                    hub.post(hub.finish, replica.round, "")
-                else:
-                    hub.post(hub.pause, self.beat, "the server was stopped, and may go on later")
+                farewell(hub, run, self.beat, self.linger)
         finally:
             registry.close()
 

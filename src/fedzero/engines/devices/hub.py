@@ -97,6 +97,8 @@ class Hub:
         self._before = dict[int, m.Answer]()
         self._checkpoints = OrderedDict[bytes, bytes]()
         self._finished: tuple[int, str] | None = None
+        self._told = set[int]()
+        """places that have heard of the end"""
         self._version = registry.version
         self.connections = 0
         """with last frames to send, perhaps"""
@@ -167,8 +169,17 @@ class Hub:
     def finish(self, rounds: int, reason: str) -> None:
         self._finished = rounds, reason
         for session in list(self.here.values()):
-            session.finish(rounds, reason)
-            session.end()
+            self._finish(session, rounds, reason)
+
+    def _finish(self, session: Session, rounds: int, reason: str) -> None:
+        session.finish(rounds, reason)
+        self._told.add(session.place)
+        session.end()
+
+    def untold(self) -> list[int]:
+        """The places that have not heard of the end; called by the run."""
+        held = (place.place for place in self.registry.places() if not place.revoked)
+        return [place for place in held if place not in self._told]
 
     # ---- called by the application
 
@@ -237,8 +248,7 @@ class Hub:
         self._no_longer_waiting(session)
         self.here[session.place] = session
         if self._finished is not None:
-            session.finish(*self._finished)
-            session.end()
+            self._finish(session, *self._finished)
             return
         self._happened(Came(session.place, ready))
 
