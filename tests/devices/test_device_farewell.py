@@ -52,6 +52,7 @@ def test_a_run_that_was_stopped_tells_devices_to_come_back(tmp_path: Path) -> No
         hub = Room(registry, plans.encode(plans.plan_of(setup)), 3, 20, 100)
         hub.devices, hub.seen, hub.at = {}, [], {}
         device = hub.join(tmp_path, 0)
+        hub.post(lambda: None)
         view = RunView(recipe, setup.plan, PastRounds(), environment=Environment(folder=tmp_path / "run"))
         farewell(hub, view, 20, linger=60)
         hub.post(lambda: None)

@@ -9,6 +9,8 @@ plan          what a device must know of a run, and what the profile has not
 registry      keys, tickets and places, on disk
 ticket        a ticket as an address
 session       one device's session: bytes in, frames out
+controls      what an operator says, and the traffic of places
+limits        what an address or a place may ask
 attempts      under which number a round is asked
 hub           all sessions, in the thread of the web server
 framing       web sockets, without input or output
@@ -33,7 +35,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from fedzero.errors import FedzeroError
-from fedzero.model.numbers import Positive, PositiveInt
+from fedzero.model.numbers import Natural, Positive, PositiveInt
 from fedzero.protocol.engine import Clients
 from fedzero.recipe.engines import Engine
 from fedzero.recipe.view import RunView
@@ -62,6 +64,8 @@ class Devices(Engine, tag="devices"):
     """Seconds between two signs of life of a device."""
     connections: Annotated[int, Meta(ge=1, le=MOST_CONNECTIONS)] = 6000
     """The most at once."""
+    daily_bytes: Natural = 0
+    """The most bytes of frames that a place may send and get in a day (UTC); 0: any number."""
     linger: Annotated[float, Meta(ge=0, le=3600)] = 15.0
     """Seconds for which the gateway stays open after the run, if devices are away that have not heard of its end."""
     origins: tuple[str, ...] = ()
@@ -91,7 +95,7 @@ class Devices(Engine, tag="devices"):
         try:
             at = listening(host, port)
             registry.url = self.url or _url(host, at.getsockname()[1], bool(self.certificate))
-            hub = Hub(registry, plan, federation.clients, self.beat, self.connections)
+            hub = Hub(registry, plan, federation.clients, self.beat, self.connections, self.daily_bytes)
             largest = 2048 + setup.plan.chain.limit(setup.plan.numbers) + 128
             gateway = Gateway(hub, self.origins, self.beat, max(largest, 1 << 14))
             tls = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key} if self.certificate else {}
@@ -99,6 +103,7 @@ class Devices(Engine, tag="devices"):
                 run.warn(f"devices join at {registry.url}: `fedzero devices ticket {run.environment.folder}`")
                 yield DeviceClients(hub, run, Rates(method), self.deadline, self.grace, self.least)
                 farewell(hub, run, self.beat, self.linger)
+            hub.close()
         finally:
             registry.close()
 

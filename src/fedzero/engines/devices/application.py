@@ -95,12 +95,15 @@ class Gateway:
             return PlainTextResponse("this origin may not connect\n", 403)
         try:
             session, fresh = self._session_of(request)
-            body = await asyncio.wait_for(self._body(request), HANDSHAKE)
-            frames = list(split(body))
+        except Denied as reason:
+            return _answered([m.encode(m.Error(int(reason.code), str(reason)))])
+        frames = list[bytes]()
+        try:
+            frames += split(await asyncio.wait_for(self._body(request), HANDSHAKE))
         except TimeoutError:
             return PlainTextResponse("the request took too long\n", 408)
         except Denied as reason:
-            return _answered([m.encode(m.Error(int(reason.code), str(reason)))])
+            session.refuse(reason.code, str(reason))
         wake = asyncio.Event()
         session.wake = wake.set
         for frame in frames:

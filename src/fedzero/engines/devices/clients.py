@@ -34,6 +34,8 @@ from fedzero.rounds.present import NEAR
 ANOTHER_ORDER = 1
 """The code of a refusal: the device has answered another order under the same number."""
 LOOK_EVERY = 0.1
+PAUSE = 30
+"""Seconds after which devices try again while the run is paused."""
 MOST_REBUILDS = 3
 SAY_EVERY = 30.0
 """Seconds between two lines about waiting for devices."""
@@ -72,12 +74,22 @@ class DeviceClients:
         while True:
             self._happenings(0.0)
             self._catch_up_late()
-            if len(self.standing) >= self.least:
+            if self.hub.paused:
+                self._pause()
+            elif len(self.standing) >= self.least:
                 return sorted(self.standing)
             if time.monotonic() - said > SAY_EVERY:
                 said = time.monotonic()
                 self.run.warn(f"waiting for devices: {len(self.standing)} of at least {self.least} are here")
             self._happenings(LOOK_EVERY)
+
+    def _pause(self) -> None:
+        """The operator has paused the run: devices are sent away, and the next round waits."""
+        self.run.warn(f"paused ({self.hub.paused}): `fedzero devices resume {self.run.environment.folder}` goes on")
+        self.hub.post(self.hub.pause, PAUSE, f"the operator has paused the run: {self.hub.paused}")
+        while self.hub.paused:
+            self._happenings(LOOK_EVERY)
+        self.run.warn("devices are let in again")
 
     def _catch_up_late(self) -> None:
         """Devices that were not asked for a long time get updates before they are."""

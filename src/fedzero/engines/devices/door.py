@@ -24,6 +24,7 @@ class Door:
         self.most, self.patience = most, patience
         self.silent = OrderedDict[int, tuple[socket.socket, float]]()
         """by number of file: the connection, and until when it may say nothing; the first makes way first"""
+        self._late = dict[int, socket.socket]()
         self.turned_away = 0
 
     def came(self, connection: socket.socket, now: float) -> bool:
@@ -51,8 +52,12 @@ class Door:
             self._end(next(iter(self.silent)))
 
     def sweep(self, now: float) -> None:
-        for number in [number for number, (_, until) in self.silent.items() if now > until]:
-            self._end(number)
+        """End what was silent for too long, and at the last look too: a busy gateway reads what has come meanwhile."""
+        late = {number: connection for number, (connection, until) in self.silent.items() if now > until}
+        for number, connection in late.items():
+            if self._late.get(number) is connection:
+                self._end(number)
+        self._late = late
 
     def _end(self, number: int) -> None:
         connection, _ = self.silent.pop(number)

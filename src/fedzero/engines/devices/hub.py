@@ -10,20 +10,25 @@ sent the same bytes again.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
 from msgspec import Struct
 
+from fedzero.engines.devices import limits
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices.codes import Code, Denied
+from fedzero.engines.devices.controls import Controls, Meter, Traffic, blocks
+from fedzero.engines.devices.limits import Buckets
 from fedzero.engines.devices.registry import Place, Registry
 from fedzero.engines.devices.session import PIECE, Asked, Session, State
 from fedzero.engines.devices.signing import Signer
+from fedzero.errors import FedzeroError
 
 HANDSHAKE = 10.0
 """Seconds from the first byte of a session until its device has proved who it is."""
@@ -32,6 +37,9 @@ MOST_WAITING, MOST_OF_ADDRESS = 4096, 2048
 MOST_KEPT = 4
 """Checkpoints that are kept for devices that fetch them."""
 SWEEP = 0.5
+WRITE_EVERY = 5.0
+"""Seconds between two writings of traffic."""
+SPENT = "this place has used its bytes of today: come back after midnight UTC"
 GATHER = 0.002
 """Seconds in which events are gathered: to wake the run's thread for each would cost more than the answers."""
 
@@ -80,7 +88,7 @@ HubEvent = Came | Caught | Said | Declined | Went
 class Hub:
     """places: N. beat: seconds after three of which a device that polls and does not come back is gone."""
 
-    def __init__(self, registry: Registry, plan: bytes, places: int, beat: int, most: int):
+    def __init__(self, registry: Registry, plan: bytes, places: int, beat: int, most: int, budget: int = 0):
         self.registry, self.plan, self.places, self.beat, self.most = registry, plan, places, beat, most
         self.run, self.signer = registry.run, Signer(registry.keys)
         self.round = 0
@@ -97,6 +105,13 @@ class Hub:
         self._before = dict[int, m.Answer]()
         self._checkpoints = OrderedDict[bytes, bytes]()
         self._finished: tuple[int, str] | None = None
+        self.controls = Controls(registry.folder)
+        self.controls.nobody_is_here()
+        self.paused, self._blocked = self.controls.paused, self.controls.blocked
+        """what the operator said last"""
+        self.meter = Meter(self.controls.traffic(), budget)
+        self._enrolments, self._refusals = Buckets(limits.ENROLMENTS), Buckets(limits.REFUSALS)
+        self._faults = Buckets(limits.FAULTS)
         self._told = set[int]()
         """places that have heard of the end"""
         self._version = registry.version
@@ -185,10 +200,14 @@ class Hub:
 
     def session(self, address: str) -> Session:
         """A new session; raises `Denied` if there is no room for one."""
+        address, now = limits.network_of(address), time.monotonic()
+        if wait := self._refusals.seconds(address, now):
+            raise Denied(Code.COOL, f"too much from this address was refused: come back in {wait} s")
         if self._addresses[address] >= MOST_OF_ADDRESS or len(self.waiting) >= MOST_WAITING:
             raise Denied(Code.BUSY, "too many devices begin at once: try again in some seconds")
         session = Session(self, time.monotonic)
-        self.waiting[session] = time.monotonic(), address
+        session.address = address
+        self.waiting[session] = now, address
         self._addresses[address] += 1
         return session
 
@@ -223,8 +242,45 @@ class Hub:
                 self.drop(session)
         if (version := self.registry.version) != self._version:
             self._version = version
-            for place in self.registry.revoked() & self.here.keys():
-                self.here[place].refuse(Code.REVOKED, f"place {place} was withdrawn")
+            self._obey()
+        for place, session in list(self.here.items()):
+            self._count(session)
+            if self.meter.spent(place):
+                session.refuse(Code.BUDGET, SPENT)
+
+    def _obey(self) -> None:
+        """Of what the operator has changed."""
+        self.paused, self._blocked = self.controls.paused, self.controls.blocked
+        for place in self.registry.revoked() & self.here.keys():
+            self.here[place].refuse(Code.REVOKED, f"place {place} was withdrawn")
+        for session in list(self.here.values()) if self._blocked else ():
+            if blocks(self._blocked, session.build):
+                session.refuse(Code.BUILD, f"the build {session.build!r} is blocked: get another one")
+
+    def _count(self, session: Session, here: bool = True) -> None:
+        """Note the bytes of a session since the last time."""
+        if session.up or session.down or not here:
+            up, down, session.up, session.down = session.up, session.down, 0, 0
+            self.meter.note(session.place, up, down, session.build, here)
+
+    async def write_for_ever(self) -> None:
+        """Keep the traffic of places on disk, in a thread of its own: the disk may be slow."""
+        while True:
+            await asyncio.sleep(WRITE_EVERY)
+            found = self.meter.changed()
+            with suppress(FedzeroError, sqlite3.Error):
+                await asyncio.to_thread(self._kept, found)
+
+    def _kept(self, found: list[Traffic]) -> None:
+        with closing(Controls(self.registry.folder)) as controls:
+            controls.write(found)
+
+    def close(self) -> None:
+        """The gateway has ended."""
+        with suppress(FedzeroError, sqlite3.Error):
+            self._kept(self.meter.changed())
+            self.controls.nobody_is_here()
+        self.controls.close()
 
     def _no_longer_waiting(self, session: Session) -> None:
         _, address = self.waiting.pop(session, (0.0, ""))
@@ -235,11 +291,44 @@ class Hub:
 
     # ---- the desk of sessions
 
-    def enrol(self, frame: m.Enrol) -> int:
-        return self.registry.enrol(frame.ticket, frame.algorithm, frame.key, self.places)
+    def enrol(self, frame: m.Enrol, session: Session) -> int:
+        now = time.monotonic()
+        if not self._enrolments.take(session.address, now):
+            wait = self._enrolments.seconds(session.address, now)
+            raise Denied(Code.COOL, f"too many devices of this address enrol at once: come back in {wait} s")
+        with self._durable():
+            return self.registry.enrol(frame.ticket, frame.algorithm, frame.key, self.places)
+
+    @contextmanager
+    def _durable(self) -> Iterator[None]:
+        """A disk that is full, or a file that somebody else holds, is no end of the gateway."""
+        try:
+            yield
+        except (FedzeroError, sqlite3.Error) as error:
+            if isinstance(error, Denied):
+                raise
+            raise Denied(Code.BUSY, "places cannot be written now: try again later") from error
+
+    def expect_welcome(self, place: int, build: str) -> None:
+        now = time.monotonic()
+        if blocks(self._blocked, build):
+            raise Denied(Code.BUILD, f"the build {build!r} is blocked: get another one")
+        if self.paused:
+            raise Denied(Code.PAUSED, f"the operator has paused the run: {self.paused}")
+        if self.meter.spent(place):
+            raise Denied(Code.BUDGET, SPENT)
+        if wait := self._faults.seconds(place, now):
+            raise Denied(Code.COOL, f"place {place} has ended too many sessions by mistakes: come back in {wait} s")
+
+    def faulted(self, session: Session) -> None:
+        if session.state is State.OPEN:
+            self._faults.take(session.place, time.monotonic())
+        elif session.address:
+            self._refusals.take(session.address, time.monotonic())
 
     def holder(self, place: int) -> Place | None:
-        return self.registry.holder(place)
+        with self._durable():
+            return self.registry.holder(place)
 
     def opened(self, session: Session, ready: int | None) -> None:
         before = self.here.pop(session.place, None)
@@ -247,6 +336,8 @@ class Hub:
             before.refuse(Code.REPLACED, "the same device has begun another session")
         self._no_longer_waiting(session)
         self.here[session.place] = session
+        self.meter.note(session.place, session.up, session.down, session.build, True)
+        session.up = session.down = 0
         if self._finished is not None:
             self._finish(session, *self._finished)
             return
@@ -277,6 +368,7 @@ class Hub:
         return None if content is None or offset > len(content) else content[offset : offset + PIECE]
 
     def left(self, session: Session, for_good: bool) -> None:
+        self._count(session, here=self.here.get(session.place) not in (None, session))
         if self.here.get(session.place) is session:
             del self.here[session.place]
             self._happened(Went(session.place, for_good))

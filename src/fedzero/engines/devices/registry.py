@@ -63,6 +63,7 @@ class Registry(Durable):
     tables = TABLES
 
     def __init__(self, folder: Path):
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder / FILE)
 

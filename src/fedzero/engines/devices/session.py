@@ -18,7 +18,7 @@ from typing import Protocol
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
-from fedzero.engines.devices.codes import LASTING, Code, Denied
+from fedzero.engines.devices.codes import FAULTS, LASTING, Code, Denied
 from fedzero.engines.devices.registry import Place
 from fedzero.engines.devices.signing import ED25519, LENGTHS, P256, Signer, Verifier
 from fedzero.errors import Refused
@@ -63,9 +63,13 @@ class Desk(Protocol):
         """The round of the run."""
         ...
 
-    def enrol(self, frame: m.Enrol) -> int: ...
+    def enrol(self, frame: m.Enrol, session: Session) -> int: ...
 
     def holder(self, place: int) -> Place | None: ...
+
+    def expect_welcome(self, place: int, build: str) -> None:
+        """Raises `Denied` if the operator lets no such build in, or the place has to wait."""
+        ...
 
     def opened(self, session: Session, ready: int | None) -> None:
         """The session's device is who it says. A session of the same place that was open is replaced."""
@@ -89,6 +93,10 @@ class Desk(Protocol):
 
     def left(self, session: Session, for_good: bool) -> None: ...
 
+    def faulted(self, session: Session) -> None:
+        """The session ends by a fault of its device."""
+        ...
+
 
 class Session:
     """clock: seconds, for the limit of frames alone."""
@@ -107,6 +115,7 @@ class Session:
         self._verifier: Verifier | None = None
         self._tokens, self._at = float(BURST), clock()
         self._hello: m.Hello | None = None
+        self.address = self.build = ""
 
     # ---- out
 
@@ -147,8 +156,12 @@ class Session:
         self.send(m.Finish(rounds, reason, self.signed(statement)))
 
     def refuse(self, code: Code, sentence: str) -> None:
+        if self.state is State.OVER:
+            return
         self.send(m.Error(int(code), sentence))
         if code not in LASTING:
+            if code in FAULTS:
+                self.desk.faulted(self)
             self.end()
 
     def end(self, for_good: bool = False) -> None:
@@ -233,7 +246,7 @@ class Session:
         statement = statements.enrol(self.desk.run, frame.ticket, signer.fingerprint, frame.algorithm, frame.key)
         if not verifier(statement, frame.signature):
             raise Denied(Code.SIGNATURE, "the signature of the enrolment is wrong")
-        place, self.algorithm = self.desk.enrol(frame), frame.algorithm
+        place, self.algorithm = self.desk.enrol(frame, self), frame.algorithm
         signature = self.signed(statements.enrolled(self.desk.run, place, frame.ticket, frame.key))
         self.send(m.Enrolled(self.desk.run, place, signer.public[ED25519], signer.public[P256], signature))
 
@@ -246,6 +259,7 @@ class Session:
             raise Denied(Code.PLACE, f"nobody has place {frame.place}: enrol first")
         if holder.revoked:
             raise Denied(Code.REVOKED, f"place {frame.place} was withdrawn")
+        self.desk.expect_welcome(frame.place, frame.client)
         self._verifier = _verifier(holder.algorithm, holder.key)
         self._hello, self.algorithm, self._challenge = frame, holder.algorithm, os.urandom(32)
         self.state = State.CHALLENGED
@@ -257,7 +271,7 @@ class Session:
         statement = statements.proof(desk.run, hello.place, self._challenge, hello.nonce, hello.ready)
         if not self._verifier(statement, frame.signature):
             raise Denied(Code.SIGNATURE, f"the signature is not of the key of place {hello.place}")
-        self.place, self.state = hello.place, State.OPEN
+        self.place, self.build, self.state = hello.place, hello.client, State.OPEN
         known = hello.plan == sha256(desk.plan).digest()
         signature = self.signed(statements.welcome(desk.run, self.place, hello.nonce, desk.plan))
         self.send(m.Welcome(b"" if known else desk.plan, desk.beat, desk.round, signature))
