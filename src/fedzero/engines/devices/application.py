@@ -58,7 +58,8 @@ def split(body: bytes) -> Iterator[bytes]:
             raise Denied(Code.MALFORMED, "a frame is longer than the request")
         yield body[at : at + length]
         at += length
-    raise Denied(Code.MALFORMED, f"more than {MOST_IN_POST} frames in one request")
+    if at != len(body):
+        raise Denied(Code.MALFORMED, f"more than {MOST_IN_POST} frames in one request")
 
 
 class Gateway:
