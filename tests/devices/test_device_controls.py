@@ -130,7 +130,7 @@ def test_a_place_that_has_used_its_bytes_waits_for_the_next_day(house: House, mo
 
 def test_traffic_is_on_disk_and_goes_on_after_a_restart(house: House) -> None:
     session = house.ready(house.device())
-    house.hub.sweep(0.0)
+    house.hub._count_all()
     house.hub._kept(house.hub.meter.changed())
     with closing(Controls(house.folder)) as operator:
         (first,) = operator.traffic().values()

@@ -83,9 +83,9 @@ def read(data: bytes) -> Plan:
             )
         found = tuple(_tensor(*each[:4]) for each in tensors)
         plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:7]))
+        _check(plan)  # numbers of another type are found here
     except (TypeError, ValueError, Broken) as error:
         raise ClientError(f"the plan of the run cannot be read: {error}") from error
-    _check(plan)
     return plan
 
 

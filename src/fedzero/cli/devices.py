@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 devices = typer.Typer(help="Phones, browsers and boards that take part in a run.", no_args_is_help=True)
 app.add_typer(devices, name="devices", rich_help_panel=FEDERATIONS)
 
+FACTS = (("protocol", 40), ("run", 16), ("places", 20))
 RunFolder = Annotated[Path, options.argument(help="Folder of the run; it may be one that has not begun.")]
 
 
@@ -173,7 +174,8 @@ def check(url: Annotated[str, typer.Argument(help="Address of a gateway, or a ti
     Example: fedzero devices check https://training.example.org
     """
     about = _about(url)
-    tell(f"{printable(str(about.get('protocol')), 40)}, run {str(about.get('run'))[:16]}, {about.get('places')} places")
+    protocol, run, places = (printable(str(about.get(name)), most) for name, most in FACTS)
+    tell(f"{protocol}, run {run}, {places} places")
     if url.startswith("http://"):
         tell("plain http: for devices on that machine only; browsers elsewhere refuse to make keys for it")
     else:

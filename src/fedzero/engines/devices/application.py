@@ -106,6 +106,7 @@ class Gateway:
         except Denied as reason:
             session.refuse(reason.code, str(reason))
         wake = asyncio.Event()
+        session.wake()  # an earlier request of this session is held no longer
         session.wake = wake.set
         for frame in frames:
             session.receive(frame)

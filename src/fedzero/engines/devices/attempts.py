@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY CHECK (id = 1), round 
             before = self._db.execute(query).fetchone() or (-1, 0, 0, b"")
             same = before[:2] == (round, exchange) and before[3] == hashed.digest()
             later = (round, exchange) > before[:2] and not lost
-            attempt = before[2] if same and not lost or later else before[2] + 1
+            attempt = before[2] if same or later else before[2] + 1
             row = round, exchange, attempt, hashed.digest()
             self._db.execute("INSERT OR REPLACE INTO orders VALUES (1, ?, ?, ?, ?)", row)
         return int(attempt)

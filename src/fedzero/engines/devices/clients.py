@@ -37,6 +37,9 @@ LOOK_EVERY = 0.1
 PAUSE = 30
 """Seconds after which devices try again while the run is paused."""
 MOST_REBUILDS = 3
+MOST_IDLE = 8
+LONGEST_REST = 3600.0
+"""Seconds for which a device that does not answer is not asked, at most."""
 SAY_EVERY = 30.0
 """Seconds between two lines about waiting for devices."""
 
@@ -60,6 +63,12 @@ class DeviceClients:
         """places whose model is not the run's"""
         self._rebuilt = Counter[int]()
         """by place: how often it had to rebuild"""
+        self._reached = dict[int, int]()
+        """by place: the round for which it said last that it is ready"""
+        self._idle = Counter[int]()
+        """by place: how often it said so and was no further, since its last answer"""
+        self._silent = dict[int, tuple[int, float]]()
+        """by place that let its last orders expire: how many, and until when others are asked in its place"""
         self._lost = False
         """whether a device knows of rounds that the ledger has not: its end was lost"""
         self._gone = dict[int, float]()
@@ -77,11 +86,18 @@ class DeviceClients:
             if self.hub.paused:
                 self._pause()
             elif len(self.standing) >= self.least:
-                return sorted(self.standing)
+                return sorted(self._answering())
             if time.monotonic() - said > SAY_EVERY:
                 said = time.monotonic()
                 self.run.warn(f"waiting for devices: {len(self.standing)} of at least {self.least} are here")
             self._happenings(LOOK_EVERY)
+
+    def _answering(self) -> Collection[int]:
+        """Those who are present but for devices that let orders expire, if there are enough others: one that is silent
+        would take the time of each round."""
+        now = time.monotonic()
+        found = [place for place in self.standing if self._silent.get(place, (0, 0.0))[1] <= now]
+        return found if len(found) >= self.least else self.standing
 
     def _pause(self) -> None:
         """The operator has paused the run: devices are sent away, and the next round waits."""
@@ -102,8 +118,7 @@ class DeviceClients:
         now = self.replica.round
         fresh = ready is None or ready > now or place in self._rebuild
         first = 0 if fresh or ready is None else ready
-        updates = [] if fresh else self.missed.updates(first)
-        if not fresh and ready is not None and len(updates) <= NEAR and ready >= self.run.past.known(place):
+        if not fresh and ready is not None and now - ready <= NEAR and ready >= self.run.past.known(place):
             self._behind.discard(place)
             self.standing[place] = ready
             self.hub.post(self.hub.resend, place)
@@ -159,6 +174,9 @@ class DeviceClients:
                 if now < min(batch.work, self._gone.get(client, batch.work)):
                     continue
                 why = "is gone" if client in self._gone else f"did not answer in {self.deadline:g} s"
+                count = self._silent.get(client, (0, 0.0))[0]
+                rest = min(self.deadline * 2**min(count, 20), LONGEST_REST)
+                self._silent[client] = count + 1, now + rest
                 error = FedzeroError(f"device {client} {why}")
                 events.append(Arrival(client, error, _host(client), asked=batch.asked))
                 self.hub.post(self.hub.expire, [client])
@@ -185,12 +203,15 @@ class DeviceClients:
         place = event.place
         if isinstance(event, Came):
             self._gone.pop(place, None)
+            self._reached.pop(place, None)
             self._lost |= event.ready is not None and event.ready > self.replica.round
             self._catch_up(place, event.ready)
             return [Joined(_host(place), (place,))]
         if isinstance(event, Caught):
             return self._caught(event)
         if isinstance(event, Said):
+            self._silent.pop(place, None)
+            self._idle.pop(place, None)
             self.standing[place] = max(event.round, self.standing.get(place, 0))
             return [Arrival(place, event.body, _host(place), asked=event.round)]
         if isinstance(event, Declined):
@@ -201,14 +222,18 @@ class DeviceClients:
 
     def _caught(self, event: Caught) -> list[Event]:
         now, right = self.replica.round, self.replica.digest()
-        if event.round == now and event.digest != right:
+        if event.round > now or event.round == now and event.digest != right:
             self.run.warn(f"device {event.place} has model {event.digest.hex()}, not {right.hex()}: it must rebuild")
             self._rebuild.add(event.place)
             self._rebuilt[event.place] += 1
-            if self._rebuilt[event.place] > MOST_REBUILDS:
-                self.hub.post(self.hub.dismiss, event.place, "its model is another one each time that it rebuilds it")
-                return []
-        self._catch_up(event.place, event.round)
+        self._idle[event.place] += event.round <= self._reached.get(event.place, -1)
+        self._reached[event.place] = event.round
+        if self._rebuilt[event.place] > MOST_REBUILDS:
+            self.hub.post(self.hub.dismiss, event.place, "its model is another one each time that it rebuilds it")
+        elif self._idle[event.place] > MOST_IDLE:
+            self.hub.post(self.hub.dismiss, event.place, "it does not get any further")
+        else:
+            self._catch_up(event.place, event.round)
         return []
 
     def _went(self, event: Went) -> list[Event]:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
-SPARE = 64
+SPARE = 32
 """Files beside connections, of those that make way and are not closed yet."""
 
 

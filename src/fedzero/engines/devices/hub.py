@@ -105,6 +105,7 @@ class Hub:
         self._before = dict[int, m.Answer]()
         self._checkpoints = OrderedDict[bytes, bytes]()
         self._finished: tuple[int, str] | None = None
+        registry.hurry()
         self.controls = Controls(registry.folder)
         self.controls.nobody_is_here()
         self.paused, self._blocked = self.controls.paused, self.controls.blocked
@@ -173,6 +174,7 @@ class Hub:
 
     def dismiss(self, place: int, why: str) -> None:
         if place in self.here:
+            self._faults.take(place, time.monotonic())
             self.here[place].refuse(Code.BUSY, why)
 
     def pause(self, seconds: int, text: str) -> None:
@@ -203,13 +205,21 @@ class Hub:
         address, now = limits.network_of(address), time.monotonic()
         if wait := self._refusals.seconds(address, now):
             raise Denied(Code.COOL, f"too much from this address was refused: come back in {wait} s")
-        if self._addresses[address] >= MOST_OF_ADDRESS or len(self.waiting) >= MOST_WAITING:
-            raise Denied(Code.BUSY, "too many devices begin at once: try again in some seconds")
+        if self._addresses[address] >= MOST_OF_ADDRESS:
+            self._make_way(address)
+        elif len(self.waiting) >= MOST_WAITING:
+            self._make_way(self._addresses.most_common(1)[0][0])
         session = Session(self, time.monotonic)
         session.address = address
         self.waiting[session] = now, address
         self._addresses[address] += 1
         return session
+
+    def _make_way(self, address: str) -> None:
+        """End the session of an address that has waited for the longest time: whoever means it proves at once."""
+        session = next(each for each, (_, of) in self.waiting.items() if of == address)
+        session.refuse(Code.BUSY, "too many devices begin at once: try again in some seconds")
+        self._no_longer_waiting(session)
 
     def drop(self, session: Session) -> None:
         """The connection of a session is gone."""
@@ -243,10 +253,10 @@ class Hub:
         if (version := self.registry.version) != self._version:
             self._version = version
             self._obey()
-        for place, session in list(self.here.items()):
-            self._count(session)
-            if self.meter.spent(place):
-                session.refuse(Code.BUDGET, SPENT)
+        if self.meter.budget:
+            self._count_all()
+            for place in [place for place in self.here if self.meter.spent(place)]:
+                self.here[place].refuse(Code.BUDGET, SPENT)
 
     def _obey(self) -> None:
         """Of what the operator has changed."""
@@ -256,6 +266,10 @@ class Hub:
         for session in list(self.here.values()) if self._blocked else ():
             if blocks(self._blocked, session.build):
                 session.refuse(Code.BUILD, f"the build {session.build!r} is blocked: get another one")
+
+    def _count_all(self) -> None:
+        for session in self.here.values():
+            self._count(session)
 
     def _count(self, session: Session, here: bool = True) -> None:
         """Note the bytes of a session since the last time."""
@@ -267,6 +281,7 @@ class Hub:
         """Keep the traffic of places on disk, in a thread of its own: the disk may be slow."""
         while True:
             await asyncio.sleep(WRITE_EVERY)
+            self._count_all()
             found = self.meter.changed()
             with suppress(FedzeroError, sqlite3.Error):
                 await asyncio.to_thread(self._kept, found)

@@ -21,7 +21,7 @@ from fedzero.engines.devices.application import Gateway, address_of
 from fedzero.engines.devices.door import Door, Listening
 from fedzero.engines.devices.framing import accepted
 from fedzero.engines.devices.hub import HANDSHAKE, SWEEP, Hub
-from fedzero.engines.devices.sockets import DeviceSocket, Pulse
+from fedzero.engines.devices.sockets import STALLED, DeviceSocket, Pulse
 from fedzero.errors import FedzeroError
 
 SOCKET = "/fedzero/1/socket"
@@ -48,13 +48,24 @@ class Guarded(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
-        if self.cycle is not None or self.transport.get_protocol() is not self:
+        begun = self.cycle is not None and not self.cycle.response_complete
+        if begun or self.transport.get_protocol() is not self:
             self._own = self.door.spoke(self._number) or self._own
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._own is not None and not self.transport.is_closing():
             self.door.quiet(self._number, self._own, time.monotonic() + self.timeout_keep_alive)
+
+    def pause_writing(self) -> None:
+        """Whoever does not read what was asked for is silent, too."""
+        super().pause_writing()
+        if self._own is not None:
+            self.door.quiet(self._number, self._own, time.monotonic() + STALLED)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.door.spoke(self._number)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.door.spoke(self._number)
@@ -126,7 +137,7 @@ def room(wanted: int) -> int:
 def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterator[None]:
     """Serve until the block ends. settings: of TLS, for uvicorn."""
     hub, most = gateway.hub, room(gateway.hub.most)
-    door, pulse = Door(most + OWN_FILES // 2, HANDSHAKE), Pulse(hub.beat)
+    door, pulse = Door(most, HANDSHAKE), Pulse(hub.beat)
     at.door = door
     guarded = type("Connection", (Guarded,), {"gateway": gateway, "door": door, "pulse": pulse})
     config = uvicorn.Config(

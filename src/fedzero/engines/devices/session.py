@@ -27,6 +27,8 @@ MOST_FRAMES, MOST_BYTES = 64, 8 << 20
 """Of frames that wait to be sent; a device that does not fetch them is dropped."""
 PIECE = 1 << 16
 """Bytes of a piece of a checkpoint."""
+READIES = 2
+"""Ready frames for which nothing was sent; each makes the run look up what the device lacks."""
 FRAMES_A_SECOND, BURST = 50.0, 200
 """Frames of one session."""
 
@@ -116,6 +118,8 @@ class Session:
         self._tokens, self._at = float(BURST), clock()
         self._hello: m.Hello | None = None
         self.address = self.build = ""
+        self._readies = READIES
+        """how many times it may say that it is ready"""
 
     # ---- out
 
@@ -146,9 +150,11 @@ class Session:
         self.send(m.Order(*numbers, asked.body, self.signed(statement)))
 
     def updates(self, body: bytes) -> None:
+        self._readies += 1
         self.send(m.Updates(body, self.signed(statements.updates(self.desk.run, self.place, body))))
 
     def checkpoint(self, body: bytes) -> None:
+        self._readies += 1
         self.send(m.Checkpoint(body, self.signed(statements.checkpoint(self.desk.run, self.place, body))))
 
     def finish(self, rounds: int, reason: str) -> None:
@@ -233,6 +239,9 @@ class Session:
         elif self.state is State.OPEN and isinstance(frame, m.Refusal):
             self.desk.refused(self.place, frame)
         elif self.state is State.OPEN and isinstance(frame, m.Ready):
+            if not self._readies:
+                raise Denied(Code.RATE, "Ready without anything that was sent to become ready by")
+            self._readies -= 1
             self.desk.ready(self, frame.round, frame.digest)
         elif self.state is State.OPEN and isinstance(frame, m.Fetch):
             self._fetch(frame)
@@ -294,7 +303,10 @@ class Session:
 
     def _fetch(self, frame: m.Fetch) -> None:
         piece = self.desk.piece(frame.sha256, frame.offset)
+        if self.size > PIECE:
+            raise Denied(Code.RATE, "a piece before the last one was taken")
         if piece is None:
+            self._readies += 1
             raise Denied(Code.STALE, "this checkpoint is not kept any more: say Ready again, and get another one")
         self.send(m.Piece(frame.offset, piece))
 
