@@ -30,7 +30,11 @@ def main() -> int:
     given = parser.parse_args()
     chance, began = random.Random(given.seed), time.monotonic()
     kills = [
-        Kill(chance.randint(1, MOST_ROUNDS), chance.choice([0, 1, 2, SERVER, SERVER, SERVER]), MOST_WAIT * chance.random())
+        Kill(
+            chance.randint(1, MOST_ROUNDS),
+            chance.choice([0, 1, 2, SERVER, SERVER, SERVER]),
+            MOST_WAIT * chance.random(),
+        )
         for _ in range(given.points)
     ]
 

@@ -203,7 +203,9 @@ def test_buckets_fill_again_and_forget_the_oldest(monkeypatch: pytest.MonkeyPatc
 
 def test_addresses_of_one_household_are_one() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") != network_of("2001:db8:0:1::1")
-    assert network_of("::ffff:10.0.0.1") == "10.0.0.1" == network_of("10.0.0.1") and network_of("nonsense") == "nonsense"
+    assert (
+        network_of("::ffff:10.0.0.1") == "10.0.0.1" == network_of("10.0.0.1") and network_of("nonsense") == "nonsense"
+    )
 
 
 def test_the_commands(fedzero: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -102,8 +102,7 @@ def list_(folder: options.Folder) -> None:
 
 @devices.command()
 def pause(
-    folder: options.Folder,
-    why: Annotated[str, typer.Option(help="What devices are told.")] = "back soon",
+    folder: options.Folder, why: Annotated[str, typer.Option(help="What devices are told.")] = "back soon"
 ) -> None:
     """Pause a run: the round that is open is finished, then devices are sent away, and nobody is asked.
 

@@ -175,7 +175,7 @@ class DeviceClients:
                     continue
                 why = "is gone" if client in self._gone else f"did not answer in {self.deadline:g} s"
                 count = self._silent.get(client, (0, 0.0))[0]
-                rest = min(self.deadline * 2**min(count, 20), LONGEST_REST)
+                rest = min(self.deadline * 2 ** min(count, 20), LONGEST_REST)
                 self._silent[client] = count + 1, now + rest
                 error = FedzeroError(f"device {client} {why}")
                 events.append(Arrival(client, error, _host(client), asked=batch.asked))

@@ -1,8 +1,8 @@
 """What an operator tells a gateway that runs, and what it tells the operator: tables beside places and tickets.
 
-    controls   paused: why, if the run is to stop asking
-    builds     patterns of builds that are not let in
-    traffic    by place: bytes of this day and of all days, when it was last here, and which build it is
+controls   paused: why, if the run is to stop asking
+builds     patterns of builds that are not let in
+traffic    by place: bytes of this day and of all days, when it was last here, and which build it is
 """
 
 from __future__ import annotations

@@ -160,7 +160,13 @@ def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterato
     server, failed = uvicorn.Server(config), list[BaseException]()
     thread = threading.Thread(
         target=_thread,
-        args=(server, [hub.sweep_for_ever, hub.write_for_ever, partial(_sweep, door), pulse.for_ever], hub, at, failed.append),
+        args=(
+            server,
+            [hub.sweep_for_ever, hub.write_for_ever, partial(_sweep, door), pulse.for_ever],
+            hub,
+            at,
+            failed.append,
+        ),
         name="gateway",
         daemon=True,
     )
