@@ -20,13 +20,14 @@ from typing import Any
 import psutil
 import pytest
 from fedzero_client import cli as client_cli
+from fedzero_client.errors import Broken
 from fedzero_client.packing import unpack
 
 from devices.fleet import made, recipe_of
 from devices.test_device_catch_up import Room
 from devices.test_device_sessions import House, refusals
 from devices.test_device_sockets import Place
-from fedzero.engines.devices import application, catching_up, clients, framing, serving, sockets
+from fedzero.engines.devices import application, catching_up, clients, framing, limits, serving, sockets
 from fedzero.engines.devices import door as doors
 from fedzero.engines.devices import hub as hubs
 from fedzero.engines.devices import messages as m
@@ -286,6 +287,31 @@ def test_ready_counts_only_after_something_to_become_ready_by(house: House) -> N
     session.take()
     session.receive(m.encode(m.Ready(0, bytes(8))))
     assert refusals(session) == [] and len(house.events()) == 1
+
+
+def test_a_place_that_is_withdrawn_between_hello_and_proof_is_shut_out(house: House) -> None:
+    """Who was withdrawn in these seconds was let in, and stayed until somebody wrote the file again."""
+    device, session = house.device(), house.session()
+    house.joined(device).end()
+    (hello,) = device.begin()
+    session.receive(hello)
+    (challenge,) = session.take()
+    house.registry.revoke_place(0)
+    (proof,) = device.receive(challenge)
+    session.receive(proof)
+    assert refusals(session) == [Code.REVOKED] and not house.hub.here
+
+
+def test_a_place_that_begins_sessions_again_and_again_has_to_wait(house: House) -> None:
+    device = house.device()
+    stranger = m.encode(m.Hello(1, house.hub.run, 0, bytes(16), b"", None))
+    house.joined(device)
+    for _ in range(100):  # who has not the key takes nothing from the place
+        house.session().receive(stranger)
+    for _ in range(int(limits.SESSIONS.burst) - 1):
+        assert house.joined(device).state is State.OPEN
+    with pytest.raises(Broken, match="too many sessions"):
+        house.joined(device)
 
 
 def test_pieces_are_given_one_by_one(house: House) -> None:

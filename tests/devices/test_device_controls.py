@@ -14,9 +14,8 @@ from fedzero_client.errors import Broken, ClientError
 from devices.test_device_catch_up import Room, cohorts, played, refused
 from devices.test_device_sessions import House, order, refusals
 from fedzero.engines.devices import controls as control
-from fedzero.engines.devices import limits
+from fedzero.engines.devices import limits, statements
 from fedzero.engines.devices import messages as m
-from fedzero.engines.devices import statements
 from fedzero.engines.devices.codes import Code, Denied
 from fedzero.engines.devices.controls import Controls, Meter, Traffic, blocks
 from fedzero.engines.devices.limits import Allowance, Buckets, network_of

@@ -222,7 +222,7 @@ class DeviceClients:
 
     def _caught(self, event: Caught) -> list[Event]:
         now, right = self.replica.round, self.replica.digest()
-        if event.round > now or event.round == now and event.digest != right:
+        if event.round > now or (event.round == now and event.digest != right):
             self.run.warn(f"device {event.place} has model {event.digest.hex()}, not {right.hex()}: it must rebuild")
             self._rebuild.add(event.place)
             self._rebuilt[event.place] += 1

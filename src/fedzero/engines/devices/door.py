@@ -13,6 +13,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
+WAITING = 2048
 SPARE = 32
 """Files beside connections, of those that make way and are not closed yet."""
 
@@ -69,6 +70,10 @@ class Listening(socket.socket):
     """A socket that listens, behind a door."""
 
     door: Door | None = None
+
+    def listen(self, backlog: int = 0) -> None:
+        """Many may wait to be accepted; those who serve take few at a time, and hear those who speak between."""
+        super().listen(WAITING)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection for which there is room; raises `BlockingIOError` where none waits."""

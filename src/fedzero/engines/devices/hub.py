@@ -112,7 +112,7 @@ class Hub:
         """what the operator said last"""
         self.meter = Meter(self.controls.traffic(), budget)
         self._enrolments, self._refusals = Buckets(limits.ENROLMENTS), Buckets(limits.REFUSALS)
-        self._faults = Buckets(limits.FAULTS)
+        self._faults, self._sessions = Buckets(limits.FAULTS), Buckets(limits.SESSIONS)
         self._told = set[int]()
         """places that have heard of the end"""
         self._version = registry.version
@@ -334,6 +334,12 @@ class Hub:
             raise Denied(Code.BUDGET, SPENT)
         if wait := self._faults.seconds(place, now):
             raise Denied(Code.COOL, f"place {place} has ended too many sessions by mistakes: come back in {wait} s")
+
+    def expect_rare(self, place: int) -> None:
+        now = time.monotonic()
+        if not self._sessions.take(place, now):
+            wait = self._sessions.seconds(place, now)
+            raise Denied(Code.COOL, f"place {place} begins too many sessions: come back in {wait} s")
 
     def faulted(self, session: Session) -> None:
         if session.state is State.OPEN:

@@ -27,6 +27,8 @@ ENROLMENTS = Allowance(300, 2.0)
 """Of one address: a lecture hall at once."""
 REFUSALS = Allowance(200, 1.0)
 """Sessions of one address that end by a fault of the device before it has proved who it is."""
+SESSIONS = Allowance(30, 0.5)
+"""Of one place, that begin by a true proof: each lets the run look up what the device lacks."""
 FAULTS = Allowance(5, 1 / 30)
 """Sessions of one place that end by a fault of its device."""
 

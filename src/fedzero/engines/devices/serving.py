@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedzero.engines.devices.application import Gateway, address_of
-from fedzero.engines.devices.door import Door, Listening
+from fedzero.engines.devices.door import SPARE, Door, Listening
 from fedzero.engines.devices.framing import accepted
 from fedzero.engines.devices.hub import HANDSHAKE, SWEEP, Hub
 from fedzero.engines.devices.sockets import STALLED, DeviceSocket, Pulse
@@ -115,7 +115,7 @@ def listening(host: str, port: int) -> Listening:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
-        found.listen(2048)
+        found.listen()
     except OSError as error:
         found.close()
         raise FedzeroError(f"engine.listen = '{host}:{port}' cannot be used: {error.strerror}") from error
@@ -146,6 +146,7 @@ def served(gateway: Gateway, at: Listening, settings: dict[str, Any]) -> Iterato
         ws=guarded,  # that there is one: `Guarded` serves it
         proxy_headers=False,  # `address_of` reads them
         limit_concurrency=most,
+        backlog=SPARE,
         timeout_keep_alive=3 * hub.beat,
         timeout_graceful_shutdown=GRACE,
         h11_max_incomplete_event_size=16 << 10,

@@ -73,6 +73,10 @@ class Desk(Protocol):
         """Raises `Denied` if the operator lets no such build in, or the place has to wait."""
         ...
 
+    def expect_rare(self, place: int) -> None:
+        """Raises `Denied` if a place begins sessions again and again."""
+        ...
+
     def opened(self, session: Session, ready: int | None) -> None:
         """The session's device is who it says. A session of the same place that was open is replaced."""
         ...
@@ -263,16 +267,20 @@ class Session:
         _expect_version(frame.version)
         if frame.run != self.desk.run:
             raise Denied(Code.RUN, "this gateway has another run: the ticket is of an earlier one")
-        holder = self.desk.holder(frame.place)
-        if holder is None:
-            raise Denied(Code.PLACE, f"nobody has place {frame.place}: enrol first")
-        if holder.revoked:
-            raise Denied(Code.REVOKED, f"place {frame.place} was withdrawn")
-        self.desk.expect_welcome(frame.place, frame.client)
+        holder = self._expect_holder(frame)
         self._verifier = _verifier(holder.algorithm, holder.key)
         self._hello, self.algorithm, self._challenge = frame, holder.algorithm, os.urandom(32)
         self.state = State.CHALLENGED
         self.send(m.Challenge(m.VERSION, self._challenge))
+
+    def _expect_holder(self, hello: m.Hello) -> Place:
+        holder = self.desk.holder(hello.place)
+        if holder is None:
+            raise Denied(Code.PLACE, f"nobody has place {hello.place}: enrol first")
+        if holder.revoked:
+            raise Denied(Code.REVOKED, f"place {hello.place} was withdrawn")
+        self.desk.expect_welcome(hello.place, hello.client)
+        return holder
 
     def _proved(self, frame: m.Proof) -> None:
         hello, desk = self._hello, self.desk
@@ -280,6 +288,8 @@ class Session:
         statement = statements.proof(desk.run, hello.place, self._challenge, hello.nonce, hello.ready)
         if not self._verifier(statement, frame.signature):
             raise Denied(Code.SIGNATURE, f"the signature is not of the key of place {hello.place}")
+        self._expect_holder(hello)  # it may have been withdrawn meanwhile
+        desk.expect_rare(hello.place)
         self.place, self.build, self.state = hello.place, hello.client, State.OPEN
         known = hello.plan == sha256(desk.plan).digest()
         signature = self.signed(statements.welcome(desk.run, self.place, hello.nonce, desk.plan))
@@ -306,7 +316,7 @@ class Session:
         if self.size > PIECE:
             raise Denied(Code.RATE, "a piece before the last one was taken")
         if piece is None:
-            self._readies += 1
+            self._readies = max(self._readies, 1)
             raise Denied(Code.STALE, "this checkpoint is not kept any more: say Ready again, and get another one")
         self.send(m.Piece(frame.offset, piece))
 
