@@ -51,14 +51,15 @@ def _done(run: Path) -> int:
 
 def _reached(run: Path, rounds: int, server: subprocess.Popen[bytes]) -> bool:
     """Wait until so many rounds are on the ledger; whether the run goes on."""
-    end = time.monotonic() + ENDLESS
+    end = time.monotonic() + 3 * ENDLESS
     while time.monotonic() < end:
         if _done(run) >= rounds:
             return server.poll() is None
         if server.poll() is not None:
             return False
         time.sleep(0.03)
-    raise AssertionError(f"{run} did not reach round {rounds}")
+    said = (run.parent / "server.txt").read_text()[-2000:]
+    raise AssertionError(f"{run} did not reach round {rounds}: {said}")
 
 
 def wrong(
@@ -98,7 +99,7 @@ def wrong(
                 begin(kill.victim)
             took += 1
             tell(took)
-        ended = server.wait(10 * ENDLESS)
+        ended = server.wait(30 * ENDLESS)
     finally:
         for process in [*processes.values(), server]:
             if process.poll() is None:
