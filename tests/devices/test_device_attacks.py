@@ -27,7 +27,7 @@ from devices.fleet import made, recipe_of
 from devices.test_device_catch_up import Room
 from devices.test_device_sessions import House, refusals
 from devices.test_device_sockets import Place
-from fedzero.engines.devices import application, catching_up, clients, framing, limits, serving, sockets
+from fedzero.engines.devices import application, catching_up, clients, framing, limits, serving, signing, sockets
 from fedzero.engines.devices import door as doors
 from fedzero.engines.devices import hub as hubs
 from fedzero.engines.devices import messages as m
@@ -476,3 +476,27 @@ def test_what_a_gateway_says_steers_no_terminal(
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Opened())
     done = fedzero("devices", "check", "https://example.org")
     assert done.code == 0 and "\x1b" not in done.out + done.err and "\x07" not in done.out + done.err
+
+
+@pytest.mark.parametrize("library", ["cryptography", "libsodium"])
+def test_a_signature_has_one_form_and_is_of_one_key(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With either library."""
+    if library == "cryptography":
+        monkeypatch.setattr(signing, "sodium", None)
+    elif signing.sodium is None:
+        pytest.skip("PyNaCl is not installed")
+    keys = signing.GatewayKeys.made()
+    signer, message = signing.Signer(keys), b"an order"
+    signature, key = signer.sign(signing.ED25519, message), signer.public[signing.ED25519]
+    verifier = signing.Verifier(signing.ED25519, key)
+    assert verifier(message, signature) and not verifier(message + b"s", signature)
+    order_of_group = (1 << 252) + 27742317777372353535851937790883648493
+    another = (int.from_bytes(signature[32:], "little") + order_of_group).to_bytes(32, "little")
+    assert not verifier(message, signature[:32] + another) and not verifier(message, bytes(64))
+    other = signing.Verifier(signing.ED25519, signing.Signer(signing.GatewayKeys.made()).public[signing.ED25519])
+    assert not other(message, signature)
+    for small in (bytes(32), b"\1" + bytes(31)):
+        with pytest.raises(ValueError, match="small order"):
+            signing.Verifier(signing.ED25519, small)
+    p256 = signing.Verifier(signing.P256, signer.public[signing.P256])
+    assert p256(message, signer.sign(signing.P256, message)) and not p256(message, signature)
