@@ -25,8 +25,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedzero_client import plan as device_plan
 from fedzero_client.model import Model
 from fedzero_client.packing import pack, unpack
-from fedzero_client.session import ANSWER, CHALLENGE, CHECKPOINT, ERROR, FINISH, HELLO, LEAVE, ORDER, PROOF, READY
-from fedzero_client.session import UPDATES, WELCOME
+from fedzero_client.session import (
+    ANSWER,
+    CHALLENGE,
+    CHECKPOINT,
+    ERROR,
+    FINISH,
+    HELLO,
+    LEAVE,
+    ORDER,
+    PROOF,
+    READY,
+    UPDATES,
+    WELCOME,
+)
 from fedzero_client.statements import answer, numbers, statement
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
