@@ -75,7 +75,11 @@ CREATE TABLE IF NOT EXISTS traffic (place INTEGER PRIMARY KEY, day INTEGER NOT N
 
     def traffic(self) -> dict[int, Traffic]:
         rows = self._db.execute("SELECT place, day, today, up, down, seen, build, here FROM traffic")
-        return {row[0]: Traffic(*row[:7], bool(row[7])) for row in rows}
+        found = (
+            Traffic(p, day, today, up, down, seen, build, bool(here))
+            for p, day, today, up, down, seen, build, here in rows
+        )
+        return {each.place: each for each in found}
 
     def write(self, found: Iterable[Traffic]) -> None:
         rows = [(t.place, t.day, t.today, t.up, t.down, t.seen, t.build, t.here) for t in found]
