@@ -29,6 +29,8 @@ from fedzero.engines.devices.session import Session, State
 PROTOCOL = "fedzero-device/1"
 SESSION = "fedzero-session"
 KIND = "application/octet-stream"
+MOST_HELD = 2
+"""Requests of a session that are held: one while the device computes, and the one with its answer."""
 MOST_IN_POST = 8
 """Frames in one request."""
 LONGEST_ADDRESS = 64
@@ -106,7 +108,9 @@ class Gateway:
         except Denied as reason:
             session.refuse(reason.code, str(reason))
         wake = asyncio.Event()
-        session.wake()  # an earlier request of this session is held no longer
+        session.held.append(wake)
+        if len(session.held) > MOST_HELD:
+            session.held.pop(0).set()  # it is answered now
         session.wake = wake.set
         for frame in frames:
             session.receive(frame)
@@ -115,6 +119,8 @@ class Gateway:
             with suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), self.wait)
             self.hub.connections -= 1
+        with suppress(ValueError):
+            session.held.remove(wake)
         found = session.take() or [m.encode(m.Wait(0, ""))]
         return _answered(found, session.token.hex() if fresh else "")
 

@@ -26,14 +26,15 @@ def end_of(folder: Path) -> End | None:
     return found
 
 
-def farewell(hub: Hub, run: RunView, beat: int, linger: float) -> None:
-    """Devices that are away when the run ends hear of it if they come back within `linger` seconds."""
+def farewell(hub: Hub, run: RunView, beat: int, linger: float, played: int | None = None) -> None:
+    """Devices that are away when the run ends hear of it if they come back within `linger` seconds. played: how many
+    rounds, if these are all: at a host the ledger is elsewhere."""
     folder = run.environment.folder
     end = None if folder is None else end_of(folder)
-    if end is None:
+    if end is None and played is None:
         hub.post(hub.pause, beat, "the server was stopped, and may go on later")
         return
-    hub.post(hub.finish, end.round, end.reason)
+    hub.post(hub.finish, *((end.round, end.reason) if end is not None else (played, "")))
     until, said = time.monotonic() + linger, False
     while (away := hub.untold()) and time.monotonic() < until:
         if not said:

@@ -13,7 +13,7 @@ import asyncio
 import sqlite3
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -86,11 +86,22 @@ HubEvent = Came | Caught | Said | Declined | Went
 
 
 class Hub:
-    """places: N. beat: seconds after three of which a device that polls and does not come back is gone."""
+    """places: N; given: those that are given here, None: all. beat: seconds after three of which a device that polls
+    and does not come back is gone."""
 
-    def __init__(self, registry: Registry, plan: bytes, places: int, beat: int, most: int, budget: int = 0):
+    def __init__(
+        self,
+        registry: Registry,
+        plan: bytes,
+        places: int,
+        beat: int,
+        most: int,
+        given: Sequence[int] | None = None,
+        budget: int = 0,
+    ):
         self.registry, self.plan, self.places, self.beat, self.most = registry, plan, places, beat, most
         self.run, self.signer = registry.run, Signer(registry.keys)
+        self.given = range(places) if given is None else given
         self.round = 0
         self.events = SimpleQueue[HubEvent]()
         self._gathered = list[HubEvent]()
@@ -312,7 +323,7 @@ class Hub:
             wait = self._enrolments.seconds(session.address, now)
             raise Denied(Code.COOL, f"too many devices of this address enrol at once: come back in {wait} s")
         with self._durable():
-            return self.registry.enrol(frame.ticket, frame.algorithm, frame.key, self.places)
+            return self.registry.enrol(frame.ticket, frame.algorithm, frame.key, self.given)
 
     @contextmanager
     def _durable(self) -> Iterator[None]:

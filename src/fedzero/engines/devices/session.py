@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
@@ -117,6 +117,8 @@ class Session:
         """bytes of frames, from and to the device"""
         self.wake: Callable[[], None] = lambda: None
         """is called when there is something to send, or the session is over"""
+        self.held = list[Any]()
+        """requests that wait for something to send, where the device polls"""
         self._challenge = b""
         self._verifier: Verifier | None = None
         self._tokens, self._at = float(BURST), clock()
