@@ -20,11 +20,13 @@ from fedzero_client.websocket import WebSocket
 
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts to connect, at most."""
+LONGEST_LINE = 500
 WAYS = {"socket": WebSocket, "poll": Polling}
 
 
 def say(text: str) -> None:
-    print(f"fedzero-client: {text}", file=sys.stderr, flush=True)
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:LONGEST_LINE])  # a gateway may have said it
+    print(f"fedzero-client: {shown}", file=sys.stderr, flush=True)
 
 
 def take_part(session: Session, way: str, tell: Callable[[str], None] = say) -> None:

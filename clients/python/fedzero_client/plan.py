@@ -88,11 +88,11 @@ def read(data: bytes) -> Plan:
         found = tuple(_tensor(*each[:4]) for each in tensors)
         privacy = Privacy(*more[0][:7]) if version == PRIVATE else None
         plan = Plan(name, root, places, rounds, found, _method(*method[:11]), _task(*task[:7]), privacy)
+        _check(plan)  # numbers of another type are found here
         if privacy is not None:
             privacy.check(places, plan.method.steps * plan.method.directions)
     except (TypeError, ValueError, IndexError, Broken) as error:
         raise ClientError(f"the plan of the run cannot be read: {error}") from error
-    _check(plan)
     return plan
 
 

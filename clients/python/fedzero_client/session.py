@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
-from fedzero_client import plan, signing
+from fedzero_client import __version__, plan, signing
 from fedzero_client.budget import FILE, Journal, Limit, epsilon_of
 from fedzero_client.errors import Broken, ClientError
 from fedzero_client.model import Model
@@ -30,11 +30,14 @@ ENROL, HELLO, PROOF, ANSWER, REFUSAL, READY, FETCH, BEAT, LEAVE = range(1, 10)
 ENROLLED, CHALLENGE, WELCOME, ORDER, UPDATES, CHECKPOINT, PIECE, WAIT, ERROR, FINISH = range(16, 26)
 ANOTHER_ORDER, UNTRUE, FAILED, SPENT = 1, 2, 5, 6
 """Codes of a refusal."""
-TICKET, FULL, PLACE, REVOKED, WRONG, RUN, VERSIONS = 3, 4, 5, 6, 7, 14, 2
-HOPELESS = {VERSIONS, TICKET, FULL, PLACE, REVOKED, WRONG, RUN}
+TICKET, FULL, PLACE, REVOKED, WRONG, RUN, VERSIONS, BLOCKED = 3, 4, 5, 6, 7, 14, 2, 16
+HOPELESS = {VERSIONS, TICKET, FULL, PLACE, REVOKED, WRONG, RUN, BLOCKED}
 """Errors after which another attempt ends in the same way."""
 LASTING = {9, 10, 12}
 """Errors after which the session goes on."""
+PAUSES = {17: 900.0, 18: 60.0, 19: 30.0}
+"""Seconds after these errors, before another attempt makes sense."""
+BUILD = f"fedzero-client/{__version__}"
 FOR_EVER = 1 << 62
 WRITE_EVERY = 10
 """Rounds between two models on disk."""
@@ -169,7 +172,7 @@ class Session:
         self._nonce = os.urandom(16)
         data = self.store.get("plan")
         known = b"" if data is None else sha256(data).digest()
-        return pack([HELLO, VERSION, self.ticket.run, self.place, self._nonce, known, self._ready])
+        return pack([HELLO, VERSION, self.ticket.run, self.place, self._nonce, known, self._ready, BUILD])
 
     @property
     def _ready(self) -> int | None:
@@ -338,6 +341,7 @@ class Session:
         if code in HOPELESS:
             raise ClientError(f"the gateway says: {text}")
         if code not in LASTING:
+            self.pause = PAUSES.get(code, 0.0)
             raise Broken(f"the gateway says: {text}")
         self.tell(f"the gateway says: {text}")
         return []
