@@ -78,6 +78,8 @@ HubEvent = Came | Caught | Said | Declined | Went
 class Hub:
     """places: N. beat: seconds after three of which a device that polls and does not come back is gone."""
 
+    session_type: type[Session] = Session
+
     def __init__(self, registry: Registry, plan: bytes, places: int, beat: int, most: int):
         self.registry, self.plan, self.places, self.beat, self.most = registry, plan, places, beat, most
         self.run, self.signer = registry.run, Signer(registry.keys)
@@ -162,7 +164,7 @@ class Hub:
         """A new session; raises `Denied` if there is no room for one."""
         if self._addresses[address] >= MOST_OF_ADDRESS or len(self.waiting) >= MOST_WAITING:
             raise Denied(Code.BUSY, "too many devices begin at once: try again in some seconds")
-        session = Session(self, time.monotonic)
+        session = self.session_type(self, time.monotonic)
         self.waiting[session] = time.monotonic(), address
         self._addresses[address] += 1
         return session
