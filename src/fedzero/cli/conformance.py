@@ -41,8 +41,8 @@ def conformance(
 
     With a COMMAND each scenario opens a gateway on this machine, starts the command, and stops it at the end; some kill
     it and start it again. In the command, {url} is replaced by the address of a ticket (without {url} it is the last
-    word), {data} by a file with rows (.npz with x and y), {csv} by the same rows as text, the label last, and {folder} by
-    an empty folder for what the client keeps. Without {folder} the command runs in that folder.
+    word), {data} by a file with rows (.npz with x and y), {csv} by the same rows as text, the label last, and {folder}
+    by an empty folder for what the client keeps. Without {folder} the command runs in that folder.
 
     Without a command it prints a ticket for each scenario and waits for a client that somebody starts: a tab, a board.
     A URL is the address at which such a client reaches this gateway, through a tunnel or a proxy to --listen.

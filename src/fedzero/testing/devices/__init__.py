@@ -1,7 +1,7 @@
 """Conformance of devices: plays the gateway of `fedzero-device/1` against anybody's client (`fedzero conformance`).
 
 wrong         what a scenario raises
-arithmetic    what a device computes, in NumPy, and the same with a mistake
+model, turn   what a device computes, in NumPy, and the same with a mistake
 settings      runs: recipe, rows, plan, model
 gateway       the gateway of fedzero, with records of frames and with deviations
 subject       the client: a command, or somebody's hands

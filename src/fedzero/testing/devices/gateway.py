@@ -70,7 +70,7 @@ class Watched(Session):
             frame: m.FromDevice | None = m.decode_device(data, LARGEST)
         except Refused:
             frame = None
-        self.desk.seen.put(Heard(id(self), data, frame))
+        self.desk.noted.put(Heard(id(self), data, frame))
         super().receive(data)
 
     def send(self, frame: m.FromGateway) -> None:
@@ -91,13 +91,13 @@ class Watched(Session):
 
     def refuse(self, code: Code, sentence: str) -> None:
         if code is not Code.REPLACED:
-            self.desk.seen.put(Refusing(id(self), code, sentence))
+            self.desk.noted.put(Refusing(id(self), code, sentence))
         super().refuse(code, sentence)
 
     def end(self, for_good: bool = False) -> None:
         if self.state is not State.OVER:
             super().end(for_good)
-            self.desk.seen.put(Ended(id(self)))
+            self.desk.noted.put(Ended(id(self)))
 
 
 def longer(frame: bytes) -> bytes:
@@ -110,7 +110,7 @@ class Desk(Hub):
 
     def __init__(self, registry: Registry, plan: bytes, places: int, beat: int):
         super().__init__(registry, plan, places, beat, MOST)
-        self.seen = SimpleQueue[Seen]()
+        self.noted = SimpleQueue[Seen]()
         self.deviations = Deviations()
 
     def here_or_none(self, place: int) -> Watched | None:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedzero.directions import Rule
+from fedzero.directions.terms import F32
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
 from fedzero.engines.devices.session import Asked
 from fedzero.engines.devices.signing import Verifier
 from fedzero.errors import Refused
 from fedzero.protocol.messages import Reply, decode_reply
-from fedzero.testing.devices import arithmetic as a
+from fedzero.testing.devices import model as models
+from fedzero.testing.devices import turn as turns
 from fedzero.testing.devices.settings import Run
 from fedzero.testing.devices.wrong import Wrong, shortest
 
@@ -34,32 +36,34 @@ def judge_digest(run: Run, found: bytes, name: str) -> None:
     if found == right:
         return
     plan = run.plan
-    begun = a.state_of(plan, run.first)
-    if run.round and found == a.digest(plan, begun):
+    begun = models.state_of(plan, run.first)
+    if run.round and found == models.digest(plan, begun):
         why = "it is that of the first model: the updates were not folded"
     elif found == right[::-1]:
         why = "its bytes are in reverse"
     else:
-        why = next((why for mistake, why in a.FOLDING.items() if _digest(run, mistake) == found), "")
+        why = next((why for mistake, why in models.FOLDING.items() if digest_with(run, mistake) == found), "")
     if not why:
         why = next((f"it lacks the update of round {r}" for r in range(run.round) if _without(run, r) == found), "")
     if not why and run.round:
-        twice = a.followed(plan, begun, [*run.history(), run.history()[-1]])
-        why = "the last update was folded twice" if a.digest(plan, twice) == found else ""
+        twice = models.followed(plan, begun, [*run.history(), run.history()[-1]])
+        why = "the last update was folded twice" if models.digest(plan, twice) == found else ""
     known = why or ("that of no mistake that is known here" if run.round else "the first model is another one")
     section = "updates-and-recovery" if run.round else "the-plan"
     raise Wrong(f"{name} of round {run.round} has the digest {found.hex()}, not {right.hex()}: {known}", section)
 
 
-def _digest(run: Run, mistake: str) -> bytes:
+def digest_with(run: Run, mistake: str) -> bytes:
     if mistake.startswith(("no momentum", "β′", "M begins", "momentum")) and run.plan.method.rule != Rule.MOMENTUM:
         return b""
-    return a.digest(run.plan, a.followed(run.plan, a.state_of(run.plan, run.first), run.history(), mistake))
+    return models.digest(
+        run.plan, models.followed(run.plan, models.state_of(run.plan, run.first), run.history(), mistake)
+    )
 
 
 def _without(run: Run, round: int) -> bytes:
     some = [update for update in run.history() if update[0] != round]
-    return a.digest(run.plan, a.followed(run.plan, a.state_of(run.plan, run.first), some))
+    return models.digest(run.plan, models.followed(run.plan, models.state_of(run.plan, run.first), some))
 
 
 def judge_answer(trial: Trial, asked: Asked, answer: m.Answer) -> Reply:
@@ -123,35 +127,37 @@ def judge_signature(trial: Trial, asked: Asked, answer: m.Answer) -> None:
 def judge_values(run: Run, place: int, reply: Reply) -> None:
     plan, values = run.plan, np.frombuffer(reply.values, "<f4").astype(np.float32)
     (loss,) = struct.unpack("<f", reply.loss)
-    state = a.state_of(plan, run.replica.state.to_bytes())
+    state = models.state_of(plan, run.replica.state.to_bytes())
     rate, own = run.rate(run.round), None if run.setting.exact or plan.method.clip else values
 
-    def made(mistake: str) -> a.Turn:
-        return a.turn(plan, state, (run.x, run.y), place, run.round, rate, own, mistake)
+    def made(mistake: str) -> turns.Turn:
+        return turns.turn(plan, state, (run.x, run.y), place, run.round, rate, own, mistake)
 
-    right = made(a.RIGHT)
+    right = made(models.RIGHT)
     if reply.queries != right.queries:
         what = f"the reply counts {reply.queries} queries, and {right.queries} evaluations make the turn"
-        raise Wrong(what, "a-turn")
+        other = "the other difference"
+        why = f": {turns.TURNS[other]}" if made(other).queries == reply.queries else ""
+        raise Wrong(what + why, "a-turn")
     if not np.isfinite(values).all() or not math.isfinite(loss):
         raise Wrong("the reply has NaN or infinity", "a-turn")
     exact = run.setting.exact
     if _agrees(right, values, loss, exact):
         return
-    known = {**a.TURNS, **a.FOLDING}
+    known = {**turns.TURNS, **models.FOLDING}
     why = next((why for mistake, why in known.items() if _agrees(made(mistake), values, loss, exact)), "")
     raise Wrong(f"{_difference(right, values, loss, exact)}: {why or 'no mistake that is known here'}", "a-turn")
 
 
-def _agrees(turn: a.Turn, values: a.F32, loss: float, exact: bool) -> bool:
+def _agrees(turn: turns.Turn, values: F32, loss: float, exact: bool) -> bool:
     wanted = turn.values.astype(np.float32)
     if exact:
         return bool((wanted == values).all()) and float(np.float32(turn.loss)) == loss
     near = abs(values - turn.values) <= turn.error
-    return bool(near.all()) and abs(loss - turn.loss) <= turn.loss_error + a.U * abs(turn.loss)
+    return bool(near.all()) and abs(loss - turn.loss) <= turn.loss_error + turns.U * abs(turn.loss)
 
 
-def _difference(turn: a.Turn, values: a.F32, loss: float, exact: bool) -> str:
+def _difference(turn: turns.Turn, values: F32, loss: float, exact: bool) -> str:
     wanted = turn.values.astype(np.float32)
     far = wanted != values if exact else abs(values - turn.values) > turn.error
     if not far.any():

@@ -27,7 +27,7 @@ from fedzero.protocol.replica import Replica
 from fedzero.recipe import recipe as recipes
 from fedzero.recipe.environment import Environment
 from fedzero.recipe.setup import Setup, prepare
-from fedzero.testing.devices.arithmetic import I64
+from fedzero.testing.devices.turn import I64
 
 ROUNDS = 10_000
 EXACT_MU = 3277 / 2**15 - 3e-9

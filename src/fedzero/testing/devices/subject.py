@@ -17,7 +17,7 @@ import numpy as np
 from fedzero.directions.terms import F32
 from fedzero.errors import FedzeroError
 from fedzero.lines import printable
-from fedzero.testing.devices.arithmetic import I64
+from fedzero.testing.devices.turn import I64
 
 PLACES = ("{url}", "{data}", "{csv}", "{folder}")
 STOPPING = 10.0

@@ -76,8 +76,8 @@ class Trial:
         while self.desk.here and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(seconds)
-        while not self.desk.seen.empty():
-            self.desk.seen.get()
+        while not self.desk.noted.empty():
+            self.desk.noted.get()
 
     # ---- what it says
 
@@ -86,11 +86,11 @@ class Trial:
         if self._back:
             return self._back.pop(0)
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 or not self.desk.seen.empty():
+        while (left := end - time.monotonic()) > 0 or not self.desk.noted.empty():
             try:
-                return self.desk.seen.get(timeout=max(0.001, min(LOOK_EVERY, left)))
+                return self.desk.noted.get(timeout=max(0.001, min(LOOK_EVERY, left)))
             except Empty:
-                if self.bench.subject.ended() is not None and self.desk.seen.empty():
+                if self.bench.subject.ended() is not None and self.desk.noted.empty():
                     return None
         return None
 

@@ -116,7 +116,6 @@ def finish(bench: Bench) -> list[str]:
 def forged_finish(bench: Bench) -> None:
     with trial(bench, SMALL) as t:
         _joined(t)
-        t.desk.deviations.spoilt.add("finish")
         frame = m.Finish(1, "", bytes(64))
         t.desk.post(t.desk.put, t.place, m.encode(frame))
         time.sleep(0.5)

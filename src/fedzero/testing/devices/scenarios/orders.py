@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fedzero.engines.devices import messages as m
 from fedzero.engines.devices import statements
+from fedzero.protocol.messages import decode_reply, encode_work
 from fedzero.testing.devices.judging import judge_answer
 from fedzero.testing.devices.scenarios.contract import Scenario
 from fedzero.testing.devices.settings import Setting
@@ -96,13 +97,9 @@ def forged_order(bench: Bench) -> None:
         _expect_refusal(t, 2, "the signature of the order is 64 zeros", "frames")
         other = statements.order(t.desk.run, t.place + 1, 0, 0, 0, asked.body)
         signature = t.desk.signer.sign(t.algorithm, other)
-        t.desk.post(t.desk.put, t.place, m.encode(replace_signature(frame, signature)))
+        t.desk.post(t.desk.put, t.place, m.encode(m.Order(0, 0, 0, asked.body, signature)))
         _expect_refusal(t, 2, "the order is signed for another place", "frames")
         t.play()
-
-
-def replace_signature(frame: m.Order, signature: bytes) -> m.Order:
-    return m.Order(frame.round, frame.exchange, frame.attempt, frame.body, signature)
 
 
 def no_model(bench: Bench) -> None:
@@ -136,15 +133,11 @@ def rounds_without_update(bench: Bench) -> None:
         answer = t.answer()
         if answer.round != 5:
             raise Wrong(f"the answer is of round {answer.round}, and the order of 5", "a-turn")
-        from fedzero.protocol.messages import decode_reply
-
         if decode_reply(answer.body, asked.limit).digest != t.run.replica.digest():
             raise Wrong("rounds without an update change the model: it stays as it is", "a-turn")
 
 
 def _body_of(t: Trial, round: int) -> bytes:
-    from fedzero.protocol.messages import encode_work
-
     return m.encode(m.OrderBody(encode_work(round, 0, []), t.run.pairs([round])))
 
 

@@ -34,7 +34,7 @@ def playing(setting: Setting, rounds: int = ROUNDS) -> Callable[[Bench], None]:
     return play
 
 
-COLUMNS = {"mean": (0.5, -0.25, 0.1, 0.0, 1.0, 2.0), "deviation": (1.5, 0.3, 1.0, 2.0, 0.7, 4.0)}
+BY_COLUMN = Setting((6, 5, 4, 3), mean=(0.5, -0.25, 0.1, 0.0, 1.0, 2.0), deviation=(1.5, 0.3, 1.0, 2.0, 0.7, 4.0))
 SETTINGS = (
     ("forward", "Rademacher, SGD, forward differences, one step", _exact()),
     ("central", "central differences", _exact(difference="central")),
@@ -47,12 +47,12 @@ SETTINGS = (
         "rank one, central, MOMENTUM, K = 3, clip, rates that change",
         _exact(3.0, distribution="rank1", difference="central", optimizer=MOMENTUM, local_steps=3, rate=CHANGING),
     ),
-    ("hidden-layers", "two hidden layers, columns with their own mean and deviation", Setting((6, 5, 4, 3), **COLUMNS)),
-    ("linear", "a linear model with batches, K = 3", Setting((6, 3), {"local_steps": 3}, batch=8)),
+    ("hidden-layers", "two hidden layers, columns with their own mean and deviation", BY_COLUMN),
+    ("linear", "a linear model with batches, K = 3", Setting((6, 3), {"local_steps": 3, "directions": 5}, batch=8)),
     (
         "hidden-momentum",
         "a hidden layer, MOMENTUM, rates that change, K = 2",
-        Setting(algorithm={"optimizer": MOMENTUM, "local_steps": 2, "rate": CHANGING}),
+        Setting(algorithm={"optimizer": MOMENTUM, "local_steps": 2, "rate": CHANGING, "directions": 3}),
     ),
     ("wide", "tensors of more than 4,096 numbers", Setting((130, 40, 3), {"directions": 2})),
     ("wide-rank-one", "rank one with more than 128 columns", Setting((130, 3), {"distribution": "rank1"})),
