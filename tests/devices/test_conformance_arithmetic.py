@@ -79,7 +79,7 @@ def explained(run: Run, mistake: str) -> str:
 
 @pytest.mark.parametrize("mistake", TURNS)
 def test_a_mistake_in_a_turn_is_found_and_named(made: Callable[[str], Run], mistake: str) -> None:
-    assert any(explained(made(name), mistake).endswith(f": {TURNS[mistake]}") for name in SMALL)
+    assert any(TURNS[mistake] in explained(made(name), mistake) for name in SMALL)
 
 
 @pytest.mark.parametrize("mistake", FOLDING)
@@ -91,7 +91,7 @@ def test_a_mistake_in_a_fold_is_found_and_named(made: Callable[[str], Run], mist
             return str(wrong)
         return ""
 
-    assert any(found(made(name)).endswith(f": {FOLDING[mistake]}") for name in SMALL)
+    assert any(FOLDING[mistake] in found(made(name)) for name in SMALL)
 
 
 def test_an_exact_setting_has_one_value_whatever_the_order_of_sums(made: Callable[[str], Run]) -> None:

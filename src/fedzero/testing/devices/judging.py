@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ def judge_digest(run: Run, found: bytes, name: str) -> None:
     elif found == right[::-1]:
         why = "its bytes are in reverse"
     else:
-        why = next((why for mistake, why in models.FOLDING.items() if digest_with(run, mistake) == found), "")
+        why = _or(why for mistake, why in models.FOLDING.items() if digest_with(run, mistake) == found)
     if not why:
         why = next((f"it lacks the update of round {r}" for r in range(run.round) if _without(run, r) == found), "")
     if not why and run.round:
@@ -51,6 +51,11 @@ def judge_digest(run: Run, found: bytes, name: str) -> None:
     known = why or ("that of no mistake that is known here" if run.round else "the first model is another one")
     section = "updates-and-recovery" if run.round else "the-plan"
     raise Wrong(f"{name} of round {run.round} has the digest {found.hex()}, not {right.hex()}: {known}", section)
+
+
+def _or(found: Iterable[str]) -> str:
+    """Mistakes that have the same result cannot be told apart."""
+    return "; or ".join(found)
 
 
 def digest_with(run: Run, mistake: str) -> bytes:
@@ -145,7 +150,7 @@ def judge_values(run: Run, place: int, reply: Reply) -> None:
     if _agrees(right, values, loss, exact):
         return
     known = {**turns.TURNS, **models.FOLDING}
-    why = next((why for mistake, why in known.items() if _agrees(made(mistake), values, loss, exact)), "")
+    why = _or(why for mistake, why in known.items() if _agrees(made(mistake), values, loss, exact))
     raise Wrong(f"{_difference(right, values, loss, exact)}: {why or 'no mistake that is known here'}", "a-turn")
 
 

@@ -66,14 +66,17 @@ class Setting:
     def recipe(self, folder: Path) -> recipes.Recipe:
         test = folder / "test.npz"
         np.savez(test, x=self.data[0], y=self.data[1])
-        usual = {"kind": "decomfl", "rate": 0.05, "directions": 4, "distribution": "rademacher", "radius": 1e-2}
+        usual: dict[str, Any] = {"kind": "decomfl", "distribution": "rademacher", "directions": 5}
+        usual |= {"rate": 0.3, "radius": 1e-2}
+        if self.exact:
+            usual |= {"rate": 0.05, "radius": EXACT_MU, "directions": 4}
         task = {"kind": "devices", "widths": self.widths, "test": str(test), "batch": self.batch}
         columns = {"mean": 0.0, "deviation": 1.0} if self.exact else {"mean": self.mean, "deviation": self.deviation}
         table: dict[str, Any] = {
             "name": "conformance",
             "rounds": ROUNDS,
             "seed": self.seed,
-            "algorithm": usual | ({"radius": EXACT_MU} if self.exact else {}) | dict(self.algorithm),
+            "algorithm": usual | dict(self.algorithm),
             "task": task | columns | {"least_rows": self.least_rows},
             "federation": {"clients": 3, "cohort": 3},
             "engine": {"kind": "devices", "listen": "127.0.0.1:0", "merge": False},
