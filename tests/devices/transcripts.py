@@ -3,8 +3,8 @@
 PYTHONPATH=src:clients/python:tests python tests/devices/transcripts.py     writes them, and golden.txt
 
 The keys of both sides are fixed, and all that is random follows from a counter. The device is clients/python, and the
-gateway fedzero's. What a device computes is exact in all runs but `hidden-layers` (fedzero.testing.devices.settings), so
-every device sends the same bytes, signatures included (Ed25519 draws nothing).
+gateway fedzero's. What a device computes is exact in all runs but `hidden-layers` (fedzero.testing.devices.settings),
+so every device sends the same bytes, signatures included (Ed25519 draws nothing).
 """
 
 from __future__ import annotations
