@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedzero.cli import options
-from fedzero.cli.common import FEDERATIONS, app, err, out, print_json, tell, terminable
+from fedzero.cli.common import FEDERATIONS, app, err, out, print_json, say, tell, terminable
 from fedzero.errors import FedzeroError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedzero.testing.devices.scenarios import Scenario
     from fedzero.testing.devices.subject import Subject
 
-MARKS = {"passed": "[green]✓", "wrong": "[red]✗", "skipped": "[yellow]–"}
+MARKS = {"passed": "[green]✓", "wrong": "[red]✗"}
 
 
 @app.command(
@@ -61,11 +61,15 @@ def conformance(
         return
     subject, address = _subject(client or [], listen)
     found: list[Found] = []
-    with terminable():
-        for each in played(subject, only or (), patience, address, keep, _begin(as_json)):
-            found.append(each)
-            if not as_json:
-                _show(each)
+    try:
+        with terminable():
+            for each in played(subject, only or (), patience, address, keep, _begin(as_json)):
+                found.append(each)
+                if not as_json:
+                    _show(each)
+    except KeyboardInterrupt:
+        say("stopped")
+        raise typer.Exit(130) from None
     wrong = sum(each.state == "wrong" for each in found)
     if as_json:
         print_json(found)
@@ -120,8 +124,5 @@ def _show(found: Found) -> None:
 
 
 def _sum_up(found: list[Found]) -> None:
-    counts = {state: sum(each.state == state for each in found) for state in MARKS}
-    seconds = sum(each.seconds for each in found)
-    words = f"{counts['passed']} of {len(found)} scenarios passed, {counts['wrong']} wrong"
-    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    tell(f"{words}{skipped}, in {seconds:.0f} s")
+    wrong, seconds = sum(each.state == "wrong" for each in found), sum(each.seconds for each in found)
+    tell(f"{len(found) - wrong} of {len(found)} scenarios passed, {wrong} wrong, in {seconds:.0f} s")

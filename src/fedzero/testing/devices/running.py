@@ -15,13 +15,13 @@ from fedzero.errors import FedzeroError, did_you_mean
 from fedzero.testing.devices.scenarios import SCENARIOS, Scenario
 from fedzero.testing.devices.subject import Subject
 from fedzero.testing.devices.trial import Bench
-from fedzero.testing.devices.wrong import Skipped, Wrong
+from fedzero.testing.devices.wrong import Wrong
 
 PAGE = "docs/device-protocol.md"
 
 
 class Found(Struct, frozen=True):
-    """state: passed, wrong or skipped. said: what is wrong, or why it was skipped. section: where it is described."""
+    """state: passed or wrong. said: what is wrong. section: where the protocol describes how it should be."""
 
     scenario: str
     about: str
@@ -66,8 +66,6 @@ def one(scenario: Scenario, bench: Bench) -> Found:
         return Found(name, about, "passed", remarks=tuple(scenario.play(bench) or ()))
     except Wrong as wrong:
         return Found(name, about, "wrong", str(wrong), f"{PAGE}#{wrong.section}")
-    except Skipped as why:
-        return Found(name, about, "skipped", str(why))
 
 
 @contextmanager

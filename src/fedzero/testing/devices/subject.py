@@ -26,12 +26,18 @@ STOPPING = 10.0
 class Subject(Protocol):
     """May be started, stopped without warning, and started again with what it has kept."""
 
-    restarts: bool
-    """whether this tool can stop it and start it again"""
+    joining: float
+    """seconds that it takes to be started or stopped"""
 
     def start(self, ticket: str, files: Files) -> None: ...
 
-    def kill(self) -> None: ...
+    def stop(self) -> None:
+        """End it without warning; it is started again."""
+        ...
+
+    def kill(self) -> None:
+        """End it for good."""
+        ...
 
     def ended(self) -> int | None:
         """The exit status, if it has ended."""
@@ -66,7 +72,7 @@ class Command:
     """words: a command. {url} is replaced by the address of a ticket (or that is appended), {data} by a file of rows,
     {csv} by the same as text, {folder} by an empty folder of its own, which is where it runs if it is not named."""
 
-    restarts = True
+    joining = 0.0
 
     def __init__(self, words: Sequence[str]):
         if len(words) == 1:
@@ -97,6 +103,9 @@ class Command:
             except OSError as error:
                 raise FedzeroError(f"{words[0]} cannot be started: {error.strerror}") from error
 
+    def stop(self) -> None:
+        self.kill()
+
     def kill(self) -> None:
         """With the processes that it has started."""
         if self._process is not None:
@@ -123,22 +132,31 @@ class Command:
 class ByHand:
     """A browser tab, a phone, a board: somebody starts it. tell: prints a line."""
 
-    restarts = False
+    joining = 600.0
 
     def __init__(self, tell: Callable[[str], None]):
         self._tell = tell
+        self._begun = ""
 
     def start(self, ticket: str, files: Files) -> None:
-        self._tell(f"join as a new device, with the rows of {files.csv} (the same: {files.data}):\n  {ticket}")
+        if ticket == self._begun:
+            self._tell("now start it again, with what it has kept")
+            return
+        self._begun = ticket
+        self._tell(f"start a new client with the rows of {files.csv} (the same: {files.data}) and this ticket:")
+        self._tell(ticket)
+
+    def stop(self) -> None:
+        self._tell("now end the client without warning: close the tab, cut the power")
 
     def kill(self) -> None:
-        """Nobody can."""
+        """What is over ends by itself: it is sent Finish."""
 
     def ended(self) -> int | None:
         return None
 
     def wait(self, seconds: float) -> int | None:
-        return None
+        return 0
 
     def words(self) -> str:
         return ""

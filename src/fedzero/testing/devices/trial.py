@@ -19,10 +19,12 @@ from fedzero.testing.devices.gateway import Desk, Ended, Heard, Refusing, Seen, 
 from fedzero.testing.devices.judging import judge_answer, judge_digest
 from fedzero.testing.devices.settings import Run, Setting
 from fedzero.testing.devices.subject import Files, Subject, written
-from fedzero.testing.devices.wrong import Skipped, Wrong, shortest
+from fedzero.testing.devices.wrong import Wrong, shortest
 
 F = TypeVar("F")
 LOOK_EVERY = 0.05
+LONGEST_PAUSE = 30.0
+"""Seconds that a device waits at most before it connects again."""
 SPARE = 128
 """Bytes of an answer's body beside its numbers."""
 
@@ -35,6 +37,11 @@ class Bench:
     folder: Path
     patience: float = 20.0
     address: tuple[str, int, str] = ("127.0.0.1", 0, "")
+
+    @property
+    def slow(self) -> float:
+        """Seconds for a frame of a client that has to be started, or waits before it comes back."""
+        return self.patience + max(self.subject.joining, LONGEST_PAUSE)
 
 
 class Trial:
@@ -61,18 +68,13 @@ class Trial:
 
     def restart(self) -> None:
         """Stop the client without warning, and start it with what it has kept."""
-        self.need_restarts()
-        self.bench.subject.kill()
+        self.bench.subject.stop()
         self._drain(0.2)
         self.bench.subject.start(self._ticket, self.files)
 
-    def need_restarts(self) -> None:
-        if not self.bench.subject.restarts:
-            raise Skipped("it stops the client and starts it again, which this tool cannot do here")
-
     def _drain(self, seconds: float) -> None:
         """Wait until the session of a client that was stopped is over."""
-        end = time.monotonic() + self.bench.patience
+        end = time.monotonic() + self.bench.slow
         while self.desk.here and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(seconds)
@@ -94,12 +96,12 @@ class Trial:
                     return None
         return None
 
-    def next(self, kind: type[F], section: str, why: str = "", but: Collection[type] = ()) -> F:
+    def next(self, kind: type[F], section: str, why: str = "", but: Collection[type] = (), seconds: float = 0.0) -> F:
         """The next frame of the device, which has to be of this kind. but: kinds that may come before it."""
         name = kind.__name__
         why = "; ".join(filter(None, (why, self.odd)))
         while True:
-            seen = self.see(self.bench.patience)
+            seen = self.see(seconds or self.bench.patience)
             if seen is None:
                 raise Wrong(self._nothing(name, why), section)
             if isinstance(seen, Ended):
@@ -153,7 +155,9 @@ class Trial:
 
     def join(self) -> m.Hello:
         """Enrolment and the first session."""
-        enrol = self.next(m.Enrol, "a-session", "a device without a place begins with its ticket")
+        enrol = self.next(
+            m.Enrol, "a-session", "a device without a place begins with its ticket", seconds=self.bench.slow
+        )
         self.key, self.algorithm = enrol.key, enrol.algorithm
         return self.begun()
 
@@ -189,9 +193,9 @@ class Trial:
         return hello
 
     def begun_again(self) -> m.Hello:
-        seen = self.see(self.bench.patience + 30)
+        seen = self.see(self.bench.slow)
         while isinstance(seen, Ended) or (isinstance(seen, Heard) and not isinstance(seen.frame, m.Hello | m.Enrol)):
-            seen = self.see(self.bench.patience + 30)
+            seen = self.see(self.bench.slow)
         if seen is None:
             raise Wrong(self._nothing("Hello", "the device has to come back"), "durability")
         if isinstance(seen, Heard) and isinstance(seen.frame, m.Enrol):

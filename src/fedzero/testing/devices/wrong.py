@@ -15,10 +15,6 @@ class Wrong(Exception):
         self.section = section
 
 
-class Skipped(Exception):
-    """Why a scenario cannot be played with this client."""
-
-
 def shortest(data: bytes, name: str) -> None:
     """Integers, texts, bytes and arrays are in their shortest form."""
     try:

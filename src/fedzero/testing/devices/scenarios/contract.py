@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedzero.testing.devices.trial import Bench
 
 Play = Callable[[Bench], Sequence[str] | None]
-"""Raises `Wrong` or `Skipped`; may return remarks."""
+"""Raises `Wrong`; may return remarks."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def finish(bench: Bench) -> list[str]:
     with trial(bench, SMALL) as t:
         _joined(t)
         t.desk.post(t.desk.finish, 1, "said by the test: the run is over")
-        status = bench.subject.wait(LEAVING) if bench.subject.restarts else 0
+        status = bench.subject.wait(LEAVING)
         t.silent(0.5, [m.Enrol, m.Hello], "the run is over: Finish was signed", "a-session")
         if status is None:
             return [f"the command still ran {LEAVING:g} s after Finish"]

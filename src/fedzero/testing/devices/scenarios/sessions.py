@@ -62,7 +62,7 @@ def second_session(bench: Bench) -> list[str]:
 def other_fingerprint(bench: Bench) -> None:
     with trial(bench, SMALL) as t:
         t.start(bytes(16))
-        t.next(m.Enrol, "tickets-and-keys")
+        t.next(m.Enrol, "tickets-and-keys", seconds=bench.slow)
         t.silent(MOMENT, [m.Hello], "the keys of Enrolled do not have the fingerprint of the ticket", "signatures")
 
 
@@ -70,7 +70,7 @@ def forged_enrolled(bench: Bench) -> None:
     with trial(bench, SMALL) as t:
         t.desk.deviations.spoilt.add("enrolled")
         t.start()
-        t.next(m.Enrol, "tickets-and-keys")
+        t.next(m.Enrol, "tickets-and-keys", seconds=bench.slow)
         t.silent(MOMENT, [m.Hello], "the signature of Enrolled is wrong", "signatures")
 
 

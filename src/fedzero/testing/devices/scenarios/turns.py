@@ -57,8 +57,8 @@ SETTINGS = (
     ("wide", "tensors of more than 4,096 numbers", Setting((130, 40, 3), {"directions": 2, "rate": 0.02})),
     (
         "wide-rank-one",
-        "rank one with more than 128 columns",
-        Setting((130, 3), {"distribution": "rank1", "rate": 0.02}),
+        "rank one with more than 128 rows and columns",
+        Setting((130, 150, 3), {"distribution": "rank1", "directions": 2, "rate": 0.02}),
     ),
     ("all-rows", "evaluations on all rows", Setting(all_rows=True)),
     ("few-rows", "fewer rows than a batch has", Setting(batch=64)),
