@@ -58,6 +58,7 @@ def cddl() -> str:
         f"from-device = {' / '.join(each.__name__ for each in FROM_DEVICE)}",
         f"from-gateway = {' / '.join(each.__name__ for each in FROM_GATEWAY)}",
         *(f"{name} = 0..{top}" for top, name in NATURALS.items()),
+        "nat-or-nil = nat / nil",
         "",
     ]
     for struct in ALL:
@@ -81,7 +82,7 @@ def _cddl(kind: inspect.Type) -> str:
         return f"bytes .size {low}" if low == high else f"bytes .size ({low}..{high})"
     if isinstance(kind, inspect.UnionType):
         updates = [each for each in kind.types if isinstance(each, inspect.StructType)]
-        return "Seeded" if updates else " / ".join(map(_cddl, kind.types))
+        return "Seeded" if updates else "-or-".join(map(_cddl, kind.types))  # a rule of its own: validators need it
     if isinstance(kind, inspect.VarTupleType):
         return f"[* {_cddl(kind.item_type)}]"
     simple = {inspect.StrType: "text", inspect.FloatType: "float64", inspect.BoolType: "bool", inspect.NoneType: "nil"}

@@ -176,6 +176,23 @@ def test_documents_are_valid_openapi() -> None:
     validator.validate(schemas.openapi())
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_frames_are_those_of_the_cddl(name: str) -> None:
+    """Its data model is that of CBOR, into which the values are written."""
+    pycddl = pytest.importorskip("pycddl", reason="pip install pycddl cbor2")
+    cbor2 = pytest.importorskip("cbor2", reason="pip install pycddl cbor2")
+    rules = {kind: pycddl.Schema(f"root = {kind}\n{schemas.cddl()}") for kind in (*schemas.schemas(), "frame")}
+    for _, kind, data in read(name)["frames"]:
+        if kind:
+            frame = msgspec.msgpack.decode(bytes.fromhex(data))
+            for rule in (kind, "frame"):
+                rules[rule].validate_cbor(cbor2.dumps(frame))
+            if kind == "Welcome" and frame[1]:
+                rules["DevicePlan"].validate_cbor(cbor2.dumps(msgspec.msgpack.decode(frame[1])))
+    with pytest.raises(pycddl.ValidationError):
+        rules["frame"].validate_cbor(cbor2.dumps([6, -1, bytes(8)]))
+
+
 def test_references_of_documents_exist() -> None:
     for document in (schemas.asyncapi(), schemas.openapi()):
         for target in references(document):
