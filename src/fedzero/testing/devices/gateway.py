@@ -54,10 +54,12 @@ Seen = Heard | Refusing | Ended
 
 @dataclass
 class Deviations:
-    """spoilt: kinds of statements that are signed wrongly. longer: frames of the gateway have one element more."""
+    """spoilt: kinds of statements that are signed wrongly. longer: frames of the gateway have one element more.
+    breaking: the next Fetch that is not of the first byte ends the connection."""
 
     spoilt: set[str] = field(default_factory=set)
     longer: bool = False
+    breaking: bool = False
 
 
 class Watched(Session):
@@ -71,6 +73,9 @@ class Watched(Session):
         except Refused:
             frame = None
         self.desk.noted.put(Heard(id(self), data, frame))
+        if self.desk.deviations.breaking and isinstance(frame, m.Fetch) and frame.offset:
+            self.desk.deviations.breaking = False
+            self.end()
         super().receive(data)
 
     def send(self, frame: m.FromGateway) -> None:

@@ -76,11 +76,11 @@ def broken_transfer(bench: Bench) -> list[str]:
         t.start()
         t.join()
         t.run.advance(2)
+        t.desk.deviations.breaking = True
         content = t.offer()
         hashed = sha256(content).digest()
         _expect_fetch(t, hashed, 0)
         t.next(m.Fetch, SECTION)
-        t.cut()
         t.again()
         t.offer()
         fetch = t.next(m.Fetch, SECTION, "a Checkpoint was offered again")

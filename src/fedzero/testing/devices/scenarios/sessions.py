@@ -17,6 +17,7 @@ from fedzero.testing.devices.trial import Bench, Trial, trial
 from fedzero.testing.devices.wrong import Wrong
 
 SMALL = Setting()
+BEAT = 2
 MOMENT = 2.0
 """Seconds in which a device that goes on would have said so."""
 WORK = (m.Ready, m.Answer, m.Fetch)
@@ -152,11 +153,16 @@ def _longer_order(t: Trial) -> None:
 
 
 def heartbeat(bench: Bench) -> None:
-    with trial(bench, SMALL, beat=1) as t:
+    with trial(bench, SMALL, beat=BEAT) as t:
         t.start()
         t.join()
         t.give_model()
-        t.silent(4.5, [m.Hello, m.Enrol], "a session was not kept: pings are answered, requests repeated", "transports")
+        t.silent(
+            3.5 * BEAT,
+            [m.Hello, m.Enrol],
+            "a session was not kept: pings are answered, requests repeated",
+            "transports",
+        )
         t.play()
 
 
